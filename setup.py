@@ -123,7 +123,7 @@ HOT = [
     "balancer/tracing/tracing.py",
     "balancer/exchange/tunnel.py",
     "balancer/downstream/request_handler.py",
-    "balancer/exchange/proxy.py",
+    "balancer/exchange/cluster.py",
     "balancer/upstream/http1/connection.py",
     "balancer/exchange/affinity.py",
     "balancer/exchange/wait_queue.py",

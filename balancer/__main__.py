@@ -18,8 +18,8 @@ from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
-from balancer.config.problems import ConfigError, in_pool
-from balancer.config.schema.named_pools import PoolSettings
+from balancer.config.problems import ConfigError, in_cluster
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.rate_limits import unused_rate_limits
 from balancer.config.schema.routes import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
@@ -203,7 +203,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     say_endpoints(settings)
     for name, pool in settings.pools.items():
         say(f"pool {name}: policy {pool.policy.label}")
-        with in_pool(name):
+        with in_cluster(name):
             say_endpoints(pool)
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
@@ -216,7 +216,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         say(f"warning: {line}")
 
 
-def say_endpoints(pool: PoolSettings) -> None:
+def say_endpoints(pool: ClusterSettings) -> None:
     """Print the endpoints of a pool and the sources of further ones."""
     for endpoint in pool.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")

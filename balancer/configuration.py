@@ -35,7 +35,7 @@ def load_with_sources(
         upstream_tls_of(settings)
         for name in settings.pools:
             place = ("pools", name)
-            upstream_tls_of(settings.of_pool(name))
+            upstream_tls_of(settings.of_cluster(name))
     except (TlsProblem, ValueError) as error:
         raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None
     return replace(reading, settings=settings.model_copy(update={"admin": admin}))

@@ -59,7 +59,7 @@ class BodyTooLarge(MalformedBody):
     """The body exceeds the size limit."""
 
 
-class UnknownPool(Exception):
+class UnknownCluster(Exception):
     """No pool has this name. The text is one line."""
 
 

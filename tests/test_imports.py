@@ -180,9 +180,9 @@ def test_search_for_imports_finds_known_ones() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.routing.router", "balancer.exchange.proxy"),
-        ("balancer.exchange.proxy", "experiments.generator.generator"),
-        ("balancer.exchange.proxy", "workers.service"),
+        ("policies.routing.router", "balancer.exchange.cluster"),
+        ("balancer.exchange.cluster", "experiments.generator.generator"),
+        ("balancer.exchange.cluster", "workers.service"),
         ("workers.app", "policies.facts"),
         ("experiments.generator.client", "balancer.upstream.http1.connection"),
         ("experiments.generator.generator", "workers.app"),
@@ -256,7 +256,7 @@ def test_graph_of_folders_has_known_imports() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("balancer.upstream.pool", "balancer.exchange.proxy"),
+        ("balancer.upstream.pool", "balancer.exchange.cluster"),
         ("balancer.config.loading", "balancer.process.server"),
         ("balancer.cluster.registry", "balancer.control.control_plane"),
     ],

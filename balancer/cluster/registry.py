@@ -19,7 +19,7 @@ from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.tls.contexts import UpstreamTls
     from policies.endpoint.state import EndpointState
@@ -44,7 +44,7 @@ class EndpointOwner(Protocol):
     """What the registry needs of the control plane: the configuration in force, the proxy, and changes of endpoints."""
 
     config: RuntimeConfig
-    proxy: Proxy
+    cluster: Cluster
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None: ...
     def put_endpoint(self, endpoint: Endpoint) -> None: ...
@@ -140,7 +140,7 @@ class EndpointRegistry:
         if config.id in self._members:
             source = self._members[config.id].source
             raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
-        tls = self._control_plane.proxy.pools.tls.with_one(config)
+        tls = self._control_plane.cluster.pools.tls.with_one(config)
         self._lists[COMMAND][config.id] = config
         self._put(Member(config, COMMAND), tls)
 
@@ -154,7 +154,7 @@ class EndpointRegistry:
             raise EndpointConflict(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
             )
-        state = self._control_plane.proxy.router.find(endpoint_id)
+        state = self._control_plane.cluster.router.find(endpoint_id)
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
         next_source = next(others, None)
         if next_source is None:
@@ -175,8 +175,8 @@ class EndpointRegistry:
             self._set_state(endpoint_id, state)
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
-        self._control_plane.proxy.router.set_admin_state(endpoint_id, state)
-        pool = self._control_plane.proxy.pools.by_id[endpoint_id]
+        self._control_plane.cluster.router.set_admin_state(endpoint_id, state)
+        pool = self._control_plane.cluster.pools.by_id[endpoint_id]
         pool.route.is_down = state is AdminState.MAINTENANCE
         if pool.route.is_down:
             pool.close_idle()
@@ -199,7 +199,7 @@ class EndpointRegistry:
 
     def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
         """Add or change one endpoint. Raises `TlsProblem`, and then changes nothing here."""
-        pools, config = self._control_plane.proxy.pools, member.config
+        pools, config = self._control_plane.cluster.pools, member.config
         pools.tls = tls if tls is not None else pools.tls.with_one(config)
         self._members[config.id] = member
         pools.transports.pop(config.id, None)
@@ -210,7 +210,7 @@ class EndpointRegistry:
 
     def _drop(self, state: EndpointState) -> None:
         """Remove one endpoint; it is listed as leaving while requests are in flight."""
-        pools = self._control_plane.proxy.pools
+        pools = self._control_plane.cluster.pools
         del self._members[state.id]
         self._weights.pop(state.id, None)
         self._leaving.append(state)
@@ -225,16 +225,16 @@ class EndpointRegistry:
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
-        proxy, members = self._control_plane.proxy, self._merged(lists)
+        cluster, members = self._control_plane.cluster, self._merged(lists)
         tls = self._control_plane.config.upstream_tls.of_these([member.config for member in members.values()])
         gone = [id_ for id_ in self._members if id_ not in members]
-        self._leaving = [*self.leaving, *map(proxy.router.find, gone)]
+        self._leaving = [*self.leaving, *map(cluster.router.find, gone)]
         self._lists, self._members = lists, members
         for id_ in gone:
             self._weights.pop(id_, None)
-        proxy.pools.tls = tls
-        proxy.pools.transports = transports_of(member.config for member in members.values())
-        proxy.pools.without_reuse = without_reuse(member.config for member in members.values())
+        cluster.pools.tls = tls
+        cluster.pools.transports = transports_of(member.config for member in members.values())
+        cluster.pools.without_reuse = without_reuse(member.config for member in members.values())
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
 
 

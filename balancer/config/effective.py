@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretStr
 
 from balancer.config.positions import Place
-from balancer.config.schema.named_pools import OF_CONNECTIONS
+from balancer.config.schema.named_clusters import OF_CONNECTIONS
 from balancer.config.schema.policy_spec import PlainPolicy
 from policies import registry
 from policies.errors import PoliciesError

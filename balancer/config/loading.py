@@ -33,7 +33,7 @@ from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import health_of
 from balancer.config.schema.http2 import Http2Config
 from balancer.config.schema.listen import HostPort, ListenAddress
-from balancer.config.schema.named_pools import PoolSettings, with_inherited
+from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
@@ -67,10 +67,10 @@ OPTIONS: Final = {
 ENDPOINTS_REQUIRED: Final = Problem(("endpoints",), "is required: [[endpoints]] once or more, or [discovery]")
 
 
-class Settings(PoolSettings):
+class Settings(ClusterSettings):
     """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE.
 
-    The keys of `PoolSettings` at the top level are those of the pool without a name, and defaults of the named pools.
+    The keys of `ClusterSettings` at the top level are those of the default cluster, and defaults of the named ones.
     """
 
     listen: HostPort = Field(
@@ -109,7 +109,7 @@ class Settings(PoolSettings):
     shared: SharedConfig = SharedConfig()
     rate_limits: tuple[RateLimitConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
-    pools: dict[Name, PoolSettings] = Field(default={}, description="named pools of endpoints, for routes")
+    pools: dict[Name, ClusterSettings] = Field(default={}, description="named pools of endpoints, for routes")
 
     @model_validator(mode="before")
     @classmethod
@@ -138,14 +138,14 @@ class Settings(PoolSettings):
         """
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
-    def of_pool(self, name: str) -> Settings:
+    def of_cluster(self, name: str) -> Settings:
         """Return the configuration of a named pool, as that of a balancer of its own. It records to a file of its
         own.
         """
         pool, record = self.pools[name], self.record
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
-        own = {key: getattr(pool, key) for key in PoolSettings.model_fields}
+        own = {key: getattr(pool, key) for key in ClusterSettings.model_fields}
         return self.model_copy(update={**own, "record": record, "routes": (), "rate_limits": (), "pools": {}})
 
 

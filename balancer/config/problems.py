@@ -50,7 +50,7 @@ class ConfigError(Exception):
 
 
 @contextmanager
-def in_pool(name: str) -> Iterator[None]:
+def in_cluster(name: str) -> Iterator[None]:
     """Prefix the keys in a `ConfigError` by those of a named pool; without a name they stay."""
     try:
         yield

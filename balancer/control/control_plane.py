@@ -1,4 +1,4 @@
-"""Control plane of one process: applies configuration and commands to the proxy, and observes it.
+"""Control plane of one process: applies configuration and commands to its clusters, and observes it.
 
 It owns what no request passes through: the configuration in force, the endpoint registry and its sources, active checks
 and load probes, access log and recording, explanations. A request never waits for it.
@@ -17,10 +17,10 @@ from balancer.cluster.active_checks import CheckPlan, Checks
 from balancer.cluster.discovery.discovery import Discovery, RemoteSource
 from balancer.cluster.registry import EndpointRegistry, without_reuse
 from balancer.cluster.state_log import StateLog
-from balancer.config.problems import in_pool
+from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.transports import transports_of
-from balancer.errors import UnknownPool
+from balancer.errors import UnknownCluster
 from balancer.exchange.explaining import Explanations
 from balancer.log.journal import journal_of
 from balancer.mirroring.mirror import Mirrors
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from balancer.config.schema.policy_spec import PolicySpec
     from balancer.config.schema.sticky import StickyConfig
     from balancer.exchange.affinity import Stickiness
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
     from balancer.recording.recorder import Recorder
@@ -64,7 +64,7 @@ class ReloadCounts:
 
 
 class ControlPlane:
-    """Configuration, membership and observation of one `proxy`.
+    """Configuration, membership and observation of one `cluster`.
 
     `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
     and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
@@ -75,16 +75,16 @@ class ControlPlane:
 
     def __init__(
         self,
-        proxy: Proxy,
+        cluster: Cluster,
         clock: Clock,
         rng: Random,
         config: RuntimeConfig,
         access_log: AccessLog | None = None,
     ) -> None:
-        self.proxy = proxy
+        self.cluster = cluster
         self.config = config
         self.policy = config.policy
-        proxy.policy = config.policy.label
+        cluster.policy = config.policy.label
         self.policy_loaded_at = datetime.now(UTC)
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
@@ -94,37 +94,37 @@ class ControlPlane:
         self.shared: Exchange | None = None
         self.sweep_siblings: Callable[[float], None] | None = None
         self.named: dict[str, ControlPlane] = {}
-        self.rate_limits = RateLimits(proxy.now, proxy.trusts)
+        self.rate_limits = RateLimits(cluster.now, cluster.trusts)
         self.mirrors = Mirrors()
         self._rng = rng
-        self._inner = proxy.router.policy
+        self._inner = cluster.router.policy
         self._sticky: StickyConfig | None = None
         self._update_shadows()
         self.set_access_log(access_log)
-        proxy.pools.transports = transports_of(config.endpoints)
-        proxy.pools.without_reuse = without_reuse(config.endpoints)
-        proxy.pools.replace([state.endpoint for state in proxy.router.states])
+        cluster.pools.transports = transports_of(config.endpoints)
+        cluster.pools.without_reuse = without_reuse(config.endpoints)
+        cluster.pools.replace([state.endpoint for state in cluster.router.states])
         self._link_pools()
-        self.checks = Checks(proxy.router, proxy.pools, check_plan(config))
-        self._doubted = Doubted(proxy.router)
-        self.state_log = StateLog(proxy.router, proxy.pools, self.checks)
+        self.checks = Checks(cluster.router, cluster.pools, check_plan(config))
+        self._doubted = Doubted(cluster.router)
+        self.state_log = StateLog(cluster.router, cluster.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
-        self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
+        self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
         self.recording = Recording(self, clock)
-        self.explanations = Explanations(proxy.router, clock.now)
+        self.explanations = Explanations(cluster.router, clock.now)
         self._apply(config)
 
     def pool(self, name: str | None) -> ControlPlane:
-        """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownPool`."""
+        """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownCluster`."""
         if name is None or name == DEFAULT:
             return self
         try:
             return self.named[name]
         except KeyError:
             known = ", ".join((DEFAULT, *self.named))
-            raise UnknownPool(f"pool: must be one of {known}, got '{name:.60}'") from None
+            raise UnknownCluster(f"pool: must be one of {known}, got '{name:.60}'") from None
 
     # --- configuration
 
@@ -146,7 +146,7 @@ class ControlPlane:
         """
         spec = config.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
-        with in_pool(self.proxy.name):
+        with in_cluster(self.cluster.name):
             sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
         self.registry.warm(config, sources.found or ())
 
@@ -165,17 +165,17 @@ class ControlPlane:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
         loaded."""
         self.config = config
-        self.proxy.apply(config)
+        self.cluster.apply(config)
         self._apply(config)
 
     def _apply(self, config: RuntimeConfig) -> None:
-        router = self.proxy.router
+        router = self.cluster.router
         self.checks.apply(check_plan(config))
         self.load_probes.apply(config.probe_plan)
         router.apply_health(config.health)
         router.apply_concurrency(config.concurrency)
         self.recording.apply(config.record)
-        self.proxy.explaining = self.explanations.apply(config.explain)
+        self.cluster.explaining = self.explanations.apply(config.explain)
         self.stickiness = config.stickiness
         if config.sticky != self._sticky:
             self._sticky = config.sticky
@@ -189,20 +189,20 @@ class ControlPlane:
     def _put_in_force(self, spec: PolicySpec, policy: Policy) -> None:
         self._use(policy)
         self.policy = spec
-        self.proxy.policy = spec.label
+        self.cluster.policy = spec.label
         self.state_log.policy_key = policy_key(spec)
         self.policy_loaded_at = datetime.now(UTC)
-        access_log = self.proxy.access_log
+        access_log = self.cluster.access_log
         if access_log is not None:
-            access_log.policy_changed(self.proxy.now(), spec.label, self.proxy.name)
+            access_log.policy_changed(self.cluster.now(), spec.label, self.cluster.name)
         if self.recorder is not None:
-            self.recorder.policy_changed(self.proxy.now(), {"name": spec.name, **spec.options})
+            self.recorder.policy_changed(self.cluster.now(), {"name": spec.name, **spec.options})
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
         self._update_shadows()
         stickiness = self.stickiness
-        self.proxy.router.set_policy(
+        self.cluster.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
         )
         self._update_observers()
@@ -211,15 +211,15 @@ class ControlPlane:
         policy = self._inner
         self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
         live = policy.live if isinstance(policy, Shadowed) else policy
-        self.proxy.canary = live if isinstance(live, Canary) else None
+        self.cluster.canary = live if isinstance(live, Canary) else None
 
     # --- observers
 
     def set_access_log(self, log: AccessLog | None) -> None:
         """Set the access log; None turns it off."""
-        self.proxy.access_log = log
-        if log is not None and self.proxy.name:
-            log.policy_changed(self.proxy.now(), self.policy.label, self.proxy.name)
+        self.cluster.access_log = log
+        if log is not None and self.cluster.name:
+            log.policy_changed(self.cluster.now(), self.policy.label, self.cluster.name)
         self._update_observers()
 
     def set_recorder(self, recorder: Recorder | None) -> None:
@@ -228,25 +228,25 @@ class ControlPlane:
         self._update_observers()
 
     def _update_observers(self) -> None:
-        proxy = self.proxy
-        proxy.journal = journal_of(proxy.access_log, self.recorder)
-        proxy.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
+        cluster = self.cluster
+        cluster.journal = journal_of(cluster.access_log, self.recorder)
+        cluster.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
 
     def _measure_doubted(self) -> None:
         """Measure the round trip to endpoints that the policy begins to doubt, where a connection may be opened."""
-        pools = self.proxy.pools
+        pools = self.cluster.pools
         for state in self._doubted.look():
             if pools.room != 0:
                 pools.by_id[state.id].open_ahead()
 
     async def start(self) -> None:
         """Look up the endpoints once."""
-        await self.discovery.start(self.proxy.now())
+        await self.discovery.start(self.cluster.now())
 
     def begin(self) -> None:
         """Begin what runs in the background: the route watch, active checks, sharing with other units."""
-        now = self.proxy.now()
-        self.proxy.pools.routes.sweep(now)
+        now = self.cluster.now()
+        self.cluster.pools.routes.sweep(now)
         self.checks.sweep(now)
         if self.shared is not None:
             self.shared.start()
@@ -254,8 +254,10 @@ class ControlPlane:
     @property
     def is_idle(self) -> bool:
         """Whether no request is in flight, waiting, being received or tunnelled."""
-        proxy = self.proxy
-        return not (proxy.router.in_flight or len(proxy.queue) or proxy.receiving or len(proxy.tunnels))
+        cluster = self.cluster
+        return not (
+            cluster.router.in_flight or len(cluster.queue) or cluster.receiving or len(cluster.tunnels)
+        )
 
     def sweep(self, now: float) -> None:
         """Run periodic work; called with every sweep of the data path."""
@@ -273,41 +275,41 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """Close what is waiting, tunnelled or hedged, and stop everything that runs in the background."""
-        proxy = self.proxy
-        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
-        proxy.tunnels.abort()
-        if proxy.hedges is not None:
-            proxy.hedges.close()
+        cluster = self.cluster
+        cluster.queue.close()  # first: an exchange that ends would make room for the next waiting request
+        cluster.tunnels.abort()
+        if cluster.hedges is not None:
+            cluster.hedges.close()
         self.checks.stop()
         self.load_probes.stop()
         if self.shared is not None:
             await self.shared.stop()
         await self.discovery.stop()
-        await proxy.pools.close()
+        await cluster.pools.close()
         self.recording.close()
 
     def release(self) -> None:
         """Let go of what is large, belongs to others or refers back to this, after `stop`: then nothing of the pool
         waits for the garbage collector, which would hold up all requests."""
         self.config = replace(self.config, upstream_tls=UpstreamTls())
-        self.proxy.pools.release()
-        self.proxy.access_log = self.proxy.journal = None
-        self.proxy.tracing = self.proxy.hedges = None
-        self.proxy.router.release()
+        self.cluster.pools.release()
+        self.cluster.access_log = self.cluster.journal = None
+        self.cluster.tracing = self.cluster.hedges = None
+        self.cluster.router.release()
         del self.registry, self.discovery, self.recording
 
     # --- endpoints
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
         """Replace the endpoints; requests in flight at removed ones finish."""
-        self.proxy.pools.replace(endpoints)  # first: the router sends waiting requests at once
-        self.proxy.router.replace(endpoints)
+        self.cluster.pools.replace(endpoints)  # first: the router sends waiting requests at once
+        self.cluster.router.replace(endpoints)
         self._link_pools()
         self.checks.update()
 
     def put_endpoint(self, endpoint: Endpoint) -> None:
         """Add or change one endpoint, without a scan of the others."""
-        pools, router = self.proxy.pools, self.proxy.router
+        pools, router = self.cluster.pools, self.cluster.router
         pools.put(endpoint)  # first: the router sends waiting requests at once
         router.put(endpoint)
         router.find(endpoint.id).connections = pools.by_id[endpoint.id]
@@ -315,13 +317,13 @@ class ControlPlane:
 
     def drop_endpoint(self, endpoint_id: str) -> None:
         """Remove one endpoint; its requests in flight finish."""
-        self.proxy.pools.drop(endpoint_id)
-        self.proxy.router.drop(endpoint_id)
+        self.cluster.pools.drop(endpoint_id)
+        self.cluster.router.drop(endpoint_id)
         self.checks.update_one(endpoint_id, None)
 
     def _link_pools(self) -> None:
-        for state in self.proxy.router.states:
-            state.connections = self.proxy.pools.by_id[state.id]
+        for state in self.cluster.router.states:
+            state.connections = self.cluster.pools.by_id[state.id]
 
 
 def policy_key(spec: PolicySpec) -> int:

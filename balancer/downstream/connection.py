@@ -29,7 +29,7 @@ from balancer.http.h2.reset_counts import REFUSED
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.routes.table import RouteTable
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
@@ -57,13 +57,13 @@ class Http1Connection(Http1Responder):
 
     def __init__(
         self,
-        proxy: Proxy,
+        cluster: Cluster,
         admin_exchange: AdminExchanges,
         routes: RouteTable | None = None,
         begin_http2: Callable[[], asyncio.Protocol] | None = None,
     ) -> None:
         """`begin_http2` makes the protocol of a client that begins with HTTP/2; None: HTTP/2 is not spoken."""
-        super().__init__(proxy)
+        super().__init__(cluster)
         self._routes = routes
         self._begin_http2 = begin_http2
         self._admin_exchange = admin_exchange
@@ -85,21 +85,21 @@ class Http1Connection(Http1Responder):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        proxy = self._proxy
+        cluster = self._cluster
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=proxy.limits.high_water)
+        self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = proxy.client_of(*ends_of(transport), proto)
-        self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
-        self.usage = proxy.usages.connected(client.address)
-        proxy.counts.connections += 1
-        proxy.downstreams[self] = None
+        self.client = client = cluster.client_of(*ends_of(transport), proto)
+        self._reader = RequestReader(client, cluster.limits, cluster.fresh_id)
+        self.usage = cluster.usages.connected(client.address)
+        cluster.counts.connections += 1
+        cluster.downstreams[self] = None
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
-        old, limits = self.client, self._proxy.limits
-        self.client = self._proxy.client_of(old.address, old.authority, old.proto)
+        old, limits = self.client, self._cluster.limits
+        self.client = self._cluster.client_of(old.address, old.authority, old.proto)
         if self._reader is not None:
             self._reader.apply(self.client, limits)
         if not self.transport.is_closing():
@@ -115,7 +115,7 @@ class Http1Connection(Http1Responder):
             data = self._read_head(data)
         if data and self._body is not None:
             if not self._body.is_late:
-                self._body.parts_left = self._proxy.turns.at_once
+                self._body.parts_left = self._cluster.turns.at_once
             data = self._read_body(data)
         if data:
             self._keep(data)
@@ -145,7 +145,7 @@ class Http1Connection(Http1Responder):
         if self._pipelined is not None:
             self._pipelined.add(data)
         elif self._reader is not None:
-            self._pipelined = PipelinedBytes(data, self._proxy.now())
+            self._pipelined = PipelinedBytes(data, self._cluster.now())
             self.hold(HELD_BY_PIPELINE)
             self._go_on_soon()
 
@@ -171,7 +171,7 @@ class Http1Connection(Http1Responder):
             request = ahead.next(reader)
             if request is not None:
                 self.head_at = 0.0
-                self._begin(self._proxy, request, reader)
+                self._begin(self._cluster, request, reader)
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
         if request is None:
@@ -209,12 +209,12 @@ class Http1Connection(Http1Responder):
             request = reader.read(data)
             if request is None:
                 if not has_begun:  # the head timeout starts with its first byte
-                    self.idle_since = self._proxy.now()
-                    self.head_at = self.came_at or self._proxy.now()
+                    self.idle_since = self._cluster.now()
+                    self.head_at = self.came_at or self._cluster.now()
                 return b""
             if not has_begun:
                 self.head_at = 0.0
-            self._begin(self._proxy, request, reader)
+            self._begin(self._cluster, request, reader)
         except RequestRejected as error:
             if not (reader.head.startswith(PREFACE) and self._switch_to_http2(reader.head + reader.rest)):
                 self._refuse(error, reader.head if request is None else request.raw)
@@ -225,19 +225,19 @@ class Http1Connection(Http1Responder):
         """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
-        proxy = self._proxy
-        if proxy.resets and proxy.resets.refuses_at_once(
-            self.client.address, self.usage.holders, proxy.now()
+        cluster = self._cluster
+        if cluster.resets and cluster.resets.refuses_at_once(
+            self.client.address, self.usage.holders, cluster.now()
         ):
-            proxy.counts.http2_connections += 1
-            proxy.counts.http2_floods += 1
+            cluster.counts.http2_connections += 1
+            cluster.counts.http2_floods += 1
             self._reader = None
             self.transport.write(REFUSED)
             self.transport.close()
             return True
         protocol = self._begin_http2()
         self._depart()
-        proxy.counts.connections -= 1  # the same one
+        cluster.counts.connections -= 1  # the same one
         self._reader = None
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
@@ -254,7 +254,7 @@ class Http1Connection(Http1Responder):
 
     def _resume_http(self, reader: RequestReader, early: bytes) -> None:
         """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
-        reader.apply(self.client, self._proxy.limits)
+        reader.apply(self.client, self._cluster.limits)
         self._reader = reader
         if early:
             self._keep(early)
@@ -262,7 +262,7 @@ class Http1Connection(Http1Responder):
     def _read_body(self, data: bytes) -> bytes:
         """Feed the request body. Returns the bytes that follow it."""
         body = cast(Body, self._body)
-        self.idle_since = self._proxy.now()
+        self.idle_since = self._cluster.now()
         try:
             piece = body.feed(data)
         except BodyTooLarge as error:
@@ -298,10 +298,10 @@ class Http1Connection(Http1Responder):
 
     def _depart(self) -> None:
         """Count as no connection any more; a detached one may be lost later."""
-        if self in self._proxy.downstreams:
-            del self._proxy.downstreams[self]
-            self._proxy.turns.forget(self)
-            self._proxy.usages.release(self.usage)
+        if self in self._cluster.downstreams:
+            del self._cluster.downstreams[self]
+            self._cluster.turns.forget(self)
+            self._cluster.usages.release(self.usage)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._depart()
@@ -311,7 +311,7 @@ class Http1Connection(Http1Responder):
             handler.abandon(self.cut_by)
         self.pending_upgrade = None  # which refers to this
         self.uncharge()
-        self._proxy.client_left()
+        self._cluster.client_left()
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
@@ -325,21 +325,21 @@ class Http1Connection(Http1Responder):
         if self._answering is not None:
             self._answering.resume_response()
             return
-        self.idle_since = self._proxy.now()  # the client has taken the last response only now
+        self.idle_since = self._cluster.now()  # the client has taken the last response only now
         if self._pipelined is not None:
             self._go_on_soon()
 
     # --- requests
 
-    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
-        """Begin a request whose head is complete, at `proxy` or at the proxy that its route leads to."""
+    def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
+        """Begin a request whose head is complete, at `cluster` or at the one that its route leads to."""
         self._is_begun = True
-        handler, proxy = handler_of(proxy, self, request, self._admin_exchange, self._routes)
+        handler, cluster = handler_of(cluster, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:
-            self._body = reader.body(request, proxy.limits.body)
-            self._body.parts_left = self._proxy.turns.at_once
-            self.idle_since = proxy.now()  # the wait for the body starts
+            self._body = reader.body(request, cluster.limits.body)
+            self._body.parts_left = self._cluster.turns.at_once
+            self.idle_since = cluster.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
             return
@@ -350,7 +350,7 @@ class Http1Connection(Http1Responder):
 
     def exchange_ended(self, stays: bool) -> None:
         self._answering = None
-        self.idle_since = self._proxy.now()
+        self.idle_since = self._cluster.now()
         if not stays or self._reader is None:
             if self.pending_upgrade is None or not self.pending_upgrade.withdraw(stays):
                 self._finish()
@@ -361,7 +361,7 @@ class Http1Connection(Http1Responder):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
-        timeouts = self._proxy.timeouts
+        timeouts = self._cluster.timeouts
         quiet = now - self.idle_since
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
@@ -370,7 +370,7 @@ class Http1Connection(Http1Responder):
         elif self._answering is None and self._reader is not None and self._reader.head:
             self.end_late_head(now, timeouts.head)
         elif self._answering is None:
-            if quiet > self._proxy.idle_limit and self._pipelined is None:
+            if quiet > self._cluster.idle_limit and self._pipelined is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -380,7 +380,7 @@ class Http1Connection(Http1Responder):
     def _check_linger(self, now: float, quiet: float, until: float) -> None:
         """Enforce the linger timeout, which starts when the response has been sent; a stalled reader is reset."""
         if self.transport.get_write_buffer_size():
-            self._linger_until = now + self._proxy.timeouts.linger
+            self._linger_until = now + self._cluster.timeouts.linger
             self._check_reader(now, quiet)
         elif now > until:
             self.transport.abort()
@@ -391,8 +391,8 @@ class Http1Connection(Http1Responder):
         if unsent != self._unsent:
             self._unsent, self.idle_since = unsent, now
             self.uncharge(unsent)
-        elif quiet > self._proxy.timeouts.body_idle:
-            self.abort(ClientStalled(self._proxy.timeouts.body_idle))
+        elif quiet > self._cluster.timeouts.body_idle:
+            self.abort(ClientStalled(self._cluster.timeouts.body_idle))
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
@@ -429,7 +429,7 @@ class Http1Connection(Http1Responder):
         self._answering = self._reader = self._pipelined = None
         self.is_held = 0
         self.transport.resume_reading()
-        self._proxy.client_left()
+        self._cluster.client_left()
         return self.transport
 
     def _finish(self) -> None:
@@ -439,7 +439,7 @@ class Http1Connection(Http1Responder):
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._linger_until = self._proxy.now() + self._proxy.timeouts.linger
+            self._linger_until = self._cluster.now() + self._cluster.timeouts.linger
             self.unhold(self.is_held)
             self.transport.write_eof()
 
@@ -447,7 +447,7 @@ class Http1Connection(Http1Responder):
         """Refuse unparsable or unacceptable input: respond with an error, then close."""
         self._reader = self._body = None
         self._ignores_input = True
-        self._answering = refusal = Refusal(self._proxy, self, error, head)
+        self._answering = refusal = Refusal(self._cluster, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:

@@ -16,7 +16,7 @@ from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.responder import Responder
     from balancer.mirroring.mirror import Mirror
     from balancer.mirroring.request_copy import RequestCopy
@@ -26,56 +26,56 @@ NO_ROUTE: Final = NoRoute("no route matches this host and path")
 
 
 def handler_of(
-    proxy: Proxy,
+    cluster: Cluster,
     downstream: Responder,
     request: Request,
     admin_exchange: AdminExchanges,
     routes: RouteTable | None,
-) -> tuple[RequestHandler, Proxy]:
-    """Return the handler of a request whose head is complete, and the proxy that its route leads to, else `proxy`.
+) -> tuple[RequestHandler, Cluster]:
+    """Return the handler of a request whose head is complete, and the cluster that its route leads to, else `cluster`.
 
     Rate limits apply after the route is found, and a mirror copies what they admit.
     """
     if request.target.startswith(ADMIN_PREFIX):
-        proxy.counts.requests += 1
-        return admin_exchange(downstream, request), proxy
+        cluster.counts.requests += 1
+        return admin_exchange(downstream, request), cluster
     handler: RequestHandler | None = None
     mirror: Mirror | None = None
-    limiter = proxy.limiter
+    limiter = cluster.limiter
     if routes is not None and routes.is_in_use:
         try:
             route = routes.find(request)
         except AmbiguousPath as error:
-            route, handler = None, OwnResponse(proxy, downstream, request, error)
+            route, handler = None, OwnResponse(cluster, downstream, request, error)
         if route is not None:
             limiter = route.limiter
-        if route is not None and route.proxy is not None:
-            proxy, mirror = route.proxy, route.mirror
+        if route is not None and route.cluster is not None:
+            cluster, mirror = route.cluster, route.mirror
             route.rewrite(request)
         elif handler is None and (route is not None or not routes.has_default):
-            handler = OwnResponse(proxy, downstream, request, route or NO_ROUTE)
+            handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE)
     if limiter is not None:
         refusal = limiter.refusal(request, downstream.client)
         if refusal is not None:
-            handler = OwnResponse(proxy, downstream, request, refusal)
-    proxy.counts.requests += 1
+            handler = OwnResponse(cluster, downstream, request, refusal)
+    cluster.counts.requests += 1
     if handler is not None:
-        return handler, proxy
-    copy = None if mirror is None else mirror.copy_of(request, downstream.client, proxy.limits.body)
-    exchange = Exchange(proxy, downstream, request)
-    if copy is not None or proxy.journal is not None or proxy.tracing is not None:
+        return handler, cluster
+    copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.limits.body)
+    exchange = Exchange(cluster, downstream, request)
+    if copy is not None or cluster.journal is not None or cluster.tracing is not None:
         exchange.observer = observer_of(exchange, copy)
-    return exchange, proxy
+    return exchange, cluster
 
 
 def observer_of(exchange: Exchange, copy: RequestCopy | None) -> Observer | None:
     """Return what observes an exchange, None for nothing."""
-    proxy, request, downstream = exchange.proxy, exchange.request, exchange.downstream
-    arrived = downstream.head_at, downstream.came_at or proxy.now()
+    cluster, request, downstream = exchange.cluster, exchange.request, exchange.downstream
+    arrived = downstream.head_at, downstream.came_at or cluster.now()
     observers: list[Observer] = []
-    if proxy.journal is not None:
-        observers.append(RequestLog(proxy.journal, arrived))
-    tracing = proxy.tracing
+    if cluster.journal is not None:
+        observers.append(RequestLog(cluster.journal, arrived))
+    tracing = cluster.tracing
     spans = None if tracing is None else tracing.spans
     if (
         tracing is not None

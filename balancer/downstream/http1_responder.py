@@ -11,7 +11,7 @@ from balancer.http.h1.response_head import outgoing_head
 from balancer.upstream.library.bounded_reader import next_size
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
 
@@ -25,8 +25,8 @@ class Http1Responder(Responder):
 
     __slots__ = ("_framing", "_response_head")
 
-    def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self._response_head = b""  # of the response that has begun, until it is sent
         self._framing = LENGTH  # of the body of that response
 
@@ -43,7 +43,7 @@ class Http1Responder(Responder):
             request.method == b"HEAD",
             request.fields.is_http10,
             may_stay,
-            self._proxy.date_line,
+            self._cluster.date_line,
         )
         self.write(head + body)
         return may_stay and framing is not UNTIL_CLOSE
@@ -55,7 +55,7 @@ class Http1Responder(Responder):
             request.method == b"HEAD",
             request.fields.is_http10,
             may_stay,
-            self._proxy.date_line,
+            self._cluster.date_line,
         )
         return may_stay and self._framing is not UNTIL_CLOSE
 

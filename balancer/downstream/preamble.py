@@ -15,7 +15,7 @@ from typing import cast
 from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
-from balancer.exchange.proxy import Proxy
+from balancer.exchange.cluster import Cluster
 from balancer.http.h1.own_responses import error_response
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
@@ -31,13 +31,13 @@ class HandshakingConnections:
 
     def __init__(
         self,
-        proxy: Proxy,
+        cluster: Cluster,
         make: Callable[[], asyncio.Protocol],
         tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
         make_http2: Callable[[], asyncio.Protocol] | None = None,
     ) -> None:
-        self.proxy = proxy
+        self.cluster = cluster
         self.make = make
         self.make_http2 = make_http2
         self.tls = tls
@@ -56,7 +56,7 @@ class HandshakingConnections:
 
     def sweep(self, now: float) -> None:
         """Abort arrivals that exceed the head timeout; `now` is the cached time."""
-        limit = self.proxy.timeouts.head
+        limit = self.cluster.timeouts.head
         for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
             arrival.abort()
 
@@ -84,8 +84,8 @@ class HandshakingConnections:
             return
         del self._present[arrival]
         if is_failed:
-            self.proxy.counts.failed_arrivals += 1
-            self.proxy.client_left()
+            self.cluster.counts.failed_arrivals += 1
+            self.cluster.client_left()
 
 
 class HandshakingConnection(asyncio.Protocol):
@@ -100,7 +100,7 @@ class HandshakingConnection(asyncio.Protocol):
         self._is_introduced = is_introduced
         self._header = b""
         self._tls: TlsTransport | None = None
-        self.since = arrivals.proxy.now()
+        self.since = arrivals.cluster.now()
 
     def abort(self) -> None:
         """Abort the connection and count it as failed."""

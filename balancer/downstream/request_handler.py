@@ -15,7 +15,7 @@ from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.responder import Responder
 
 HOST_LIMIT = 256
@@ -44,12 +44,12 @@ AdminExchanges = Callable[[Any, Request], RequestHandler]
 class Refusal:
     """Handler that answers with an error."""
 
-    def __init__(self, proxy: Proxy, downstream: Responder, error: RequestRejected, head: bytes) -> None:
-        self._proxy = proxy
+    def __init__(self, cluster: Cluster, downstream: Responder, error: RequestRejected, head: bytes) -> None:
+        self._cluster = cluster
         self._downstream = downstream
         self._error = error
         self.head = head  # possibly incomplete
-        self._arrived = downstream.head_at, downstream.came_at or proxy.now()
+        self._arrived = downstream.head_at, downstream.came_at or cluster.now()
 
     def start(self) -> None:
         is_head = self.head.startswith(b"HEAD ")
@@ -60,12 +60,12 @@ class Refusal:
 
     def _log(self) -> None:
         """Add an access log entry with what an unvalidated head shows."""
-        log = self._proxy.access_log
+        log = self._cluster.access_log
         if log is not None:
             method, target = requested(self.head)
             host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]
             log.add(Entry(
-                self._proxy.now(), fault_of(self._error), 0, method, target, b"", host,
+                self._cluster.now(), fault_of(self._error), 0, method, target, b"", host,
                 b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, 0, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip

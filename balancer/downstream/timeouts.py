@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
 from balancer.downstream.disconnects import disconnected
-from balancer.exchange.proxy import Proxy
+from balancer.exchange.cluster import Cluster
 from policies.clock import SWEEP_PERIOD
 
 SLICE = 20
@@ -30,9 +30,9 @@ class Sweep:
     """
 
     def __init__(
-        self, proxy: Proxy, also: Callable[[float], None], date: Callable[[], str] = http_date
+        self, cluster: Cluster, also: Callable[[float], None], date: Callable[[], str] = http_date
     ) -> None:
-        self._proxy = proxy
+        self._cluster = cluster
         self._also = also
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class Sweep:
         """Start a sweep in slices, and schedule the next one in a `SWEEP_PERIOD`."""
         self.start()
         if self._looking is None:
-            self._looking = self.slices(self._proxy.now())
+            self._looking = self.slices(self._cluster.now())
             self._look_on()
 
     def _look_on(self) -> None:
@@ -65,17 +65,17 @@ class Sweep:
     def slices(self, now: float) -> Iterator[None]:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
         ms."""
-        proxy = self._proxy
+        cluster = self._cluster
         date_line = b"Date: %b\r\n" % self._date().encode()
-        for each in proxy.every:
+        for each in cluster.every:
             each.set_time(now, date_line)
-        for downstream in disconnected(proxy.downstreams):
+        for downstream in disconnected(cluster.downstreams):
             downstream.abort()
-        for number, downstream in enumerate(list(proxy.downstreams), 1):
-            if downstream in proxy.downstreams:  # it may have closed during a pause
+        for number, downstream in enumerate(list(cluster.downstreams), 1):
+            if downstream in cluster.downstreams:  # it may have closed during a pause
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
-        for each in proxy.every:
+        for each in cluster.every:
             each.sweep(now)
         self._also(now)

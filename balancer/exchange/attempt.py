@@ -128,7 +128,7 @@ class Attempt:
         else:
             if self.span is not None:
                 self.span.connected(upstream)
-            self.sent_at = exchange.proxy.now()
+            self.sent_at = exchange.cluster.now()
             self.assignment.connected(self.sent_at)
             self._send(exchange, upstream)
 
@@ -177,13 +177,13 @@ class Attempt:
         exchange = cast("Exchange", self.exchange)
         if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
             return
-        proxy = exchange.proxy
-        may_stay = exchange.request.fields.keep_alive and exchange.is_complete and proxy.keeps_alive
+        cluster = exchange.cluster
+        may_stay = exchange.request.fields.keep_alive and exchange.is_complete and cluster.keeps_alive
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, may_stay
         )
         self.bytes_out = len(body)
-        now = proxy.now()
+        now = cluster.now()
         self._answered(exchange, response.status, now)
         if self.is_call:
             self._note_end(response.status)
@@ -201,12 +201,12 @@ class Attempt:
         if status < 200:
             self._send_interim(exchange, response)
             return
-        proxy = exchange.proxy
-        may_stay = request.fields.keep_alive and exchange.is_complete and proxy.keeps_alive
+        cluster = exchange.cluster
+        may_stay = request.fields.keep_alive and exchange.is_complete and cluster.keeps_alive
         self.client_stays = exchange.downstream.begin_response(
             request, response, self._visible_fields(exchange, response), may_stay
         )
-        self._answered(exchange, status, proxy.now())
+        self._answered(exchange, status, cluster.now())
         self._out = []
         self._is_head_due = True
         self._length = response.length
@@ -215,7 +215,7 @@ class Attempt:
             and not (response.is_bodiless or request.method == b"HEAD")
             and response.length <= BUFFERED_RESPONSE
             and exchange.is_complete
-            and exchange.proxy.retries.limit > 0
+            and exchange.cluster.retries.limit > 0
             and request.method in REPEATABLE
         ):
             self.state = BUFFERING
@@ -232,24 +232,24 @@ class Attempt:
 
     def _visible_fields(self, exchange: Exchange, response: Response) -> bytes:
         """Return the fields of a final response as the client may see them."""
-        proxy = exchange.proxy
-        if proxy.reads_load or proxy.edits is not None or self.why:
+        cluster = exchange.cluster
+        if cluster.reads_load or cluster.edits is not None or self.why:
             return self._fields_of(exchange, response)
         return response.block
 
     def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
-        proxy, fields = exchange.proxy, response.block
-        if proxy.reads_load:
+        cluster, fields = exchange.cluster, response.block
+        if cluster.reads_load:
             self.load = reported_load(fields)
-        if proxy.edits is not None:
+        if cluster.edits is not None:
             client = exchange.downstream.client
-            fields = proxy.edits.fields_of(response, exchange.request, client, self.assignment)
+            fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
         return fields + self.why if self.why and response.status >= 200 else fields
 
     def _send_interim(self, exchange: Exchange, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
-        exchange.active_at = exchange.proxy.now()
+        exchange.active_at = exchange.cluster.now()
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
             self.has_sent_interim = True
@@ -257,7 +257,7 @@ class Attempt:
 
     def _switch(self, exchange: Exchange, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
-        pending, upstream, proxy = exchange.downstream.pending_upgrade, self.upstream, exchange.proxy
+        pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, exchange.cluster
         if pending is None or upstream is None or not is_taken(exchange.request, response):
             exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
             return
@@ -265,18 +265,18 @@ class Attempt:
             exchange.attempt_failed(self, MalformedResponse("Sec-WebSocket-Accept does not match the key"))
             return
         fields = self._fields_of(exchange, response)
-        now = self.first_byte_at = proxy.now()
+        now = self.first_byte_at = cluster.now()
         self.status = response.status
         self.assignment.answered(now)
         self.upstream = None
         exchange.tunnel_began(response.status)
-        Tunnel(proxy.tunnels, pending, upstream, exchange.tunnel_ended).begin(response, fields)
+        Tunnel(cluster.tunnels, pending, upstream, exchange.tunnel_ended).begin(response, fields)
 
     def response_body(self, data: bytes) -> None:
         """Collect bytes of the response body, without framing; `response_paused` sends them."""
         exchange = cast("Exchange", self.exchange)
         self.bytes_out += len(data)
-        exchange.active_at = exchange.proxy.now()
+        exchange.active_at = exchange.cluster.now()
         self._out.append(data)
 
     def response_paused(self) -> None:
@@ -305,7 +305,7 @@ class Attempt:
         exchange, upstream = self.exchange, self.upstream
         if exchange is None or upstream is None:
             return
-        buffering = exchange.proxy.buffering
+        buffering = exchange.cluster.buffering
         if buffering is None or not buffering.takes_over(self, exchange.downstream):
             upstream.pause_reading()
 
@@ -332,7 +332,7 @@ class Attempt:
             self._note_end(self.status)
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
-        exchange.complete(self, exchange.proxy.now())
+        exchange.complete(self, exchange.cluster.now())
 
     def _note_end(self, status: int) -> None:
         """Note how an RPC has ended."""
@@ -345,7 +345,7 @@ class Attempt:
 
     def check(self, exchange: Exchange, now: float) -> None:
         """Enforce the timeouts of the worker; `now` is the cached time."""
-        timeouts, waited = exchange.proxy.timeouts, now - exchange.active_at
+        timeouts, waited = exchange.cluster.timeouts, now - exchange.active_at
         if self.state is SENT:
             if exchange.is_complete and waited > timeouts.first_byte:
                 self._time_out(exchange, f"no response within {timeouts.first_byte:g} s")
@@ -361,7 +361,7 @@ class Attempt:
 
     def _check_reads(self, exchange: Exchange, now: float) -> None:
         """Fail the attempt if the worker has taken none of the request body within the idle timeout."""
-        body_idle = exchange.proxy.timeouts.body_idle
+        body_idle = exchange.cluster.timeouts.body_idle
         unsent = self.upstream.unsent if self.upstream is not None else 0
         if unsent != self._unsent:
             self._unsent, exchange.active_at = unsent, now

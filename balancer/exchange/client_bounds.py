@@ -25,12 +25,12 @@ REQUEST_SIZE: Final = 4096
 
 def refusal(exchange: Exchange, usage: ClientUsage, limit: int) -> ForwardingError | None:
     """Return the error for a request that is more than its client may have. An offer and a large head are counted."""
-    request, proxy = exchange.request, exchange.proxy
+    request, cluster = exchange.request, exchange.cluster
     is_offer = request.fields.is_offer
     usage.tunnels += is_offer
     if usage.requests > limit and not exchange.downstream.client.is_trusted:
         return TooManyRequests(f"{limit} requests of this client are not answered yet")
-    if is_offer and usage.tunnels > 1 and not proxy.pools.leaves_room(usage.tunnels):
+    if is_offer and usage.tunnels > 1 and not cluster.pools.leaves_room(usage.tunnels):
         return TooManyRequests(f"{usage.tunnels - 1} tunnels of this client leave no room for more")
     return bytes_exhausted() if len(request.raw) > LARGE_HEAD and not charge(exchange) else None
 
@@ -40,9 +40,9 @@ def charge(exchange: Exchange) -> bool:
     or of the client."""
     pending = exchange.pending
     if pending is None:
-        proxy, client = exchange.proxy, exchange.downstream.client
-        network = client_of(exchange.request, client, proxy.trusts)
-        pending = exchange.pending = PendingRequest(proxy.usages, network)
+        cluster, client = exchange.cluster, exchange.downstream.client
+        network = client_of(exchange.request, client, cluster.trusts)
+        pending = exchange.pending = PendingRequest(cluster.usages, network)
     body = exchange.body_buffer
     size = _size(exchange)
     return pending.resize(size if body is None or exchange.kept is not None else size + body.size)

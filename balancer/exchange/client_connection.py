@@ -18,7 +18,7 @@ from balancer.exchange.tunnel import reset
 
 if TYPE_CHECKING:
     from balancer.exchange.client_usage import ClientUsage
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.client import Client
 
 HELD_BY_BODY: Final = 1
@@ -39,7 +39,7 @@ class ClientConnection(asyncio.Protocol):
     `end_late_head` are not called for it."""
 
     __slots__ = (
-        "_proxy",
+        "_cluster",
         "client",
         "cut_by",
         "ends_late",
@@ -60,13 +60,15 @@ class ClientConnection(asyncio.Protocol):
     write: Callable[[bytes], None]
     """Write to the client: the transport's own method, to save a call."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self.is_held = 0  # the reasons why reading is paused
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
         self.ends_late = False  # the client has sent its FIN behind input that waits for its turn
         self.head_at = 0.0  # when the first byte of a head came, if the head came in pieces
-        self.idle_since = proxy.now()  # the last instant at which something was received or a response ended
+        self.idle_since = (
+            cluster.now()
+        )  # the last instant at which something was received or a response ended
         self.cut_by: ConnectionCut = CLIENT_LEFT
 
     @property
@@ -106,13 +108,13 @@ class ClientConnection(asyncio.Protocol):
         """Remove `reason`; reading resumes if it was the last."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():
-            self.idle_since = self._proxy.now()  # while it was held, it could send nothing
+            self.idle_since = self._cluster.now()  # while it was held, it could send nothing
             self.transport.resume_reading()
 
     def wait_turn(self) -> None:
         """Read nothing more until the input that has been read had its turns."""
         self.hold(HELD_BY_TURN)
-        self._proxy.turns.wait(self)
+        self._cluster.turns.wait(self)
 
     def take_turn(self, steps: int) -> int:
         """Take input that waits until it has cost `steps`, and wait again if there is more. Returns what it cost."""

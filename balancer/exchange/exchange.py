@@ -39,9 +39,9 @@ from policies.overload.wait_queue import Ticket
 if TYPE_CHECKING:
     from balancer.errors import ConnectionCut, Unserved, UpstreamError
     from balancer.exchange.client_usage import ClientUsage, PendingRequest
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.hedged_attempts import HedgeRace
     from balancer.exchange.observers import Observer
-    from balancer.exchange.proxy import Proxy
     from balancer.exchange.responder import Responder
     from policies.routing.assignment import Assignment
 
@@ -86,15 +86,15 @@ class Exchange:
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
 
-    def __init__(self, proxy: Proxy, downstream: Responder, request: Request) -> None:
-        self.proxy = proxy
+    def __init__(self, cluster: Cluster, downstream: Responder, request: Request) -> None:
+        self.cluster = cluster
         self.downstream = downstream
         self.request = request
         self.is_complete = True  # the whole request has been received
         self.tried = NONE_TRIED  # endpoints that are not asked again
         if request.fields.has_body:
             self.is_complete = False
-            self.body_buffer = RequestBody(proxy.retries.body, request.fields.framing is CHUNKED)
+            self.body_buffer = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
 
     # --- the request
 
@@ -104,20 +104,20 @@ class Exchange:
 
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
-        self._started_at = self.proxy.now()
+        self._started_at = self.cluster.now()
         self.usage = usage = self.downstream.usage
         usage.requests += 1
         if self.observer is not None:
             self.observer.started(self)
-        request, limit = self.request, self.proxy.client_requests
+        request, limit = self.request, self.cluster.client_requests
         is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
         error = refusal(self, usage, limit) if is_bounded else None
         if error is not None:
             self._answer(error)
             return
-        if self.proxy.admission is not None:
+        if self.cluster.admission is not None:
             try:
-                self.level, self.deadline = self.proxy.admission.admit(request.fields.stated)
+                self.level, self.deadline = self.cluster.admission.admit(request.fields.stated)
             except ForwardingError as refused:
                 self._answer(refused)
                 return
@@ -127,7 +127,7 @@ class Exchange:
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
         self.bytes_in += len(data)
-        self.active_at = self.proxy.now()
+        self.active_at = self.cluster.now()
         if self.observer is not None:
             self.observer.body_came(self, data)
         kept, upstream = self.body_buffer, self._upstream
@@ -159,7 +159,7 @@ class Exchange:
 
     def _bound_body(self, size: int) -> None:
         """Hold or reject a request of which `size` bytes of the body wait for an endpoint."""
-        if size > self.proxy.limits.buffer:
+        if size > self.cluster.limits.buffer:
             self.downstream.hold()
         if (size > FREE_BODY or self.state is QUEUED) and not charge(self):
             if self.downstream.is_stream:  # its window is open
@@ -171,32 +171,32 @@ class Exchange:
 
     def attempt(self) -> None:
         """Pick an endpoint and lease an upstream connection, or join the wait queue."""
-        proxy, request = self.proxy, self.request
+        cluster, request = self.cluster, self.request
         method, target = request.method, request.target
         # GET is the common case, and decoding costs more than comparing.
         name = "GET" if method == b"GET" else method.decode()
-        key = None if proxy.key_of is None else request.key_by(proxy.key_of, self.downstream.client)
+        key = None if cluster.key_of is None else request.key_by(cluster.key_of, self.downstream.client)
         facts = RequestFacts(
-            name, target.decode("latin-1"), proxy.home_region, key, self.attempts, self.tried
+            name, target.decode("latin-1"), cluster.home_region, key, self.attempts, self.tried
         )
-        explaining = proxy.explaining
+        explaining = cluster.explaining
         if self.observer is not None:
             self.observer.picking(self)
         try:
             assignment = (
-                proxy.router.route(facts)
+                cluster.router.route(facts)
                 if explaining is None
                 else explaining.route(facts, request, self.downstream.client)
             )
         except Overloaded:
-            self._answer(proxy.queue.overloaded(self))
+            self._answer(cluster.queue.overloaded(self))
             return
         except NoEndpointAvailable:
             self._join_queue()
             return
-        pool = proxy.pools.by_id[assignment.state.id]
-        if proxy.pools.is_full and not (pool.has_idle or proxy.pools.may_lease(pool)):
-            proxy.wait_for_descriptor(assignment)
+        pool = cluster.pools.by_id[assignment.state.id]
+        if cluster.pools.is_full and not (pool.has_idle or cluster.pools.may_lease(pool)):
+            cluster.wait_for_descriptor(assignment)
             self._join_queue()
             return
         self.last_attempt = attempt = self.new_attempt(assignment)
@@ -205,19 +205,19 @@ class Exchange:
             attempt.why = explaining.line
         self.attempts += 1
         is_idempotent = method in REPEATABLE
-        hedges = proxy.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
+        hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
         if self._needs_fresh:
             pool.open(attempt)
             return
         attempt.lease(pool, is_idempotent)
-        if hedges is not None and proxy.router.doubts(assignment.state):
+        if hedges is not None and cluster.router.doubts(assignment.state):
             hedges.hedge(attempt)
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        call, canary = self.downstream.call, self.proxy.canary
+        call, canary = self.downstream.call, self.cluster.canary
         attempt = (
             Attempt(self, assignment, canary) if call is None else GrpcAttempt(self, assignment, canary, call)
         )
@@ -234,15 +234,15 @@ class Exchange:
     # --- the wait queue (`Waiter`)
 
     def _join_queue(self) -> None:
-        proxy, has_waited = self.proxy, self.queued_at > 0.0
-        self.queued_at = self.queued_at or proxy.now()
+        cluster, has_waited = self.cluster, self.queued_at > 0.0
+        self.queued_at = self.queued_at or cluster.now()
         if self.downstream.call is not None:
             self.deadline = min(self.deadline, self.downstream.call.deadline)
         if not charge(self):
             self._answer(bytes_exhausted())
             return
         try:
-            proxy.queue.join(self, is_first=has_waited)
+            cluster.queue.join(self, is_first=has_waited)
         except ForwardingError as error:
             self._answer(error)
         else:
@@ -300,7 +300,7 @@ class Exchange:
         """Resume reading from the worker after the client has caught up."""
         upstream = self._upstream
         if upstream is not None:
-            self.active_at = self.proxy.now()
+            self.active_at = self.cluster.now()
             upstream.resume_reading()
 
     # --- ends of an attempt
@@ -311,7 +311,7 @@ class Exchange:
         self._end_hedging(error.outcome)
         self._release(is_clean=False)
         attempt.discard_buffered()
-        self._settle(error.outcome, self.proxy.now())
+        self._settle(error.outcome, self.cluster.now())
         if attempt.state is STREAMING:
             self._cut(error)
         elif may_retry(self, attempt, error):
@@ -321,7 +321,7 @@ class Exchange:
 
     def retries_status(self, attempt: Attempt, status: int, *, is_whole: bool) -> bool:
         """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere."""
-        if status not in self.proxy.retries.statuses or not may_repeat(self, attempt, needs_other=True):
+        if status not in self.cluster.retries.statuses or not may_repeat(self, attempt, needs_other=True):
             return False
         attempt.status = status
         self.repeat(attempt, ERROR_STATUS, is_clean=is_whole and self.is_complete)
@@ -331,7 +331,7 @@ class Exchange:
         """Ask another endpoint. The client sees nothing of a response: only a head, or a whole response already
         received, is discarded."""
         self._release(is_clean=is_clean)
-        self._settle(kind, self.proxy.now())
+        self._settle(kind, self.cluster.now())
         self._retry(attempt, needs_fresh=False)
 
     def attempt_timed_out(self, attempt: Attempt) -> None:
@@ -347,7 +347,7 @@ class Exchange:
         self.tried |= {attempt.assignment.state.id}
         self.last_attempt = None
         self._needs_fresh = needs_fresh
-        self.proxy.counts.retried += 1
+        self.cluster.counts.retried += 1
         self.attempt()
 
     def _release(self, *, is_clean: bool) -> None:
@@ -360,13 +360,13 @@ class Exchange:
 
     def _settle(self, kind: OutcomeKind, now: float) -> None:
         if self.last_attempt is not None:
-            self.last_attempt.settle(self.proxy.router, kind, now, self.bytes_in)
+            self.last_attempt.settle(self.cluster.router, kind, now, self.bytes_in)
 
     # --- timeouts
 
     def check(self, now: float) -> None:
         """Enforce all timeouts of the exchange, and ask a client that may have closed; `now` is the cached time."""
-        total, attempt = self.proxy.timeouts.total, self.last_attempt
+        total, attempt = self.cluster.timeouts.total, self.last_attempt
         if self.state is ENDED:
             return
         if self.downstream.has_ended and self._may_ask:
@@ -377,7 +377,7 @@ class Exchange:
             error = RequestOverdue(f"not answered in full within {total:g} s")
             self._end_with(error, error.outcome)
         elif self.state is QUEUED:
-            self.proxy.queue.check(self, now)
+            self.cluster.queue.check(self, now)
         elif attempt is not None:
             attempt.check(self, now)
 
@@ -392,20 +392,20 @@ class Exchange:
 
     def complete(self, attempt: Attempt, now: float) -> None:
         """End the exchange after the whole response has been written."""
-        proxy, downstream, status = self.proxy, self.downstream, attempt.status
+        cluster, downstream, status = self.cluster, self.downstream, attempt.status
         is_sent = self.is_complete and (self.kept is None or is_taken_by(self._upstream))
         attempt.release(is_clean=is_sent)
         if downstream.is_held:
             downstream.unhold()
-        proxy.counts.responses[status] += 1
-        attempt.settle(proxy.router, OK if status < 500 else ERROR_STATUS, now, self.bytes_in)
+        cluster.counts.responses[status] += 1
+        attempt.settle(cluster.router, OK if status < 500 else ERROR_STATUS, now, self.bytes_in)
         self._close()
         downstream.exchange_ended(attempt.client_stays)
         self._finish(None)
 
     def tunnel_began(self, status: int) -> None:
         """End the exchange for the client's connection: a tunnel takes both connections over."""
-        self.proxy.counts.responses[status] += 1
+        self.cluster.counts.responses[status] += 1
         usage, self.usage = self.usage, None  # it counts until the tunnel has closed
         self._close()
         self.usage = usage
@@ -415,7 +415,7 @@ class Exchange:
         count_out(self)
         attempt = cast(Attempt, self.last_attempt)
         self.bytes_in, attempt.bytes_out = bytes_in, bytes_out
-        self._settle(TUNNELLED, self.proxy.now())
+        self._settle(TUNNELLED, self.cluster.now())
         self._finish(error)
 
     def abandon(self, error: ConnectionCut) -> None:
@@ -425,19 +425,19 @@ class Exchange:
             return
         self._leave_queue()
         if error is CLIENT_LEFT:
-            self.proxy.counts.abandoned += 1
+            self.cluster.counts.abandoned += 1
         else:
-            self.proxy.counts.count_error(error)
+            self.cluster.counts.count_error(error)
             if attempt is not None:
                 attempt.failed(error)
         self._end_hedging(ABANDONED)
         self._release(is_clean=False)
         if attempt is not None:
             if attempt.state is STREAMING:
-                self.proxy.counts.responses[attempt.status] += 1
+                self.cluster.counts.responses[attempt.status] += 1
             attempt.discard_buffered()
         self._close()
-        self._settle(ABANDONED, self.proxy.now())
+        self._settle(ABANDONED, self.cluster.now())
         self._finish(error)
 
     def reject(self, error: ForwardingError) -> None:
@@ -451,7 +451,7 @@ class Exchange:
             attempt.failed(error)
         self._end_hedging(kind)
         self._release(is_clean=False)
-        self._settle(kind, self.proxy.now())
+        self._settle(kind, self.cluster.now())
         if attempt is not None and attempt.state is STREAMING:
             self._cut(error)
             return
@@ -462,9 +462,9 @@ class Exchange:
     def _answer(self, error: ForwardingError) -> None:
         """Send an error response; nothing of a response has been sent to the client."""
         self._leave_queue()
-        self.proxy.counts.count_error(error)
-        self.proxy.counts.responses[error.status] += 1
-        stays = self.request.fields.keep_alive and self.is_complete and self.proxy.keeps_alive
+        self.cluster.counts.count_error(error)
+        self.cluster.counts.responses[error.status] += 1
+        stays = self.request.fields.keep_alive and self.is_complete and self.cluster.keeps_alive
         is_head = self.request.method == b"HEAD"
         self.downstream.write_error(error, self.request.id, stays=stays, is_head=is_head)
         # A body may have been received whole, and held the client, before an endpoint could take it.
@@ -483,12 +483,12 @@ class Exchange:
 
     def _leave_queue(self) -> None:
         if self.state is QUEUED:
-            self.proxy.queue.leave(self)
+            self.cluster.queue.leave(self)
 
     def _cut(self, error: ForwardingError) -> None:
         """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
-        self.proxy.counts.count_error(error)
-        self.proxy.counts.responses[cast(Attempt, self.last_attempt).status] += 1
+        self.cluster.counts.count_error(error)
+        self.cluster.counts.responses[cast(Attempt, self.last_attempt).status] += 1
         self._close()
         self.downstream.abort()
         self._finish(error)

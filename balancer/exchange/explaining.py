@@ -31,7 +31,7 @@ _UNFIT: Final = re.compile(r"[^ -~]")
 
 
 class Explanations:
-    """Explanations of the picks of one proxy. `reasons` counts the reasons of all explained picks since the start."""
+    """Explanations of the picks of one cluster. `reasons` counts the reasons of all explained picks since the start."""
 
     def __init__(self, router: Router, now: Callable[[], float]) -> None:
         self._router = router

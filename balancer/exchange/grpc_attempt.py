@@ -44,7 +44,7 @@ class GrpcAttempt(Attempt):
             exchange.attempt_failed(self, UnsupportedByTransport(detail))
             return
         if self._call.deadline < inf:
-            self.head = self._call.shortened(self.head or exchange.request.head, exchange.proxy.now())
+            self.head = self._call.shortened(self.head or exchange.request.head, exchange.cluster.now())
         super()._send(exchange, upstream)
 
     # --- the response
@@ -65,7 +65,7 @@ class GrpcAttempt(Attempt):
         self.code = code
         exchange = cast("Exchange", self.exchange)
         is_retried = (
-            exchange.proxy.retries.is_repeatable_after(exchange.request, code)
+            exchange.cluster.retries.is_repeatable_after(exchange.request, code)
             and not forbids_retry(response.block)
             and take_another_try(exchange, self, needs_other=True)
         )
@@ -100,7 +100,7 @@ class GrpcAttempt(Attempt):
         if self.state is SENT and exchange.is_complete and self._call.deadline == inf:
             super().check(exchange, now)
             return
-        idle = exchange.proxy.timeouts.tunnel_idle
+        idle = exchange.cluster.timeouts.tunnel_idle
         if now - exchange.active_at > idle and not exchange.downstream.is_write_paused:
             self._time_out(exchange, f"no message in either direction for {idle:g} s")
 

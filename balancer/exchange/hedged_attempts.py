@@ -19,15 +19,15 @@ from balancer.http.h1.response_head import Response
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.proxy import Proxy
 
 
 class HedgeRace:
     """The two attempts of a hedged exchange."""
 
-    def __init__(self, proxy: Proxy, exchange: Exchange, first: Attempt, second: Attempt) -> None:
-        self.proxy = proxy
+    def __init__(self, cluster: Cluster, exchange: Exchange, first: Attempt, second: Attempt) -> None:
+        self.cluster = cluster
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
         self._second = HedgedAttempt(self, second)
@@ -46,14 +46,14 @@ class HedgeRace:
 
         A retryable status does not win: the other attempt continues alone.
         """
-        if status in self.proxy.retries.statuses:
+        if status in self.cluster.retries.statuses:
             runner.attempt.status = status
             runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             self._continue_with(self._other(runner))
             return False
         self._other(runner).lose()
         if runner is self._second:
-            self.proxy.counts.hedges_won += 1
+            self.cluster.counts.hedges_won += 1
         self._decide(runner)
         return True
 
@@ -84,7 +84,7 @@ class HedgedAttempt:
     """A `ResponseSink` for one of two attempts; a losing attempt keeps it until its end."""
 
     def __init__(self, race: HedgeRace, attempt: Attempt) -> None:
-        self._proxy = race.proxy
+        self._cluster = race.cluster
         self.race: HedgeRace | None = race
         self.attempt = attempt
 
@@ -134,7 +134,7 @@ class HedgedAttempt:
         """Mark this attempt as the loser. It ends now if it was not sent; otherwise it runs on for its latency."""
         self.race = None
         self.attempt.exchange = None
-        hedges = self._proxy.hedges
+        hedges = self._cluster.hedges
         if self.attempt.upstream is None or hedges is None:  # None if a reload has turned hedging off
             self.end(OutcomeKind.ABANDONED, is_clean=False)
         else:
@@ -142,19 +142,19 @@ class HedgedAttempt:
 
     def check(self, now: float) -> None:
         """Enforce the first-byte timeout on a losing attempt; called by the sweep."""
-        if now - self.attempt.sent_at > self._proxy.timeouts.first_byte:
+        if now - self.attempt.sent_at > self._cluster.timeouts.first_byte:
             self.end(ResponseTimeout.outcome, is_clean=False)
 
     def _learn(self, status: int, *, is_clean: bool) -> None:
         """Settle a losing attempt at its response head; the body is not awaited."""
-        self.attempt.first_byte_at = self._proxy.now()
+        self.attempt.first_byte_at = self._cluster.now()
         self.attempt.status = status
         self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, is_clean=is_clean)
 
     def end(self, kind: OutcomeKind, *, is_clean: bool) -> None:
         """Release the connection and settle the attempt."""
         self.race = None
-        if self._proxy.hedges is not None:
-            self._proxy.hedges.losers.pop(self, None)
+        if self._cluster.hedges is not None:
+            self._cluster.hedges.losers.pop(self, None)
         self.attempt.release(is_clean)
-        self.attempt.settle(self._proxy.router, kind, self._proxy.now())
+        self.attempt.settle(self._cluster.router, kind, self._cluster.now())

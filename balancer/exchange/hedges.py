@@ -21,8 +21,8 @@ from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 
 if TYPE_CHECKING:
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.proxy import Proxy
 
 STALLED = 0.02
 """Seconds by which a search may come late. If it is later, this process was stalled, and answers may wait unread."""
@@ -43,8 +43,8 @@ def may_hedge(exchange: Exchange, late: Attempt) -> bool:
 class Hedges:
     """The timer wheel of attempts, and `losers`, the losing attempts that are still in flight."""
 
-    def __init__(self, proxy: Proxy, hedging: Hedging) -> None:
-        self._proxy = proxy
+    def __init__(self, cluster: Cluster, hedging: Hedging) -> None:
+        self._cluster = cluster
         self.hedging = hedging
         self.losers: dict[HedgedAttempt, None] = {}  # in the order in which they lost
         self._wheel: dict[int, list[Attempt]] = {}
@@ -70,12 +70,12 @@ class Hedges:
 
     def hedge(self, late: Attempt) -> None:
         """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
-        exchange, proxy, hedging = late.exchange, self._proxy, self.hedging
+        exchange, cluster, hedging = late.exchange, self._cluster, self.hedging
         if exchange is None or not may_hedge(exchange, late):
             return
-        router, available = proxy.router, proxy.router.available
+        router, available = cluster.router, cluster.router.available
         others = hedging.others(late.assignment.state, available)
-        if not others or not router.has_room or proxy.pools.is_full or not hedging.take(proxy.now()):
+        if not others or not router.has_room or cluster.pools.is_full or not hedging.take(cluster.now()):
             return
         wanted = {state.id for state in others}
         avoided = frozenset(state.id for state in available if state.id not in wanted)
@@ -88,9 +88,9 @@ class Hedges:
         except Overloaded:
             return
         second = exchange.new_attempt(assignment)
-        exchange.hedged(HedgeRace(proxy, exchange, late, second), second)
-        proxy.counts.hedged += 1
-        second.lease(proxy.pools.by_id[assignment.state.id], is_idempotent=True)
+        exchange.hedged(HedgeRace(cluster, exchange, late, second), second)
+        cluster.counts.hedged += 1
+        second.lease(cluster.pools.by_id[assignment.state.id], is_idempotent=True)
 
     def check(self, now: float) -> None:
         """Run due buckets, and enforce timeouts on losing attempts; called by the sweep."""
@@ -155,4 +155,4 @@ class Hedges:
 
     def _ring(self) -> None:
         self._timer = None
-        self.turn(self._proxy.now())
+        self.turn(self._cluster.now())

@@ -100,9 +100,9 @@ class RequestLog(Observer):
         target = request.received_target
         is_sent = attempt is not None and request.target != target
         journal.add(Entry(
-            exchange.proxy.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
+            exchange.cluster.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, exchange.downstream.client,
             endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
-            exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.proxy.name,
+            exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.cluster.name,
             grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
         ))  # fmt: skip

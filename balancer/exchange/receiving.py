@@ -30,7 +30,7 @@ def receive_whole(exchange: Exchange) -> bool:
     A client that waits for 100 (Continue) gets it here, since no worker is asked. A gRPC call is streamed: it may wait
     for parts of the response before it sends the rest of its body.
     """
-    buffering, request = exchange.proxy.buffering, exchange.request
+    buffering, request = exchange.cluster.buffering, exchange.request
     if buffering is None or not buffering.request:
         return False
     if request.fields.length > buffering.request or _GRPC.search(request.head):
@@ -44,7 +44,7 @@ def receive_whole(exchange: Exchange) -> bool:
         request.head = without([b"expect"], request.head)
         exchange.downstream.send_continue()
     exchange.state = RECEIVING
-    exchange.proxy.receiving += 1
+    exchange.cluster.receiving += 1
     exchange.downstream.unhold()
     return True
 
@@ -72,4 +72,4 @@ def drop_body(exchange: Exchange, kept: KeptBody) -> None:
 
 def _stop(exchange: Exchange) -> None:
     exchange.state = NEW
-    exchange.proxy.receiving -= 1
+    exchange.cluster.receiving -= 1

@@ -30,8 +30,8 @@ from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 
 if TYPE_CHECKING:
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.proxy import Proxy
     from balancer.tracing.tracing import Tracing
     from balancer.upstream.request import UpstreamRequest
     from policies.routing.assignment import Assignment
@@ -66,13 +66,13 @@ class RequestTrace(Observer):
 
     def queued(self, exchange: Exchange) -> None:
         self._stop_explaining(exchange)
-        self._waits_since = exchange.proxy.now()
+        self._waits_since = exchange.cluster.now()
 
     def _end_wait(self, exchange: Exchange, outcome: str) -> None:
         """Export the wait in the queue, if there is one."""
         since, self._waits_since = self._waits_since, 0.0
         if since:
-            trace, now = self._trace, exchange.proxy.now()
+            trace, now = self._trace, exchange.cluster.now()
             values: Values = {"steelyard.outcome": outcome, "steelyard.level": exchange.level}
             error = None if outcome in (SERVED, ABANDONED) else outcome
             trace.add("queue", Kind.INTERNAL, trace.new_span(), trace.root, since, now, values, error)
@@ -81,20 +81,20 @@ class RequestTrace(Observer):
 
     def picking(self, exchange: Exchange) -> None:
         self._end_wait(exchange, SERVED)
-        if exchange.proxy.router.trace is None:
-            exchange.proxy.router.explain(Explained())
+        if exchange.cluster.router.trace is None:
+            exchange.cluster.router.explain(Explained())
             self._explains = True
 
     def _stop_explaining(self, exchange: Exchange) -> None:
         if self._explains:
             self._explains = False
-            exchange.proxy.router.explain(None)
+            exchange.cluster.router.explain(None)
 
     def picked(self, exchange: Exchange, attempt: Attempt) -> None:
         number = exchange.attempts
         kind = HEDGE if exchange.last_attempt is not None else RETRY if number else FIRST
         attempt.span = span = AttemptSpan(
-            exchange.proxy, attempt.assignment, self._traced, self._trace, number, kind
+            exchange.cluster, attempt.assignment, self._traced, self._trace, number, kind
         )
         attempt.head = self._traced.head_naming(span.id)
         self._stop_explaining(exchange)
@@ -115,9 +115,9 @@ class RequestTrace(Observer):
         values |= call_attributes(call)
         values |= {
             "steelyard.outcome": end,
-            "steelyard.policy": exchange.proxy.policy,
+            "steelyard.policy": exchange.cluster.policy,
             "steelyard.attempts": exchange.attempts,
-            **_pool(exchange.proxy),
+            **_pool(exchange.cluster),
         }
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
@@ -129,7 +129,7 @@ class RequestTrace(Observer):
         head_at, began_at = self._arrived
         self._trace.add(
             span_name(request.method), Kind.SERVER, request.span_id, request.parent_id, head_at or began_at,
-            exchange.proxy.now(), values, _description(fault) if is_error else None,
+            exchange.cluster.now(), values, _description(fault) if is_error else None,
         )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ class AttemptSpan:
 
     def __init__(
         self,
-        proxy: Proxy,
+        cluster: Cluster,
         assignment: Assignment,
         request: TracedRequest,
         trace: Trace,
@@ -152,10 +152,10 @@ class AttemptSpan:
         self._fault: Fault | None = None
         self._phases = NOTHING
         self._has_waited = False
-        picks = proxy.router.trace
+        picks = cluster.router.trace
         self._values = attempt_attributes(request, assignment.endpoint, number)
         self._values |= pick_attributes(picks.last if picks is not None else None)
-        self._values |= {"steelyard.policy": proxy.policy, "steelyard.attempt": kind, **_pool(proxy)}
+        self._values |= {"steelyard.policy": cluster.policy, "steelyard.attempt": kind, **_pool(cluster)}
 
     def connected(self, upstream: UpstreamRequest) -> None:
         """Note the connection that the attempt has waited for."""
@@ -204,9 +204,9 @@ class AttemptSpan:
         )
 
 
-def _pool(proxy: Proxy) -> Values:
+def _pool(cluster: Cluster) -> Values:
     """Return the attribute of a named pool."""
-    return {"steelyard.pool": proxy.name} if proxy.name else {}
+    return {"steelyard.pool": cluster.name} if cluster.name else {}
 
 
 def _description(fault: Fault | None) -> str:

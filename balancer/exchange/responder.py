@@ -15,8 +15,8 @@ from balancer.http.h1.own_responses import error_response
 if TYPE_CHECKING:
     from balancer.errors import ForwardingError
     from balancer.exchange.buffering import Charge
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.pending_upgrade import PendingUpgrade
-    from balancer.exchange.proxy import Proxy
     from balancer.http.grpc.call import GrpcCall
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
@@ -37,8 +37,8 @@ class Responder(ClientConnection):
         "pending_upgrade",
     )
 
-    def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy)
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
         self.is_stream = False  # of HTTP/2, with a window of its own
         self.call: GrpcCall | None = None  # while the request is an RPC of gRPC
         self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
@@ -100,9 +100,9 @@ class Responder(ClientConnection):
     # --- responses of the balancer
 
     def count_error(self, error: ForwardingError) -> None:
-        """Count an error response that is sent for no proxy but the one of the connection."""
-        self._proxy.counts.count_error(error)
-        self._proxy.counts.responses[error.status] += 1
+        """Count an error response that is sent for no cluster but the one of the connection."""
+        self._cluster.counts.count_error(error)
+        self._cluster.counts.responses[error.status] += 1
 
     def write_error(
         self,

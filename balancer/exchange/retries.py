@@ -77,15 +77,15 @@ def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> boo
 
 def may_repeat(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
-    is_repeatable = exchange.proxy.retries.is_repeatable(exchange.request)
+    is_repeatable = exchange.cluster.retries.is_repeatable(exchange.request)
     return is_repeatable and take_another_try(exchange, attempt, needs_other=needs_other)
 
 
 def take_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether another attempt is possible and within the retry budget, which it is then charged to."""
-    proxy = exchange.proxy
+    cluster = exchange.cluster
     has_another_try = _has_another_try(exchange, attempt, needs_other=needs_other)
-    return has_another_try and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
+    return has_another_try and cluster.retries.budget.take(cluster.counts.requests, cluster.now())
 
 
 def _leave_out_unreachable(exchange: Exchange) -> None:
@@ -93,22 +93,22 @@ def _leave_out_unreachable(exchange: Exchange) -> None:
 
     Otherwise each request would fail at all of them, one after another, where a thousand are dead.
     """
-    pools = exchange.proxy.pools.by_id
+    pools = exchange.cluster.pools.by_id
     exchange.tried |= {
-        state.id for state in exchange.proxy.router.available if pools[state.id].is_backing_off
+        state.id for state in exchange.cluster.router.available if pools[state.id].is_backing_off
     }
 
 
 def _has_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether another attempt is possible. Its body must not have been dropped."""
-    proxy, body, state = exchange.proxy, exchange.body_buffer, attempt.assignment.state
+    cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
     if body is not None and body.is_spent:
         return False
     return has_another_try(
-        proxy.retries.limit,
+        cluster.retries.limit,
         exchange.attempts,
         exchange.unsent,
         exchange.tried | {state.id},
-        proxy.router,
+        cluster.router,
         needs_other=needs_other,
     )

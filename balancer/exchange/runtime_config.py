@@ -1,7 +1,7 @@
 """The runtime configuration: immutable plain values, created whole and replaced whole.
 
 `Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
-and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._apply_prepared` if it concerns the
+and a line of `runtime_config_of`, and is applied in `Cluster.apply`, or in `Server._apply_prepared` if it concerns the
 listener.
 """
 
@@ -153,7 +153,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         routes=settings.routes,
         normalise=settings.normalise,
         rate_limits=settings.rate_limits,
-        named={name: runtime_config_of(settings.of_pool(name)) for name in settings.pools},
+        named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.pools},
     )
 
 

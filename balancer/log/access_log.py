@@ -44,7 +44,7 @@ class LogCounts:
 
 
 def wall_offset(clock: Clock) -> float:
-    """Return the offset in seconds from the proxy's clock to Unix time; for log output only, not for decisions."""
+    """Return the offset in seconds from the process's clock to Unix time; for log output only, not for decisions."""
     return time.time() - clock.now()  # noqa: TID251 - the one place
 
 

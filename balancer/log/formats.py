@@ -58,7 +58,7 @@ class Fault(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One finished request. Times are in seconds of the proxy's clock.
+    """One finished request. Times are in seconds of the process's clock.
 
     `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
@@ -93,7 +93,7 @@ class Entry(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Data of a line beside its entry: `offset` in seconds converts the proxy's clock to Unix time; `sample` is the
+    """Data of a line beside its entry: `offset` in seconds converts the process's clock to Unix time; `sample` is the
     sampling rate of the entry as text.
     """
 
@@ -220,7 +220,7 @@ def instant(entry: Entry, offset: float) -> str:
 
 
 def forwarded_for(entry: Entry) -> bytes:
-    """Return the X-Forwarded-For that the worker got, as written by the proxy; the client's address for a refused
+    """Return the X-Forwarded-For that the worker got, as written by the balancer; the client's address for a refused
     request.
     """
     head = entry.head

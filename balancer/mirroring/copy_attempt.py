@@ -13,7 +13,7 @@ from balancer.http.h1.load_report import reported_load
 from policies.facts import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.response_head import Response
     from balancer.mirroring.request_copy import RequestCopy
     from balancer.upstream.request import UpstreamRequest
@@ -30,11 +30,11 @@ that is longer or slower the rest is not read. Without these limits, the copy of
 class CopyAttempt:
     """The `LeaseWaiter` of its pool and the `ResponseSink` of its response. `copy` is None once it has ended."""
 
-    def __init__(self, copy: RequestCopy, proxy: Proxy, assignment: Assignment) -> None:
+    def __init__(self, copy: RequestCopy, cluster: Cluster, assignment: Assignment) -> None:
         self._copy: RequestCopy | None = copy
-        self._proxy = proxy
+        self._cluster = cluster
         self._assignment = assignment
-        self._arm: Arm | None = proxy.canary.take() if proxy.canary is not None else None
+        self._arm: Arm | None = cluster.canary.take() if cluster.canary is not None else None
         self._upstream: UpstreamRequest | None = None
         self._sent_at = assignment.routed_at
         self._first_byte_at: float | None = None
@@ -46,7 +46,7 @@ class CopyAttempt:
     def lease(self) -> bool:
         """Send on an idle connection, or wait for a new one. Returns False, and ends, if no descriptor is left for
         that."""
-        pools = self._proxy.pools
+        pools = self._cluster.pools
         pool = pools.by_id[self._assignment.state.id]
         upstream = pool.lease_quiet()  # a copy is never sent a second time
         if upstream is not None:
@@ -63,7 +63,7 @@ class CopyAttempt:
         if self._copy is None:
             upstream.release()
             return
-        self._sent_at = self._proxy.now()
+        self._sent_at = self._cluster.now()
         self._assignment.connected(self._sent_at)
         self._send(upstream)
 
@@ -92,10 +92,10 @@ class CopyAttempt:
             self._note_head(response)
 
     def _note_head(self, response: Response) -> None:
-        self._first_byte_at = now = self._proxy.now()
+        self._first_byte_at = now = self._cluster.now()
         self._status = response.status
         self._assignment.answered(now)
-        if self._proxy.reads_load:
+        if self._cluster.reads_load:
             self._load = reported_load(response.block)
 
     def response_body(self, data: bytes) -> None:
@@ -124,7 +124,7 @@ class CopyAttempt:
 
     def check(self, now: float) -> None:
         """Enforce the first-byte timeout of the pool, and the time to read a response; `now` is the cached time."""
-        timeout = self._proxy.timeouts.first_byte
+        timeout = self._cluster.timeouts.first_byte
         if self._first_byte_at is not None:
             if now - self._first_byte_at > READ_TIME:
                 self._answered(is_cut=True)
@@ -153,10 +153,10 @@ class CopyAttempt:
         elif upstream is not None:
             upstream.close()
         outcome = Outcome(
-            kind, self._status or None, self._sent_at, self._first_byte_at, self._proxy.now(), self._bytes_in,
+            kind, self._status or None, self._sent_at, self._first_byte_at, self._cluster.now(), self._bytes_in,
             self._bytes_out, self._load,
         )  # fmt: skip
-        self._proxy.router.settle(self._assignment, outcome)
+        self._cluster.router.settle(self._assignment, outcome)
         if self._arm is not None:
             self._arm.record(outcome, self._assignment.routed_at)
         return copy

@@ -13,7 +13,7 @@ from policies.stats.load import Histogram
 if TYPE_CHECKING:
     from balancer.config.schema.mirroring import MirrorConfig
     from balancer.config.schema.routes import RouteConfig
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.client import Client
     from balancer.http.h1.request_head import Request
 
@@ -45,23 +45,23 @@ class MirrorCounts:
 
 
 class Mirror:
-    """Copies of a share of the requests of one route go to the pool of `proxy`.
+    """Copies of a share of the requests of one route go to `cluster`.
 
     `route` is the text of the route. `copies` are those in flight, their bodies perhaps still incomplete, in
     order of arrival.
     """
 
-    def __init__(self, route: str, config: MirrorConfig, proxy: Proxy, rng: Random) -> None:
+    def __init__(self, route: str, config: MirrorConfig, cluster: Cluster, rng: Random) -> None:
         self.route = route
         self.counts = MirrorCounts()
         self.copies: dict[RequestCopy, None] = {}
         self._random = rng.random
-        self.apply(config, proxy)
+        self.apply(config, cluster)
 
-    def apply(self, config: MirrorConfig, proxy: Proxy) -> None:
+    def apply(self, config: MirrorConfig, cluster: Cluster) -> None:
         """Apply the configuration from the next request on."""
         self.config = config
-        self.proxy = proxy
+        self.cluster = cluster
         self._methods = frozenset(method.encode() for method in config.methods)
 
     def copy_of(self, request: Request, client: Client, limit: int | None) -> RequestCopy | None:
@@ -91,7 +91,7 @@ class Mirrors:
         self.by_route: dict[tuple[Any, ...], Mirror] = {}
         self._leaving: list[Mirror] = []  # removed ones with copies in flight
 
-    def apply(self, routes: Iterable[RouteConfig], proxies: Mapping[str, Proxy], seed: int | None) -> None:
+    def apply(self, routes: Iterable[RouteConfig], clusters: Mapping[str, Cluster], seed: int | None) -> None:
         """Apply the routes of a configuration; a mirror of the same route to the same pool keeps its counts."""
         before, self.by_route = self.by_route, {}
         for route in routes:
@@ -101,10 +101,10 @@ class Mirrors:
             known = before.get(key)
             if known is not None and known.config.pool == config.pool:
                 del before[key]
-                known.apply(config, proxies[config.pool])
+                known.apply(config, clusters[config.pool])
                 self.by_route[key] = known
             else:
-                self.by_route[key] = Mirror(str(route), config, proxies[config.pool], Random(seed))
+                self.by_route[key] = Mirror(str(route), config, clusters[config.pool], Random(seed))
         self._leaving += before.values()
 
     def sweep(self, now: float) -> None:

@@ -37,5 +37,5 @@ class MirrorObserver(Observer):
         if fault is None and attempt is not None and attempt.first_byte_at is not None:
             self._copy.original_answered(status, attempt.first_byte_at)
         elif fault is not None and not status and fault.is_sent:
-            self._copy.original_answered(fault.status, exchange.proxy.now())
+            self._copy.original_answered(fault.status, exchange.cluster.now())
         self._copy.original_ended()

@@ -44,13 +44,13 @@ class RequestCopy:
 
     def __init__(self, mirror: Mirror, request: Request, client: Client) -> None:
         self._mirror = mirror
-        self._proxy = mirror.proxy
+        self._cluster = mirror.cluster
         self._request = request
         self._client = client
         # Of single bytes, pieces in a list would take forty times the limit.
         self._body: bytearray | None = bytearray() if request.fields.has_body else None
         self._trailers = b""
-        self._whole_at: float | None = None if request.fields.has_body else mirror.proxy.now()
+        self._whole_at: float | None = None if request.fields.has_body else mirror.cluster.now()
         self._is_over = False
         self._attempt: CopyAttempt | None = None
         self._result: Result | None = None
@@ -71,7 +71,7 @@ class RequestCopy:
     def request_ended(self, trailers: bytes) -> None:
         """Note that the request is whole; `trailers` is a block of fields or b""."""
         self._trailers = trailers
-        self._whole_at = self._proxy.now()
+        self._whole_at = self._cluster.now()
 
     def original_answered(self, status: int, at: float) -> None:
         """Note the final status that the client got, and when its head came; it is compared with the copy's."""
@@ -94,17 +94,17 @@ class RequestCopy:
     def _send(self) -> None:
         if self._is_over:
             return
-        proxy, request = self._proxy, self._request
-        key = None if proxy.key_of is None else proxy.key_of(request, self._client)
+        cluster, request = self._cluster, self._request
+        key = None if cluster.key_of is None else cluster.key_of(request, self._client)
         facts = RequestFacts(
-            request.method.decode(), request.target.decode("latin-1"), proxy.home_region, key
+            request.method.decode(), request.target.decode("latin-1"), cluster.home_region, key
         )
         try:
-            assignment = proxy.router.route(facts)
+            assignment = cluster.router.route(facts)
         except (NoEndpointAvailable, Overloaded):
-            self._skip("full" if proxy.router.has_eligible else "no_endpoint_available")
+            self._skip("full" if cluster.router.has_eligible else "no_endpoint_available")
             return
-        self._attempt = attempt = CopyAttempt(self, proxy, assignment)
+        self._attempt = attempt = CopyAttempt(self, cluster, assignment)
         if attempt.lease():
             self._mirror.counts.sent += 1
         else:

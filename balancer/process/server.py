@@ -19,7 +19,7 @@ from balancer.config.schema.tracing import TracingConfig
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.channel import Channel
 from balancer.control.control_plane import ControlPlane
-from balancer.control.named_pools import NamedPools
+from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import Http1Connection
@@ -29,7 +29,7 @@ from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.exchange.client_connection import ClientConnection
-from balancer.exchange.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.exchange.cluster import CLOSE_ALL_IDLE, Cluster
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.http.h2.limits import Limits as Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
@@ -52,28 +52,28 @@ A request in that time is answered with Connection: close; the other clients see
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
-    """Build the proxy that `settings` describe, with its control plane, but without named pools."""
+    """Build the default cluster that `settings` describe, with its control plane, but no named clusters."""
     config = runtime_config_of(settings)
     access_log, log = None, config.log
     if log.access != "off":
         access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
-    return build_pool(config, clock, upstream_limit, access_log)
+    return build_cluster(config, clock, upstream_limit, access_log)
 
 
-def build_pool(
+def build_cluster(
     config: RuntimeConfig,
     clock: Clock,
     upstream_limit: int | None = None,
     access_log: AccessLog | None = None,
     name: str = "",
 ) -> ControlPlane:
-    """Build the proxy and the control plane of one pool."""
+    """Build a cluster and its control plane."""
     rng = Random(config.seed)
     endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
     router = Router(
         endpoints, config.policy.make(rng), clock, rng, concurrency=config.concurrency, health=config.health
     )
-    return ControlPlane(Proxy(router, clock, config, upstream_limit, name), clock, rng, config, access_log)
+    return ControlPlane(Cluster(router, clock, config, upstream_limit, name), clock, rng, config, access_log)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -91,7 +91,7 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
 
 
 class Server:
-    """A proxy with its listening socket, admin interface and sweep.
+    """The clusters of a process with their listening socket, admin interface and sweep.
 
     `read` loads the current configuration for a reload; `member` identifies the process among several.
     """
@@ -107,7 +107,7 @@ class Server:
         self._shared = settings.shared, settings.home_region
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
-        self.proxy = self.control_plane.proxy
+        self.cluster = self.control_plane.cluster
         config = self.control_plane.config
         # The first process reports for all.
         self._say = complain if member is None or not member.index else _in_silence
@@ -125,7 +125,7 @@ class Server:
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
-            self.proxy,
+            self.cluster,
             self._downstream,
             self._handshake(config.server_tls),
             config.proxy_protocol,
@@ -137,23 +137,25 @@ class Server:
         self._connect_others(self.control_plane)
         if member is not None:
             self.control_plane.rate_limits.share(member.buckets, member.index)
-        self.named_pools = NamedPools(self.control_plane, self._build_pool)
+        self.named_clusters = NamedClusters(self.control_plane, self._build_cluster)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
-    def _build_pool(self, name: str, config: RuntimeConfig) -> ControlPlane:
+    def _build_cluster(self, name: str, config: RuntimeConfig) -> ControlPlane:
         """Return the control plane of a named pool, without its sources of endpoints."""
-        control_plane = build_pool(config, self._clock, self._allowed.upstreams, self.proxy.access_log, name)
+        control_plane = build_cluster(
+            config, self._clock, self._allowed.upstreams, self.cluster.access_log, name
+        )
         self._connect_others(control_plane)
         return control_plane
 
     def _connect_others(self, control_plane: ControlPlane) -> None:
         """Let a pool know what sibling processes and other units report about its endpoints."""
-        member, name = self._member, control_plane.proxy.name
-        state_log, router, say = control_plane.state_log, control_plane.proxy.router, self._say
+        member, name = self._member, control_plane.cluster.name
+        state_log, router, say = control_plane.state_log, control_plane.cluster.router, self._say
         if name:
-            control_plane.discovery.say = partial(_of_pool, name, control_plane.discovery.say)
-        state_log.say = partial(_of_pool, name, say) if name else say
+            control_plane.discovery.say = partial(_of_cluster, name, control_plane.discovery.say)
+        state_log.say = partial(_of_cluster, name, say) if name else say
         if member is not None:
             state_log.siblings = SiblingConditions(member.board, member.index, name)
             siblings = Siblings(router, member.board, member.index, complain, name)
@@ -167,20 +169,20 @@ class Server:
         return self.listening.address
 
     async def start(self) -> None:
-        if self.proxy.access_log is not None:
-            self.proxy.access_log.start()
+        if self.cluster.access_log is not None:
+            self.cluster.access_log.start()
         await self.control_plane.start()
         config = self.control_plane.config
-        self.named_pools.apply(config, await self.named_pools.prepare(config))
+        self.named_clusters.apply(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.control_plane.begin()
-        for one in self.named_pools.every:
+        for one in self.named_clusters.every:
             one.begin()
         self._acceptor = Acceptor(
-            self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
+            self.listening.traffic, self.cluster, self.arrivals, self._client_limit, self._balance
         )
-        self._sweep = Sweep(self.proxy, self._look)
+        self._sweep = Sweep(self.cluster, self._look)
         self._sweep.start()
         self._acceptor.start()
 
@@ -189,30 +191,30 @@ class Server:
         if self._acceptor is not None:
             self._acceptor.sweep(now)
         self.control_plane.sweep(now)
-        self.named_pools.sweep(now)
+        self.named_clusters.sweep(now)
 
     def _publish_grace(self) -> None:
         """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
         configuration."""
         if self._page is not None:
-            self._page.grace = self.proxy.timeouts.shutdown
+            self._page.grace = self.cluster.timeouts.shutdown
 
     def _handshake(self, tls: ServerTls | None) -> ServerHandshake | None:
         """Return how a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> Http1Connection:
-        begin_http2 = None if self.proxy.http2 is None else self._http2
-        return Http1Connection(self.proxy, self._admin.exchange, self.named_pools.routes, begin_http2)
+        begin_http2 = None if self.cluster.http2 is None else self._http2
+        return Http1Connection(self.cluster, self._admin.exchange, self.named_clusters.routes, begin_http2)
 
     def _http2(self) -> Http2Connection:
-        limits = self.proxy.http2 or Http2Limits()
-        return Http2Connection(self.proxy, limits, self._admin.exchange, self.named_pools.routes)
+        limits = self.cluster.http2 or Http2Limits()
+        return Http2Connection(self.cluster, limits, self._admin.exchange, self.named_clusters.routes)
 
     @property
     def _client_limit(self) -> int:
         """Maximum concurrent clients: the configured limit, or as many as descriptors allow if fewer."""
-        return min(self.proxy.limits.clients or self._allowed.clients, self._allowed.clients)
+        return min(self.cluster.limits.clients or self._allowed.clients, self._allowed.clients)
 
     # --- reload
 
@@ -231,19 +233,19 @@ class Server:
         """Look up the endpoints of new pools, then apply a prepared configuration in one step; connected clients are
         updated after it, in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
-        new = await self.named_pools.prepare(prepared.config)
+        new = await self.named_clusters.prepare(prepared.config)
         try:
             gone = self._apply_prepared(prepared)
         except BaseException:
-            await self.named_pools.discard(new)
+            await self.named_clusters.discard(new)
             raise
-        self.named_pools.apply(prepared.config, new)
+        self.named_clusters.apply(prepared.config, new)
         if self._sweep is not None:  # else this is part of the start, which begins all pools
             for one in new.values():
                 one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
-            await self._update_clients(list(self.proxy.downstreams))
+            await self._update_clients(list(self.cluster.downstreams))
 
     def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
@@ -264,7 +266,7 @@ class Server:
 
     def _apply_log(self, log: LogConfig, output: LogOutput | None) -> None:
         control_plane = self.control_plane
-        old = self.proxy.access_log
+        old = self.cluster.access_log
         if log.access == "off":
             control_plane.set_access_log(None)
             if old is not None:
@@ -281,8 +283,8 @@ class Server:
 
     def _apply_tracing(self, config: TracingConfig) -> None:
         """Apply the tracing; an export that is not used any more ends in a thread."""
-        before = self.proxy.tracing
-        self.proxy.tracing = tracing = tracing_of(
+        before = self.cluster.tracing
+        self.cluster.tracing = tracing = tracing_of(
             config, before, partial(wall_offset, self._clock), self._say
         )
         spans = None if before is None else before.spans
@@ -302,11 +304,11 @@ class Server:
         Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
         one more request is answered. Returns whether all requests finished.
         """
-        proxy, control_plane = self.proxy, self.control_plane
-        grace = proxy.timeouts.shutdown
-        proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
-        for downstream in proxy.downstreams:
-            downstream.idle_since = proxy.now()  # the idle time starts now
+        cluster, control_plane = self.cluster, self.control_plane
+        grace = cluster.timeouts.shutdown
+        cluster.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
+        for downstream in cluster.downstreams:
+            downstream.idle_since = cluster.now()  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.admin.remove()
         self._admin.close()
@@ -316,25 +318,25 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        proxy.cut()
+        cluster.cut()
         if self._sweep is not None:
             self._sweep.stop()
         await self._admin.stop()
-        await self.named_pools.stop()
+        await self.named_clusters.stop()
         await control_plane.stop()
-        if proxy.access_log is not None:
-            proxy.access_log.stop()
-        if proxy.tracing is not None and proxy.tracing.spans is not None:
-            await asyncio.to_thread(proxy.tracing.spans.stop)
+        if cluster.access_log is not None:
+            cluster.access_log.stop()
+        if cluster.tracing is not None and cluster.tracing.spans is not None:
+            await asyncio.to_thread(cluster.tracing.spans.stop)
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
         """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
-        proxy = self.proxy
+        cluster = self.cluster
         all_left = asyncio.Event()
-        proxy.on_client_left = lambda: all_left.set() if self._is_empty else None
-        for downstream in list(proxy.downstreams):
-            downstream.close_if_idle(proxy.now(), proxy.idle_limit)
+        cluster.on_client_left = lambda: all_left.set() if self._is_empty else None
+        for downstream in list(cluster.downstreams):
+            downstream.close_if_idle(cluster.now(), cluster.idle_limit)
         if self._is_empty:
             return True
         try:
@@ -345,15 +347,15 @@ class Server:
 
     def close_idle(self) -> None:
         """End the patience of `stop`: idle connections close with the next sweep."""
-        self.proxy.idle_limit = CLOSE_ALL_IDLE
+        self.cluster.idle_limit = CLOSE_ALL_IDLE
         self.arrivals.stop()
 
     @property
     def _is_empty(self) -> bool:
-        return not (self.proxy.downstreams or len(self.arrivals))
+        return not (self.cluster.downstreams or len(self.arrivals))
 
 
-def _of_pool(name: str, say: Callable[[str], None], line: str) -> None:
+def _of_cluster(name: str, say: Callable[[str], None], line: str) -> None:
     """Print a line about a named pool."""
     say(f"pool {name}: {line}")
 

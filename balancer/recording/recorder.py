@@ -78,7 +78,7 @@ class RecordCounts:
 class RecordingMetadata:
     """Metadata of a recording.
 
-    `began_at` is in seconds of the proxy's clock, `offset` converts that to Unix time; `facts` are stored unchanged.
+    `began_at` is in seconds of the process's clock, `offset` converts that to Unix time; `facts` are stored unchanged.
     `connect_of` returns the connect time to an endpoint in seconds, `key_of` the key of a request.
     """
 

@@ -22,17 +22,17 @@ from balancer.recording.recorder import Recorder, RecordingMetadata
 if TYPE_CHECKING:
     from balancer.config.schema.policy_spec import PolicySpec
     from balancer.exchange.affinity import Stickiness
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from policies.clock import Clock
 
 
 NONE: Final = RecordConfig()
 
 
-class RecordedProxy(Protocol):
-    """What a recording needs of the control plane: the proxy, what routes its requests, and the running recorder."""
+class RecordedCluster(Protocol):
+    """What a recording needs of the control plane: the cluster, what routes its requests, and the running recorder."""
 
-    proxy: Proxy
+    cluster: Cluster
     policy: PolicySpec
     stickiness: Stickiness | None
     recorder: Recorder | None
@@ -41,9 +41,9 @@ class RecordedProxy(Protocol):
 
 
 class Recording:
-    """The recording of one proxy. `recorder` is that of the last recording, also after its end."""
+    """The recording of one cluster. `recorder` is that of the last recording, also after its end."""
 
-    def __init__(self, control_plane: RecordedProxy, clock: Clock) -> None:
+    def __init__(self, control_plane: RecordedCluster, clock: Clock) -> None:
         self._control_plane = control_plane
         self._clock = clock
         self._config = NONE
@@ -73,7 +73,7 @@ class Recording:
 
     def start(self, seconds: float | None = None) -> None:
         """Start recording, for `seconds` if given. Raises `RecordingRefused` and `LogFailed`."""
-        config, now = self._config, self._control_plane.proxy.now()
+        config, now = self._config, self._control_plane.cluster.now()
         if config.path is None:
             raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
         if self.is_on:
@@ -118,7 +118,7 @@ class Recording:
         left = (
             None
             if not self.is_on or self._until == inf
-            else max(0.0, self._until - self._control_plane.proxy.now())
+            else max(0.0, self._until - self._control_plane.cluster.now())
         )
         status: dict[str, Any] = {
             "recording": self.is_on,
@@ -139,19 +139,19 @@ class Recording:
     # --- callbacks of the recorder
 
     def _facts(self) -> dict[str, Any]:
-        proxy, policy = self._control_plane.proxy, self._control_plane.policy
+        cluster, policy = self._control_plane.cluster, self._control_plane.policy
         return {
-            "home_region": proxy.home_region,
+            "home_region": cluster.home_region,
             "policy": {"name": policy.name, **policy.options},
             "endpoints": [
                 {"id": state.id, "region": state.region, "weight": state.endpoint.weight}
-                for state in proxy.router.states
+                for state in cluster.router.states
             ],
         }
 
     def _connect_of(self, endpoint_id: str) -> float:
         """Return the connect time to an endpoint in seconds. Called by the recorder's thread."""
-        pool = self._control_plane.proxy.pools.by_id.get(endpoint_id)
+        pool = self._control_plane.cluster.pools.by_id.get(endpoint_id)
         return pool.round_trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:

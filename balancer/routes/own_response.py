@@ -9,7 +9,7 @@ from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fa
 from balancer.routes.route import Route, phrase_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.exchange.responder import Responder
     from balancer.http.h1.request_head import Request
 
@@ -21,14 +21,14 @@ class OwnResponse:
     """
 
     def __init__(
-        self, proxy: Proxy, downstream: Responder, request: Request, answer: Route | ForwardingError
+        self, cluster: Cluster, downstream: Responder, request: Request, answer: Route | ForwardingError
     ) -> None:
-        self._proxy = proxy
+        self._cluster = cluster
         self._downstream = downstream
         self._request = request
         self._answer = answer
         self._is_complete = not request.fields.has_body
-        self._arrived = downstream.head_at, downstream.came_at or proxy.now()
+        self._arrived = downstream.head_at, downstream.came_at or cluster.now()
 
     @property
     def head(self) -> bytes:
@@ -36,8 +36,8 @@ class OwnResponse:
         return self._request.raw
 
     def start(self) -> None:
-        request, downstream, proxy, answer = self._request, self._downstream, self._proxy, self._answer
-        stays = request.fields.keep_alive and self._is_complete and proxy.keeps_alive
+        request, downstream, cluster, answer = self._request, self._downstream, self._cluster, self._answer
+        stays = request.fields.keep_alive and self._is_complete and cluster.keeps_alive
         is_head = request.method == b"HEAD"
         error: ForwardingError | None = None
         if isinstance(answer, Route):
@@ -46,26 +46,26 @@ class OwnResponse:
                 fields += b"Content-Length: %d\r\n" % len(body)
             if not stays:
                 fields += b"Connection: close\r\n"
-            head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), proxy.date_line, fields)
+            head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), cluster.date_line, fields)
             downstream.respond(head if is_head else head + body)
         else:
             error = answer
             status, body = error.status, b""
             field = error.fields if isinstance(error, RateLimited) else None
-            proxy.counts.count_error(error)
+            cluster.counts.count_error(error)
             downstream.write_error(error, request.id, stays=stays, is_head=is_head, field=field)
-        proxy.counts.responses[status] += 1
+        cluster.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
 
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
-        log, request = self._proxy.access_log, self._request
+        log, request = self._cluster.access_log, self._request
         if log is not None and log.takes(status, error):
             log.add(Entry(
-                self._proxy.now(), fault_of(error), 0 if error is not None else status, request.method,
+                self._cluster.now(), fault_of(error), 0 if error is not None else status, request.method,
                 request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
-                pool=self._proxy.name, grpc_status=grpc_status_of(self._downstream.call),
+                pool=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
@@ -85,8 +85,8 @@ class OwnResponse:
 
     def reject(self, error: ForwardingError) -> None:
         """Answer a malformed body with an error and close."""
-        self._proxy.counts.count_error(error)
-        self._proxy.counts.responses[error.status] += 1
+        self._cluster.counts.count_error(error)
+        self._cluster.counts.responses[error.status] += 1
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=False, is_head=is_head)
         self._log(error, error.status, 0)

@@ -13,7 +13,7 @@ from balancer.syntax.urls import host_in
 
 if TYPE_CHECKING:
     from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.mirroring.mirror import Mirror
     from balancer.rate_limits.limiter import Limiter
 
@@ -49,7 +49,7 @@ def lines_asked_for(routes: Iterable[Route]) -> re.Pattern[bytes]:
 
 
 class Route:
-    """A route to the pool of `proxy`, or, if that is None, one that is answered here.
+    """A route to `cluster`, or, if that is None, one that is answered here.
 
     `limiter` has its rate limits; `mirror` copies its requests. `fields` are its conditions on fields: a name in lower
     case, and the value that one of the fields must have, or `ANY`.
@@ -58,11 +58,11 @@ class Route:
     def __init__(
         self,
         config: RouteConfig,
-        proxy: Proxy | None,
+        cluster: Cluster | None,
         limiter: Limiter | None = None,
         mirror: Mirror | None = None,
     ) -> None:
-        self.proxy = proxy
+        self.cluster = cluster
         self.limiter = limiter
         self.mirror = mirror
         self.redirect: RedirectConfig | None = config.redirect

@@ -62,7 +62,7 @@ class Spans(Protocol):
         ...
 
     def offset(self) -> float:
-        """Return the present offset from the proxy's clock to Unix time, in seconds."""
+        """Return the present offset from the process's clock to Unix time, in seconds."""
         ...
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Trace:
         attributes: Attributes,
         error: str | None = None,
     ) -> None:
-        """Hand over a span that has ended; `start` and `end` are in seconds of the proxy's clock."""
+        """Hand over a span that has ended; `start` and `end` are in seconds of the process's clock."""
         start, end = start + self._offset, end + self._offset
         self._spans.add(
             Span(

@@ -32,7 +32,7 @@ class Client(Protocol):
 class Pools:
     """Connection pools by endpoint id.
 
-    `limit`: maximum number of connections of the `group`, which are the pools of all proxies that share it; None:
+    `limit`: maximum number of connections of the `group`, which are the pools of all clusters that share it; None:
     unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `transports`: transport by
     endpoint id, where it is not the native one. `without_reuse`: ids of endpoints that get a new connection for each
     request.
@@ -203,7 +203,7 @@ class Pools:
             await client.close()
 
     def release(self) -> None:
-        """Let go of what is shared with other proxies, of TLS contexts, of 860 KiB each, and of this object, when
+        """Let go of what is shared with other clusters, of TLS contexts, of 860 KiB each, and of this object, when
         nothing is open any more."""
         self.group = []
         self.on_room = None

@@ -111,7 +111,7 @@ def _disable(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     def enable(is_enabled: bool) -> None:
         for endpoint_id in ids:
             try:
-                simulation.proxy.router.set_enabled(endpoint_id, is_enabled)
+                simulation.cluster.router.set_enabled(endpoint_id, is_enabled)
             except PoliciesError:  # it has been replaced meanwhile
                 continue
 

@@ -23,8 +23,8 @@ from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.cluster import Cluster
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.proxy import Proxy
 from balancer.exchange.state import State
 from balancer.http.h1.request_head import Request
 from balancer.http.h2.limits import Limits
@@ -73,10 +73,10 @@ class Log:
         """Ignored."""
 
 
-def receiving(proxy: Proxy) -> int:
+def receiving(cluster: Cluster) -> int:
     """Number of requests whose body is received whole before an endpoint is asked."""
     handlers = []
-    for downstream in proxy.downstreams:
+    for downstream in cluster.downstreams:
         if isinstance(downstream, Http2Connection):
             handlers += [stream._handler for stream in downstream._streams.values()]
         else:
@@ -93,9 +93,9 @@ class Simulation:
         self.timeline = Timeline(self._dial, plan.grain)
         settings = Settings(**plan.settings)
         self.control_plane = build(settings, self.timeline, plan.upstream_limit)
-        self.proxy = self.control_plane.proxy
-        self.proxy.own_name = b"steelyard-simulated"
-        self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.cluster = self.control_plane.cluster
+        self.cluster.own_name = b"steelyard-simulated"
+        self.cluster.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.log = Log()
         if plan.is_logged:
             self.control_plane.set_access_log(cast(Any, self.log))
@@ -118,7 +118,7 @@ class Simulation:
         self._pools: list[Pool] = []
         self._remember()
         self._wires: list[weakref.ref[Wire]] = []
-        self._sweep = Sweep(self.proxy, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
+        self._sweep = Sweep(self.cluster, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
         self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL + MOST_BUFFERED
         self._kept = 0  # of the budget of buffering, when it was last checked
         self._is_stopped = False
@@ -158,7 +158,7 @@ class Simulation:
 
     def replace(self, endpoints: Sequence[EndpointConfig]) -> None:
         """Replace the endpoints and their transports, as the registry does."""
-        self.proxy.pools.transports = transports_of(endpoints)
+        self.cluster.pools.transports = transports_of(endpoints)
         self.control_plane.replace_endpoints([endpoint.endpoint() for endpoint in endpoints])
         self._remember()
 
@@ -168,10 +168,10 @@ class Simulation:
         self.control_plane.apply_policy(spec)
 
     def _remember(self) -> None:
-        for state in self.proxy.router.states:
+        for state in self.cluster.router.states:
             if not any(state is known for known in self._states):
                 self._states.append(state)
-        for pool in self.proxy.pools.by_id.values():
+        for pool in self.cluster.pools.by_id.values():
             if not any(pool is known for known in self._pools):
                 self._pools.append(pool)
 
@@ -187,12 +187,12 @@ class Simulation:
         number = len(self._wires)
         kind = StreamClientEnd if client.plan.is_http2 else ClientEnd
         end = kind(self.timeline, client, self.client_route, number)
-        protocol = Http1Connection(self.proxy, self._admin_exchange, None, self._http2)
+        protocol = Http1Connection(self.cluster, self._admin_exchange, None, self._http2)
         self._wire(end, protocol, (CLIENTS, 20_000 + number), client.plan.room)
         end.begin()
 
     def _http2(self) -> Http2Connection:
-        return Http2Connection(self.proxy, cast(Limits, self.proxy.http2), self._admin_exchange)
+        return Http2Connection(self.cluster, cast(Limits, self.cluster.http2), self._admin_exchange)
 
     def _wire(self, end: Any, protocol: asyncio.Protocol, address: tuple[str, int], room: int) -> Wire:
         end.note = self.ledger.note
@@ -231,18 +231,18 @@ class Simulation:
     def _stop(self) -> None:
         self.say("stop")
         self._is_stopped = True
-        proxy = self.proxy
-        proxy.drain()
-        for downstream in list(proxy.downstreams):
-            downstream.close_if_idle(proxy.now(), -1.0)
+        cluster = self.cluster
+        cluster.drain()
+        for downstream in list(cluster.downstreams):
+            downstream.close_if_idle(cluster.now(), -1.0)
         self.timeline.after(2.0, self._end_grace)
 
     def _end_grace(self) -> None:
         self.say("the grace period is over")
-        proxy = self.proxy
-        proxy.cut()
-        if proxy.hedges is not None:
-            proxy.hedges.close()
+        cluster = self.cluster
+        cluster.cut()
+        if cluster.hedges is not None:
+            cluster.hedges.close()
         self._sweep.stop()  # before the pools close: it opens connections to unreachable endpoints
         self.control_plane.checks.stop()
         self.timeline.call_soon(self._close_pools)  # the server stops its admin interface first
@@ -261,8 +261,8 @@ class Simulation:
             if here < 0:
                 raise Violation(f"{state.id} has {here} in flight")
             in_flight += here
-        proxy = self.proxy
-        router = proxy.router
+        cluster = self.cluster
+        router = cluster.router
         if in_flight != router.in_flight:
             raise Violation(f"{in_flight} in flight at the endpoints, {router.in_flight} in all")
         leased = opening = idle = 0
@@ -276,9 +276,9 @@ class Simulation:
             if isinstance(pool, MultiplexedPool):
                 streams += pool.streams - pool.leased
                 waiting += len(pool._waiters)
-        if leased + opening + idle != proxy.pools.open_connections:
-            raise Violation(f"{proxy.pools.open_connections} connections, and {self._pools}")
-        if proxy.buffer_budget.kept != self._kept:
+        if leased + opening + idle != cluster.pools.open_connections:
+            raise Violation(f"{cluster.pools.open_connections} connections, and {self._pools}")
+        if cluster.buffer_budget.kept != self._kept:
             self._check_kept()
         if (
             self.timeline.is_calm
@@ -288,28 +288,28 @@ class Simulation:
 
     def _check_kept(self) -> None:
         """The bytes kept for slow clients are those that their bodies are charged with."""
-        self._kept = kept = self.proxy.buffer_budget.kept
-        if kept != charged(self.proxy):
-            raise Violation(f"{kept} bytes are kept, and {charged(self.proxy)} charged")
+        self._kept = kept = self.cluster.buffer_budget.kept
+        if kept != charged(self.cluster):
+            raise Violation(f"{kept} bytes are kept, and {charged(self.cluster)} charged")
 
     def _check_closely(self, now: float) -> None:
         """Invariants of each sweep."""
-        proxy = self.proxy
+        cluster = self.cluster
         self._check_kept()
-        if wrong := miscounted(proxy):
+        if wrong := miscounted(cluster):
             raise Violation(wrong)
         self.control_plane.checks.sweep(now)
-        if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
-            raise Violation(f"{len(proxy.queue)} wait")
-        if proxy.router.has_room and len(proxy.queue):
-            raise Violation(f"{len(proxy.queue)} wait, and there is room")
-        served = proxy.router.in_flight + len(proxy.queue) + receiving(proxy)
-        if self.timeline.is_calm and proxy.in_flight > served:
+        if len(cluster.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
+            raise Violation(f"{len(cluster.queue)} wait")
+        if cluster.router.has_room and len(cluster.queue):
+            raise Violation(f"{len(cluster.queue)} wait, and there is room")
+        served = cluster.router.in_flight + len(cluster.queue) + receiving(cluster)
+        if self.timeline.is_calm and cluster.in_flight > served:
             raise Violation(
-                f"of {proxy.in_flight} requests some are neither sent nor waiting: {len(proxy.queue)} wait"
+                f"of {cluster.in_flight} requests some are neither sent nor waiting: {len(cluster.queue)} wait"
             )
         if self.timeline.is_calm:
-            check_streams(proxy, self._pools)
+            check_streams(cluster, self._pools)
         for wire in self._wires:
             one = wire()
             if one is not None and one.get_write_buffer_size() > self._most_held:
@@ -335,7 +335,7 @@ class Simulation:
         until = max([1000.0 + at for at in over] + [timeline.now()]) + patience + 1.0
         timeline.run_until(until, self._check)
         until += RESETS_TAKE
-        while has_open_streams(self.proxy, self.hosts):
+        while has_open_streams(self.cluster, self.hosts):
             if timeline.now() > until:
                 raise Violation("streams are open, and all requests have ended")
             timeline.run_until(timeline.now() + 0.1, self._check)
@@ -360,24 +360,26 @@ class Simulation:
 
     def _check_that_nothing_is_left(self) -> None:
         """All clients have left: each request was settled, and nothing refers to a connection."""
-        proxy, timeline = self.proxy, self.timeline
-        proxy.pools.routes.watch.stop()
-        while not self._is_stopped and any(state.record.ends_by_connect for state in proxy.router.states):
+        cluster, timeline = self.cluster, self.timeline
+        cluster.pools.routes.watch.stop()
+        while not self._is_stopped and any(state.record.ends_by_connect for state in cluster.router.states):
             timeline.run_until(timeline.now() + 1.0, self._check)  # until then connects are tried
         timeline.run_until(
-            timeline.now() + proxy.pools.limits.idle + 2 * proxy.timeouts.linger + 1.0, self._check
+            timeline.now() + cluster.pools.limits.idle + 2 * cluster.timeouts.linger + 1.0, self._check
         )
-        if proxy.downstreams or proxy.in_flight or len(proxy.queue):
+        if cluster.downstreams or cluster.in_flight or len(cluster.queue):
             raise Violation(
-                f"left: {len(proxy.downstreams)} clients, {proxy.in_flight} in flight, {len(proxy.queue)} queued"
+                f"left: {len(cluster.downstreams)} clients, {cluster.in_flight} in flight, {len(cluster.queue)} queued"
             )
-        if proxy.buffer_budget.kept or len(proxy.usages):
-            raise Violation(f"left: {proxy.buffer_budget.kept} bytes, {len(proxy.usages)} records of clients")
-        if proxy.pools.open_connections:
+        if cluster.buffer_budget.kept or len(cluster.usages):
+            raise Violation(
+                f"left: {cluster.buffer_budget.kept} bytes, {len(cluster.usages)} records of clients"
+            )
+        if cluster.pools.open_connections:
             raise Violation(f"left: {self._pools}")
         settled = sum(sum(state.outcomes.values()) for state in self._states)
-        if settled != proxy.router.routed or proxy.router.in_flight:
-            raise Violation(f"{proxy.router.routed} were routed, {settled} settled")
+        if settled != cluster.router.routed or cluster.router.in_flight:
+            raise Violation(f"{cluster.router.routed} were routed, {settled} settled")
         if self.plan.is_logged and self.log.entries < self.ledger.answered:
             raise Violation(f"{self.log.entries} log entries of {self.ledger.answered} answers")
         self._sweep.stop()

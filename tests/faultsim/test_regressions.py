@@ -29,12 +29,12 @@ def test_connection_closed_at_once_is_a_failed_connect(retries: int) -> None:
             peer.send(ANSWER)
 
         stage.worker_script = accept
-        stage.proxy.router.set_enabled("w1", False)
+        stage.cluster.router.set_enabled("w1", False)
         stage.turn()
         expected = b"HTTP/1.1 502 "
         assert bytes(client.received).startswith(expected)
-        assert stage.proxy.counts.retried == retries
-        assert [state.in_flight for state in stage.proxy.router.states] == [0, 0]
+        assert stage.cluster.counts.retried == retries
+        assert [state.in_flight for state in stage.cluster.router.states] == [0, 0]
         stage.leave()
         assert not stage.left_behind()
 
@@ -56,21 +56,21 @@ def test_connection_passes_a_thousand_clients_that_left() -> None:
         worker.send(ANSWER)
         stage.turn()
         assert stays.received.endswith(b"ok")
-        assert [state.in_flight for state in stage.proxy.router.states] == [0]
+        assert [state.in_flight for state in stage.cluster.router.states] == [0]
         stage.leave()
 
 
 def test_room_for_a_connection_that_no_connection_has_left() -> None:
     """Watches of routes take descriptors, too: after the last one has ended, all requests waited for ever."""
     with Wireless(1) as stage:
-        stage.proxy.pools.limit = 1
+        stage.cluster.pools.limit = 1
         for _ in range(2):
             stage.client().send(GET)
         stage.turn()
-        assert (len(stage.workers), len(stage.proxy.queue)) == (1, 1)
-        stage.proxy.pools.limit = 2
+        assert (len(stage.workers), len(stage.cluster.queue)) == (1, 1)
+        stage.cluster.pools.limit = 2
         stage.advance(0.25)
-        assert (len(stage.workers), len(stage.proxy.queue)) == (2, 0)
+        assert (len(stage.workers), len(stage.cluster.queue)) == (2, 0)
         stage.leave()
 
 
@@ -106,11 +106,11 @@ def test_endpoint_removed_during_its_health_check() -> None:
         stage.advance(2.0)
         probed = [peer for peer in stage.workers if b"GET /health " in peer.received]
         assert len(probed) == 2
-        stage.control_plane.replace_endpoints([stage.proxy.router.states[0].endpoint])
+        stage.control_plane.replace_endpoints([stage.cluster.router.states[0].endpoint])
         for peer in probed:
             peer.send(ANSWER)
         stage.turn()
-        assert [state.passes_checks for state in stage.proxy.router.states] == [True]
+        assert [state.passes_checks for state in stage.cluster.router.states] == [True]
         assert list(stage.control_plane.checks.by_id) == ["w0"]
         stage.leave()
 
@@ -148,7 +148,7 @@ def test_connection_that_opens_in_the_iteration_of_its_timeout() -> None:
     simulation = Simulation(plan)
     simulation.run()
     assert simulation.ledger.ends[0].startswith("504 of our own")
-    assert simulation.proxy.pools.by_id["e0"].leased == 0
+    assert simulation.cluster.pools.by_id["e0"].leased == 0
 
 
 def test_closing_connection_with_a_stalled_reader_ends_in_a_reset() -> None:

@@ -38,7 +38,7 @@ class Collected:
 def spans_of(seed: int) -> tuple[list[Span], Simulation]:
     """Run a seed with every request sampled; all other invariants hold, too."""
     simulation, collected = Simulation(draw(seed)), Collected()
-    simulation.proxy.tracing = Tracing(trusts_all=True, sample=1.0, spans=collected)
+    simulation.cluster.tracing = Tracing(trusts_all=True, sample=1.0, spans=collected)
     simulation.run()
     return collected.spans, simulation
 
@@ -50,7 +50,7 @@ def test_every_attempt_and_request_has_one_span(part: int) -> None:
     for seed in range(FIRST + part * SEEDS, FIRST + (part + 1) * SEEDS):
         spans, simulation = spans_of(seed)
         kinds = Counter(span.kind for span in spans)
-        assert kinds[Kind.CLIENT] == simulation.proxy.router.routed, seed
+        assert kinds[Kind.CLIENT] == simulation.cluster.router.routed, seed
         assert len({span.id for span in spans}) == len(spans), seed
         requests = [span for span in spans if span.kind is Kind.SERVER]
         assert len({span.trace_id for span in requests}) == len(requests), seed
@@ -61,4 +61,4 @@ def test_every_attempt_and_request_has_one_span(part: int) -> None:
                 parent = ids[span.parent_id]
                 assert parent.trace_id == span.trace_id, (seed, span)
                 assert parent.kind is (Kind.CLIENT if span.name == "connect" else Kind.SERVER), (seed, span)
-        assert len(requests) == simulation.proxy.counts.requests, seed
+        assert len(requests) == simulation.cluster.counts.requests, seed

@@ -148,7 +148,7 @@ def play(
     """Send a short request and those with `heads`, `requests` times each, between two calls of `mark`."""
     options = {name: frozen(value) for name, value in FEATURES[feature].items()}
     with Wireless(policy="maglev", **options) as stage:
-        stage.proxy.turns = Turns(at_once=1 << 30)
+        stage.cluster.turns = Turns(at_once=1 << 30)
         stage.worker_script = stage.mirror_script = answer
         for name in ("", *heads):
             attacker = Attacker(stage, ALL[name] if name else ())

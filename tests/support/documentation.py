@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from balancer.config.loading import Settings
-from balancer.config.schema.named_pools import PoolSettings
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.policy_spec import PolicySpec
 from tests.support.root import ROOT
 
@@ -86,7 +86,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
     """Every key of the configuration as written: `listen`, `timeouts.connect`, `endpoints.id`."""
     for name, field in model.model_fields.items():
         table = next((t for t in (field.annotation, *get_args(field.annotation)) if is_table(t)), None)
-        if table is None or table is PoolSettings:  # its keys are those of the top level
+        if table is None or table is ClusterSettings:  # its keys are those of the top level
             yield f"{prefix}{name}", field
         else:
             yield from keys_of(table, f"{prefix}{name}.")

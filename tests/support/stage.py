@@ -17,7 +17,7 @@ import pytest
 from balancer.config.loading import Settings
 from balancer.control.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
-from balancer.exchange.proxy import Proxy
+from balancer.exchange.cluster import Cluster
 from balancer.process.server import Server
 from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
@@ -56,8 +56,8 @@ class Stage:
         return self.server
 
     @property
-    def proxy(self) -> Proxy:
-        return self.running.proxy
+    def cluster(self) -> Cluster:
+        return self.running.cluster
 
     @property
     def control_plane(self) -> ControlPlane:
@@ -194,10 +194,10 @@ class Stage:
         return pool
 
     def pool(self, endpoint: str = "w0") -> Pool:
-        return self.proxy.pools.by_id[endpoint]
+        return self.cluster.pools.by_id[endpoint]
 
     def state(self, endpoint: str = "w0") -> EndpointState:
-        return self.proxy.router.find(endpoint)
+        return self.cluster.router.find(endpoint)
 
     def outcomes(self, endpoint: str = "w0") -> dict[str, int]:
         """Attempts by outcome, without zeros."""
@@ -209,12 +209,12 @@ class Stage:
         The cached time, which dates requests, moves too: else a sweep might find a new request as old as the jump.
         """
         self.clock.at += seconds
-        self.proxy.cached_time = self.clock.at
+        self.cluster.cached_time = self.clock.at
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and sweep all deadlines."""
         self.clock.at += seconds
-        list(Sweep(self.proxy, self.running.arrivals.sweep).slices(self.clock.at))
+        list(Sweep(self.cluster, self.running.arrivals.sweep).slices(self.clock.at))
         self.control_plane.checks.sweep(self.clock.at)
 
     async def eventually(self, condition: Callable[[], object]) -> None:
@@ -242,19 +242,25 @@ class Stage:
                 sock.close()
 
     async def _assert_clean(self, server: Server) -> None:
-        proxy = server.proxy
-        pools = proxy.pools.by_id.values()
+        cluster = server.cluster
+        pools = cluster.pools.by_id.values()
         try:
-            await self._soon(lambda: not proxy.downstreams, f"clients left behind: {proxy.downstreams}")
+            await self._soon(lambda: not cluster.downstreams, f"clients left behind: {cluster.downstreams}")
             busy = f"connections left behind: {[*pools]}"
             await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
-            assert proxy.in_flight == len(proxy.queue) == len(proxy.usages) == proxy.usages.budget.kept == 0
-            assert [state.in_flight for state in proxy.router.states] == [0] * len(pools)
-            assert proxy.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
+            assert (
+                cluster.in_flight
+                == len(cluster.queue)
+                == len(cluster.usages)
+                == cluster.usages.budget.kept
+                == 0
+            )
+            assert [state.in_flight for state in cluster.router.states] == [0] * len(pools)
+            assert cluster.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
         finally:
             is_finished = await server.stop()
         assert is_finished
-        assert proxy.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
+        assert cluster.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
 
     async def _soon(self, condition: Callable[[], object], otherwise: str) -> None:
         try:

@@ -49,7 +49,7 @@ class Step:
 
 
 def downstreams(stage: Stage) -> dict[ClientConnection, None]:
-    return stage.proxy.downstreams
+    return stage.cluster.downstreams
 
 
 def half(data: bytes, short_of: int = 50) -> tuple[bytes, bytes]:
@@ -96,14 +96,14 @@ STEPS: dict[str, Step] = {
         rest=BODY[50:],
         deadline="request_idle",
         buffering={"request": 1000},
-        is_there=lambda stage: stage.proxy.buffer_budget.kept == 50,
+        is_there=lambda stage: stage.cluster.buffer_budget.kept == 50,
     ),
     "in the queue": Step(
         ahead=post(b"ahead"),
         max_in_flight=1,
         deadline="queue",
         timeouts={"first_byte": 100.0},
-        is_there=lambda stage: len(stage.proxy.queue) == 1,
+        is_there=lambda stage: len(stage.cluster.queue) == 1,
     ),
     "connecting": Step(
         endpoints=("deaf",), timeouts={"connect": 0.2}, is_there=lambda stage: stage.pool().opening
@@ -130,7 +130,7 @@ STEPS: dict[str, Step] = {
         b"",
         receive_buffer=4096,
         buffering={"response": 32 * MIB},
-        is_there=lambda stage: stage.outcomes() == {"ok": 1} and stage.proxy.buffer_budget.kept,
+        is_there=lambda stage: stage.outcomes() == {"ok": 1} and stage.cluster.buffer_budget.kept,
     ),
     "the worker reads no more": Step(
         sent=LARGE_POST,
@@ -159,34 +159,36 @@ STEPS: dict[str, Step] = {
         % TOKEN.encode(),
         rest=b'"random"',
         deadline="request_idle",
-        is_there=lambda stage: stage.proxy.in_flight,
+        is_there=lambda stage: stage.cluster.in_flight,
     ),
     "a second attempt sent": Step(
-        endpoints=("dying", "worker"), arrives=b"\r\n\r\n", is_there=lambda stage: stage.proxy.counts.retried
+        endpoints=("dying", "worker"),
+        arrives=b"\r\n\r\n",
+        is_there=lambda stage: stage.cluster.counts.retried,
     ),
     "a second attempt connecting": Step(
         endpoints=("dying", "deaf"),
         timeouts={"connect": 0.2},
-        is_there=lambda stage: stage.proxy.counts.retried and stage.pool("w1").opening,
+        is_there=lambda stage: stage.cluster.counts.retried and stage.pool("w1").opening,
     ),
     "hedged": Step(
         endpoints=("hanging", "worker"),
         arrives=b"\r\n\r\n",
         late=1.1,
-        is_there=lambda stage: stage.proxy.counts.hedged,
+        is_there=lambda stage: stage.cluster.counts.hedged,
     ),
     "a hedge connecting": Step(
         endpoints=("hanging", "deaf"),
         timeouts={"connect": 0.2},
         late=1.1,
-        is_there=lambda stage: stage.proxy.counts.hedged and stage.pool("w1").opening,
+        is_there=lambda stage: stage.cluster.counts.hedged and stage.pool("w1").opening,
     ),
     "a hedge has won": Step(
         endpoints=("hanging", "worker"),
         before=response(),
         after=b"",
         late=1.1,
-        is_there=lambda stage: stage.proxy.counts.hedges_won and stage.outcomes("w1"),
+        is_there=lambda stage: stage.cluster.counts.hedges_won and stage.outcomes("w1"),
     ),
 }
 

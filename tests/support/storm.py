@@ -113,7 +113,7 @@ class Storm:
         self.side = side
         options: dict[str, Any] = {} if mirror is None else {"mirror": MIRROR}
         self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS, **options)
-        self.stage.proxy.turns = turns or self.stage.proxy.turns
+        self.stage.cluster.turns = turns or self.stage.cluster.turns
         self.asked: dict[int, list[bytes]] = {}
         self._answered: dict[int, int] = {}
         self._is_bytewise = False
@@ -193,12 +193,12 @@ class Storm:
         limits = BUFFERING[(payload[0] if payload else 1) % len(BUFFERING)]
         high_water = replace(control_plane.config.limits, buffer=1024)
         control_plane.apply(replace(control_plane.config, buffering=limits, limits=high_water))
-        for downstream in self.stage.proxy.downstreams:
+        for downstream in self.stage.cluster.downstreams:
             downstream.apply()
 
     def _toggle(self, payload: bytes) -> None:
-        state = self.stage.proxy.router.states[0]
-        self.stage.proxy.router.set_enabled(state.id, not state.enabled)
+        state = self.stage.cluster.router.states[0]
+        self.stage.cluster.router.set_enabled(state.id, not state.enabled)
 
     EVENTS: ClassVar[dict[str, Callable[[Storm, bytes], None]]] = {
         "c": _client_sends,
@@ -217,7 +217,7 @@ class Storm:
         "b": _split,
         "o": _toggle,
         "B": _buffer,
-        "q": lambda self, _: self.stage.proxy.drain(),
+        "q": lambda self, _: self.stage.cluster.drain(),
     }
 
     # --- invariants
@@ -225,37 +225,39 @@ class Storm:
     def _check_counts(self) -> None:
         """At any time: connection counts and kept bytes add up, nothing is leased without a request, and buffers are
         bounded."""
-        proxy = self.stage.proxy
-        pools = proxy.pools.by_id.values()
-        for each in proxy.named:
+        cluster = self.stage.cluster
+        pools = cluster.pools.by_id.values()
+        for each in cluster.named:
             assert each.router.in_flight <= MIRROR_COPIES
             assert sum(pool.leased for pool in each.pools.by_id.values()) <= each.router.in_flight
         held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
-        assert held == proxy.pools.open_connections, [*pools]
-        assert sum(state.in_flight for state in proxy.router.states) <= proxy.in_flight, proxy.router.states
-        assert sum(pool.leased for pool in pools) <= proxy.in_flight, [*pools]
-        assert proxy.buffer_budget.kept == charged(proxy)
-        assert not miscounted(proxy), miscounted(proxy)
+        assert held == cluster.pools.open_connections, [*pools]
+        assert sum(state.in_flight for state in cluster.router.states) <= cluster.in_flight, (
+            cluster.router.states
+        )
+        assert sum(pool.leased for pool in pools) <= cluster.in_flight, [*pools]
+        assert cluster.buffer_budget.kept == charged(cluster)
+        assert not miscounted(cluster), miscounted(cluster)
         bound = MOST_HELD + 2 * self._longest
         peers = self.stage.clients + self.stage.workers + self.stage.copies_to
         assert all(peer.unread <= bound for peer in peers)
 
     def _check_timeouts_end_everything(self) -> None:
         """Without further events, timeouts alone end every client connection."""
-        proxy = self.stage.proxy
+        cluster = self.stage.cluster
         self.stage.control_plane.checks.stop()  # it connects to unreachable endpoints as long as they are
         times = 0
         while (
-            times < 16 + 2 * proxy.counts.requests
+            times < 16 + 2 * cluster.counts.requests
         ):  # pipelined requests have their timeouts one after the other
             self.stage.advance(2.5)
             times += 1
         left = [peer for peer in self.stage.clients if peer.is_open]
         assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
-        assert not proxy.downstreams
-        assert proxy.in_flight == len(proxy.queue) == proxy.buffer_budget.kept == 0
+        assert not cluster.downstreams
+        assert cluster.in_flight == len(cluster.queue) == cluster.buffer_budget.kept == 0
         assert not any(mirror.copies for mirror in self.stage.control_plane.mirrors.by_route.values())
-        assert not any(pool.leased or pool.opening or pool.idle for pool in proxy.pools.by_id.values())
+        assert not any(pool.leased or pool.opening or pool.idle for pool in cluster.pools.by_id.values())
 
     def _check_readers_agree(self) -> None:
         """All readers see the same messages, and each request at a worker starts where the balancer began one."""
@@ -264,7 +266,7 @@ class Storm:
             seen = requests_seen(bytes(peer.received))
             assert {request.start for request in seen} <= {*peer.writes}
             routed += len(seen)
-        assert routed <= self.stage.proxy.router.routed
+        assert routed <= self.stage.cluster.router.routed
         for number, methods in self.asked.items():
             peer = self.stage.clients[number - 1]
             seen = responses_seen(bytes(peer.received), methods, peer.ending == "end")
@@ -273,13 +275,13 @@ class Storm:
 
     def _check_nothing_is_left(self) -> None:
         """When all peers are gone, each request was settled, and nothing refers to a connection."""
-        stage, proxy = self.stage, self.stage.proxy
+        stage, cluster = self.stage, self.stage.cluster
         stage.leave()
-        for each in proxy.every:
+        for each in cluster.every:
             states = each.router.states
             assert [state.in_flight for state in states] == [0] * len(states)
             assert sum(sum(state.outcomes.values()) for state in states) == each.router.routed
             assert each.pools.open_connections == 0
-        assert len(proxy.queue) == proxy.buffer_budget.kept == len(proxy.usages) == 0
+        assert len(cluster.queue) == cluster.buffer_budget.kept == len(cluster.usages) == 0
         left = stage.left_behind()
         assert not left, left

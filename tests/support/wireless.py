@@ -23,16 +23,16 @@ from balancer.config.loading import Settings
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.exchange import AdminExchange, Connection
-from balancer.control.named_pools import NamedPools
+from balancer.control.named_clusters import NamedClusters
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
+from balancer.exchange.cluster import Cluster
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.proxy import Proxy
 from balancer.exchange.responder import Responder
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.process.server import build, build_pool
+from balancer.process.server import build, build_cluster
 from tests.support.virtual import Escaped, VirtualLoop
 
 _END = b""
@@ -343,8 +343,8 @@ class Wireless:
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
         self.loop = VirtualLoop(self._dial)
         self.control_plane = build(settings(endpoints, tuple(options.items())), self.loop)
-        self.proxy = self.control_plane.proxy
-        self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.cluster = self.control_plane.cluster
+        self.cluster.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.clients: list[Peer] = []
         self.workers: list[Peer] = []
         self.worker_script: Callable[[Peer], None] | None = None
@@ -352,14 +352,14 @@ class Wireless:
         self.copies_to: list[Peer] = []
         self.mirror_script: Callable[[Peer], None] | None = None
         self.mirror_dialling = "accept"
-        self._named_pools = NamedPools(
-            self.control_plane, lambda name, one: build_pool(one, self.loop, name=name)
+        self._named_clusters = NamedClusters(
+            self.control_plane, lambda name, one: build_cluster(one, self.loop, name=name)
         )
         config = self.control_plane.config
-        self._named_pools.apply(
-            config, {name: build_pool(one, self.loop, name=name) for name, one in config.named.items()}
+        self._named_clusters.apply(
+            config, {name: build_cluster(one, self.loop, name=name) for name, one in config.named.items()}
         )
-        self._sweep = Sweep(self.proxy, self._look, date=lambda: DATE)
+        self._sweep = Sweep(self.cluster, self._look, date=lambda: DATE)
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
@@ -372,19 +372,19 @@ class Wireless:
         """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
-        routes = self._named_pools.routes
-        connection = Http1Connection(self.proxy, self._admin_exchange, routes, self._http2)
+        routes = self._named_clusters.routes
+        connection = Http1Connection(self.cluster, self._admin_exchange, routes, self._http2)
         self._connect(peer, connection, (address, 50000 + len(self.clients)))
         return peer
 
     def _http2(self) -> Http2Connection:
-        assert self.proxy.http2 is not None
-        routes = self._named_pools.routes
-        return Http2Connection(self.proxy, self.proxy.http2, self._admin_exchange, routes)
+        assert self.cluster.http2 is not None
+        routes = self._named_clusters.routes
+        return Http2Connection(self.cluster, self.cluster.http2, self._admin_exchange, routes)
 
     def _look(self, now: float) -> None:
         self.control_plane.checks.sweep(now)
-        self._named_pools.sweep(now)
+        self._named_clusters.sweep(now)
 
     def _admin_exchange(self, connection: Connection, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
@@ -405,8 +405,8 @@ class Wireless:
         for peer in [*self.clients, *self.workers, *self.copies_to]:
             peer.vanish()
         self.turn()
-        for proxy in self.proxy.every:
-            for pool in proxy.pools.by_id.values():
+        for cluster in self.cluster.every:
+            for pool in cluster.pools.by_id.values():
                 pool.close()
         self.turn()
 
@@ -447,10 +447,10 @@ class Wireless:
         return future
 
 
-def charged(proxy: Proxy) -> int:
+def charged(cluster: Cluster) -> int:
     """Bytes that the bodies of a proxy are charged with: those of its clients' responses and requests."""
     clients: list[Responder] = []
-    for downstream in proxy.downstreams:
+    for downstream in cluster.downstreams:
         if isinstance(downstream, Http2Connection):
             clients += {**downstream._streams, **downstream._ended}.values()
         elif isinstance(downstream, Responder):
@@ -463,17 +463,17 @@ def charged(proxy: Proxy) -> int:
     return size
 
 
-def miscounted(proxy: Proxy) -> str:
+def miscounted(cluster: Cluster) -> str:
     """What is wrong with the counts of clients (`ClientUsages`): they add up, and return to zero with the requests."""
-    records = proxy.usages._by_network.values()
+    records = cluster.usages._by_network.values()
     for one in records:
         if one.bytes < 0 or not 0 <= one.tunnels <= one.requests:
             return f"{one.requests} requests, {one.tunnels} tunnels and {one.bytes} bytes of {one.network!r}"
     requests, size = sum(one.requests for one in records), sum(one.bytes for one in records)
-    served = sum(each.in_flight + len(each.tunnels) for each in proxy.every)
-    if requests > served or size != proxy.usages.budget.kept or (size and not requests):
-        return f"{requests} of {served} requests, {size} of {proxy.usages.budget.kept} bytes"
-    return "" if records or not proxy.downstreams else "connected clients have no record"
+    served = sum(each.in_flight + len(each.tunnels) for each in cluster.every)
+    if requests > served or size != cluster.usages.budget.kept or (size and not requests):
+        return f"{requests} of {served} requests, {size} of {cluster.usages.budget.kept} bytes"
+    return "" if records or not cluster.downstreams else "connected clients have no record"
 
 
 @contextmanager
@@ -481,11 +481,11 @@ def buffering(endpoints: int = 1, **options: Any) -> Iterator[Wireless]:
     """A balancer that buffers as `options` say; at the end nothing is kept."""
     with Wireless(endpoints, **options) as stage:
         yield stage
-        budget = stage.proxy.buffer_budget
-        assert budget.kept == charged(stage.proxy)
+        budget = stage.cluster.buffer_budget
+        assert budget.kept == charged(stage.cluster)
         stage.leave()
         assert budget.kept == 0
-        assert [state.in_flight for state in stage.proxy.router.states] == [0] * endpoints
+        assert [state.in_flight for state in stage.cluster.router.states] == [0] * endpoints
         assert not stage.left_behind()
 
 

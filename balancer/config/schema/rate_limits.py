@@ -13,7 +13,7 @@ from balancer.config.schema.sticky import Token
 
 if TYPE_CHECKING:
     from balancer.config.loading import Settings
-    from balancer.config.schema.named_pools import PoolSettings
+    from balancer.config.schema.named_clusters import ClusterSettings
 
 
 class RateLimitConfig(Section):
@@ -80,7 +80,7 @@ def check_rate_limits(settings: Settings) -> None:
             )
 
 
-def _has_key(pool: PoolSettings) -> bool:
+def _has_key(pool: ClusterSettings) -> bool:
     """Return whether requests of the pool have a key that tells clients apart."""
     return pool.key.by is not None or pool.sticky.header is not None
 

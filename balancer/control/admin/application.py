@@ -1,6 +1,6 @@
 """The admin interface: an aiohttp application for every request whose path begins with /-/.
 
-It reads and changes the state of the proxy and is never in the path of a forwarded request. Requests arrive on a Unix
+It reads and changes the balancer and is never in the path of a forwarded request. Requests arrive on a Unix
 socket, on a TCP address of its own and, with the token, on the traffic port: Heroku gives a process only one port.
 """
 
@@ -34,7 +34,7 @@ from balancer.control.admin.pools import FRONT, pool_of
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import process_status, proxy_status, reload_status
-from balancer.errors import UnknownPool
+from balancer.errors import UnknownCluster
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
@@ -64,7 +64,7 @@ class AdminApplication:
         sockets: AdminSockets | None = None,
     ) -> None:
         self._control_plane = control_plane
-        self._proxy = control_plane.proxy
+        self._cluster = control_plane.cluster
         self._reloads = reloads
         self.token = token
         self._channel = channel
@@ -132,7 +132,7 @@ class AdminApplication:
             )
         if sockets.tcp is not None:
             self._servers.append(
-                await loop.create_server(lambda: AdminConnection(self._proxy, self), sock=sockets.tcp)
+                await loop.create_server(lambda: AdminConnection(self._cluster, self), sock=sockets.tcp)
             )
 
     async def reload_everywhere(self) -> list[str]:
@@ -214,10 +214,10 @@ class AdminApplication:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer 404 to every request that is not admitted."""
-        began_at = self._proxy.now()
+        began_at = self._cluster.now()
         try:
             pool_of(request)
-        except UnknownPool as error:
+        except UnknownCluster as error:
             handler = partial(unknown_pool, str(error))
         if not self._may(request):
             handler = not_found
@@ -228,9 +228,9 @@ class AdminApplication:
                 await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
-            self._log(admin_entry(request, error, began_at, self._proxy.now()), request)
+            self._log(admin_entry(request, error, began_at, self._cluster.now()), request)
             raise
-        self._log(admin_entry(request, response, began_at, self._proxy.now()), request)
+        self._log(admin_entry(request, response, began_at, self._cluster.now()), request)
         return response
 
     def _may(self, request: web.Request) -> bool:
@@ -241,14 +241,14 @@ class AdminApplication:
 
     def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
         """Log a request on the traffic port that was answered without the application."""
-        now = self._proxy.now()
+        now = self._cluster.now()
         self._log(Entry(
             now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
             request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
         ))  # fmt: skip
 
     def _log(self, entry: Entry, request: web.Request | None = None) -> None:
-        log = self._proxy.access_log
+        log = self._cluster.access_log
         if request is not None and is_from_sibling(request):
             return
         if log is not None and log.logs_admin and log.takes(entry.status, None):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
 
 PREFIX = "steelyard"
 
 
-def buffering_status(proxy: Proxy) -> dict[str, int] | None:
+def buffering_status(cluster: Cluster) -> dict[str, int] | None:
     """Return the bytes kept for slow clients, their bound, and counts of bodies; None while no pool is buffered."""
-    if all(one.buffering is None for one in proxy.every):
+    if all(one.buffering is None for one in cluster.every):
         return None
-    budget = proxy.buffer_budget
+    budget = cluster.buffer_budget
     return {
         "kept": budget.kept,
         "limit": budget.total,
@@ -28,9 +28,9 @@ def buffering_status(proxy: Proxy) -> dict[str, int] | None:
     }
 
 
-def buffering_families(proxy: Proxy) -> Iterator[Metric]:
+def buffering_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the metrics of buffering; none while it is off."""
-    status = buffering_status(proxy)
+    status = buffering_status(cluster)
     if status is None:
         return
     yield GaugeMetricFamily(f"{PREFIX}_buffered_bytes", "Bytes kept for slow clients", status["kept"])

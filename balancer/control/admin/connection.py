@@ -13,7 +13,7 @@ from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
     from balancer.control.admin.application import AdminApplication
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
 
 
 class AdminConnection(Http1Connection):
@@ -23,8 +23,8 @@ class AdminConnection(Http1Connection):
 
     __slots__ = ("_application",)
 
-    def __init__(self, proxy: Proxy, application: AdminApplication) -> None:
-        super().__init__(proxy, application.exchange_on_listener)
+    def __init__(self, cluster: Cluster, application: AdminApplication) -> None:
+        super().__init__(cluster, application.exchange_on_listener)
         self._application = application
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,7 +45,7 @@ class AdminConnection(Http1Connection):
         is_silent = not (self._is_begun or self.transport.is_closing()) and not (
             self._reader is not None and self._reader.head
         )
-        if is_silent and now - self.idle_since > self._proxy.timeouts.head:
+        if is_silent and now - self.idle_since > self._cluster.timeouts.head:
             self.abort()
         else:
             super().check(now)
@@ -55,7 +55,7 @@ class AdminConnection(Http1Connection):
         self._application.leave(self)
         return super().detach()
 
-    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+    def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
         if not request.target.startswith(ADMIN_PREFIX):
             raise RequestRejected(404, "not_found", "only admin requests are taken here")
-        super()._begin(proxy, request, reader)
+        super()._begin(cluster, request, reader)

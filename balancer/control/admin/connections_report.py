@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from balancer.upstream.connection_counts import AGES
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.pool import Pool
@@ -77,7 +77,7 @@ def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
 
 
 def closed_by(counts: PoolCounts) -> dict[str, int]:
-    """Return the number of connections closed by the worker, by the proxy and by an error."""
+    """Return the number of connections closed by the worker, by the balancer and by an error."""
     return {
         "worker": counts.closed_by_worker,
         "us": counts.closed_by_balancer,
@@ -85,7 +85,7 @@ def closed_by(counts: PoolCounts) -> dict[str, int]:
     }
 
 
-def connection_families(proxy: Proxy) -> Iterator[Metric]:
+def connection_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield counters, reuse limits and idle ages at close, by endpoint."""
     events = CounterMetricFamily(
         f"{PREFIX}_endpoint_connection_events", "What happened to connections", labels=[*OF_ENDPOINT, "event"]
@@ -104,8 +104,8 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
     ages = HistogramMetricFamily(
         f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT
     )
-    for state in proxy.router.states:
-        labels, pool = [state.id, state.region], proxy.pools.by_id[state.id]
+    for state in cluster.router.states:
+        labels, pool = [state.id, state.region], cluster.pools.by_id[state.id]
         counts = pool.counts
         for event in EVENTS:
             events.add_metric([*labels, event], getattr(counts, event))

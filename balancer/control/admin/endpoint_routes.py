@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 class EndpointRoutes:
-    """Routes of /-/endpoints for the endpoints of a proxy."""
+    """Routes of /-/endpoints for the endpoints of a cluster."""
 
     def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel
@@ -84,8 +84,8 @@ class EndpointRoutes:
         pool = pool_of(request)
         return web.json_response(
             {
-                "panic": panic_status(pool.proxy),
-                "endpoints": [self._status(pool, state) for state in pool.proxy.router.states],
+                "panic": panic_status(pool.cluster),
+                "endpoints": [self._status(pool, state) for state in pool.cluster.router.states],
                 "leaving": leaving_status(pool),
             }
         )
@@ -136,7 +136,7 @@ class EndpointRoutes:
             pool.registry.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        state = pool.proxy.router.find(endpoint_id)
+        state = pool.cluster.router.find(endpoint_id)
         return web.json_response(self._status(pool, state), status=status)
 
 

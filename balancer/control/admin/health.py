@@ -26,18 +26,20 @@ VERBS = {
 
 def endpoint_condition(control_plane: ControlPlane, state: EndpointState) -> dict[str, str]:
     """Return the keys `condition` and `condition_text` of an endpoint."""
-    proxy = control_plane.proxy
-    pool, check = proxy.pools.by_id[state.id], control_plane.checks.by_id.get(state.id)
+    cluster = control_plane.cluster
+    pool, check = cluster.pools.by_id[state.id], control_plane.checks.by_id.get(state.id)
     condition = condition_of(state, pool)
-    text = condition_text(condition, state, pool, check.state if check is not None else None, proxy.now())
+    text = condition_text(condition, state, pool, check.state if check is not None else None, cluster.now())
     return {"condition": condition.value, "condition_text": text}
 
 
 def can_serve(control_plane: ControlPlane) -> bool:
     """Return whether some endpoint may answer a request."""
-    proxy = control_plane.proxy
-    pools, now = proxy.pools.by_id, proxy.now()
-    return any(may_answer(state, condition_of(state, pools[state.id]), now) for state in proxy.router.states)
+    cluster = control_plane.cluster
+    pools, now = cluster.pools.by_id, cluster.now()
+    return any(
+        may_answer(state, condition_of(state, pools[state.id]), now) for state in cluster.router.states
+    )
 
 
 def readiness(control_plane: ControlPlane) -> str:
@@ -45,12 +47,12 @@ def readiness(control_plane: ControlPlane) -> str:
 
     With named pools it is ready if one of them is: the requests for the others can be served nowhere else either.
     """
-    if control_plane.proxy.is_draining:
+    if control_plane.cluster.is_draining:
         return DRAINING
     ready = [pool for pool in (control_plane, *control_plane.named.values()) if can_serve(pool)]
     if not ready:
         return NO_ENDPOINT
-    return PANIC if all(pool.proxy.router.health.panic for pool in ready) else SERVING
+    return PANIC if all(pool.cluster.router.health.panic for pool in ready) else SERVING
 
 
 def health_of(document: dict[str, Any]) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP2
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
 
 PREFIX = "steelyard_http2"
 
 
-def http2_status(proxy: Proxy) -> dict[str, int]:
+def http2_status(cluster: Cluster) -> dict[str, int]:
     """Return the open connections and streams, and the totals since the start."""
-    counts = proxy.counts
-    clients = [each for each in proxy.downstreams if each.client.version == HTTP2]
+    counts = cluster.counts
+    clients = [each for each in cluster.downstreams if each.client.version == HTTP2]
     return {
         "clients": len(clients),
         "streams": sum(each.answering for each in clients),
@@ -31,14 +31,14 @@ def http2_status(proxy: Proxy) -> dict[str, int]:
     }
 
 
-def grpc_status(proxy: Proxy) -> dict[str, int]:
+def grpc_status(cluster: Cluster) -> dict[str, int]:
     """Return the RPCs of gRPC that have got a status, by its name."""
-    return {NAMES[code]: number for code, number in enumerate(proxy.counts.rpcs) if number}
+    return {NAMES[code]: number for code, number in enumerate(cluster.counts.rpcs) if number}
 
 
-def http2_families(proxy: Proxy) -> Iterator[Metric]:
+def http2_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the same as metrics."""
-    status = http2_status(proxy)
+    status = http2_status(cluster)
     yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections in HTTP/2 open", status["clients"])
     yield GaugeMetricFamily(f"{PREFIX}_streams", "Requests open on them", status["streams"])
     yield CounterMetricFamily(f"{PREFIX}_connections", "Connections in HTTP/2", status["connections"])
@@ -49,6 +49,6 @@ def http2_families(proxy: Proxy) -> Iterator[Metric]:
     ended.add_metric(["violation"], status["violations"])
     yield ended
     rpcs = CounterMetricFamily("steelyard_grpc_responses", "RPCs of gRPC by status", labels=["status"])
-    for name, number in grpc_status(proxy).items():
+    for name, number in grpc_status(cluster).items():
         rpcs.add_metric([name], number)
     yield rpcs

@@ -35,7 +35,7 @@ class ExplainRequest(Section):
 
 
 class LiveRoutes:
-    """Routes that record, explain and measure the traffic of a proxy."""
+    """Routes that record, explain and measure the traffic of a cluster."""
 
     def __init__(self, channel: Channel | None = None) -> None:
         self._channel = channel

@@ -80,8 +80,10 @@ def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int)
     whole = merged(documents)
     whole |= {"pid": pid, **merged_health(documents, whole)}
     for pool in whole.get("pools", ()):
-        of_pool = [each for one in documents for each in one.get("pools", ()) if each["name"] == pool["name"]]
-        pool |= merged_health(of_pool, pool)
+        of_cluster = [
+            each for one in documents for each in one.get("pools", ()) if each["name"] == pool["name"]
+        ]
+        pool |= merged_health(of_cluster, pool)
     rows = sorted(
         ({name: one[name] for name in OF_PROCESS} for one in documents), key=lambda row: str(row["pid"])
     )

@@ -30,7 +30,7 @@ from balancer.control.admin.routes_report import route_families
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane, ReloadCounts
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.log.access_log import LogCounts
     from balancer.sharing.exchange import Exchange
     from balancer.tracing.spans import Spans
@@ -50,11 +50,11 @@ def metrics_text(control_plane: ControlPlane) -> tuple[bytes, str]:
 
 
 class MetricsCollector(Collector):
-    """Prometheus collector of one proxy."""
+    """Prometheus collector of one cluster."""
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self._control_plane = control_plane
-        self._proxy = control_plane.proxy
+        self._cluster = control_plane.cluster
 
     def describe(self) -> list[Metric]:
         """Return nothing: families are read at collection."""
@@ -78,24 +78,24 @@ class MetricsCollector(Collector):
         yield from labelled.values()
 
     def _process_families(self) -> Iterator[Metric]:
-        proxy = self._proxy
+        cluster = self._cluster
         yield build_family()
         is_ready = readiness(self._control_plane) in (SERVING, PANIC)
         yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
-        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
-        pending = proxy.usages.budget.kept
+        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(cluster.downstreams))
+        pending = cluster.usages.budget.kept
         yield GaugeMetricFamily(f"{PREFIX}_pending_bytes", "Bytes of requests that wait", pending)
-        connections = proxy.counts.connections
+        connections = cluster.counts.connections
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
-        yield from http2_families(proxy)
+        yield from http2_families(cluster)
         yield from reload_families(self._control_plane.reload_counts)
         yield from rate_limit_families(self._control_plane.rate_limits)
         yield from mirror_families(self._control_plane.mirrors)
-        if proxy.access_log is not None:
-            yield log_family(proxy.access_log.counts)
-        yield from buffering_families(proxy)
-        if proxy.tracing is not None and proxy.tracing.spans is not None:
-            yield from span_families(proxy.tracing.spans)
+        if cluster.access_log is not None:
+            yield log_family(cluster.access_log.counts)
+        yield from buffering_families(cluster)
+        if cluster.tracing is not None and cluster.tracing.spans is not None:
+            yield from span_families(cluster.tracing.spans)
 
     def _pool_families(self) -> Iterator[Metric]:
         yield from self._proxy_families()
@@ -104,19 +104,21 @@ class MetricsCollector(Collector):
         yield from health_families(self._control_plane)
         if self._control_plane.shared is not None:
             yield from shared_families(self._control_plane.shared)
-        yield from route_families(self._proxy)
+        yield from route_families(self._cluster)
         yield self._latency()
 
     def _proxy_families(self) -> Iterator[Metric]:
-        proxy, counts = self._proxy, self._proxy.counts
+        cluster, counts = self._cluster, self._cluster.counts
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
         yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
-        denied = proxy.retries.budget.denied
+        denied = cluster.retries.budget.denied
         yield CounterMetricFamily(f"{PREFIX}_retries_denied", "Retries beyond the budget", denied)
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.all_fallback_picks
+            f"{PREFIX}_fallback_picks",
+            "Picks that the fallback policy made",
+            cluster.router.all_fallback_picks,
         )
         yield from self._tunnels()
         yield from self._discovery()
@@ -130,8 +132,8 @@ class MetricsCollector(Collector):
         yield from policy_families(self._control_plane)
         yield record_family(self._control_plane)
         yield probe_family(self._control_plane.load_probes.counts)
-        yield from queue_families(proxy)
-        yield from panic_families(proxy)
+        yield from queue_families(cluster)
+        yield from panic_families(cluster)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Error responses of the balancer", labels=["reason"])
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
@@ -145,7 +147,7 @@ class MetricsCollector(Collector):
         yield responses
 
     def _hedges(self) -> Iterator[Metric]:
-        hedges, counts = self._proxy.hedges, self._proxy.counts
+        hedges, counts = self._cluster.hedges, self._cluster.counts
         if hedges is None:
             return
         hedging = hedges.hedging
@@ -175,7 +177,7 @@ class MetricsCollector(Collector):
         yield from (named, good)
 
     def _tunnels(self) -> Iterator[Metric]:
-        tunnels = self._proxy.tunnels
+        tunnels = self._cluster.tunnels
         yield GaugeMetricFamily(f"{PREFIX}_tunnels", "Upgraded connections open", len(tunnels))
         yield CounterMetricFamily(f"{PREFIX}_tunnels_opened", "Upgraded connections", tunnels.opened)
         passed = CounterMetricFamily(
@@ -193,8 +195,8 @@ class MetricsCollector(Collector):
         connections = GaugeMetricFamily(
             f"{PREFIX}_endpoint_connections", "Connections held", labels=[*OF_ENDPOINT, "state"]
         )
-        for state in self._proxy.router.states:
-            pool = self._proxy.pools.by_id[state.id]
+        for state in self._cluster.router.states:
+            pool = self._cluster.pools.by_id[state.id]
             in_flight.add_metric(_labels(state), state.in_flight_here)
             available.add_metric(_labels(state), state.available)
             for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
@@ -205,17 +207,17 @@ class MetricsCollector(Collector):
         outcomes = CounterMetricFamily(
             f"{PREFIX}_endpoint_outcomes", "Attempts by how they ended", labels=[*OF_ENDPOINT, "outcome"]
         )
-        for state in self._proxy.router.states:
+        for state in self._cluster.router.states:
             for kind, number in state.outcomes.items():
                 outcomes.add_metric([*_labels(state), kind.value], number)
         yield outcomes
-        yield from connection_families(self._proxy)
+        yield from connection_families(self._cluster)
 
     def _latency(self) -> Metric:
         latency = HistogramMetricFamily(
             f"{PREFIX}_endpoint_latency_seconds", "Sent to last byte, successes", labels=OF_ENDPOINT
         )
-        for state in self._proxy.router.states:
+        for state in self._cluster.router.states:
             rows = [
                 ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
                 for bound, number in state.histogram.cumulative()
@@ -233,9 +235,9 @@ def build_family() -> Metric:
     return family
 
 
-def panic_families(proxy: Proxy) -> Iterator[Metric]:
+def panic_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole pool."""
-    panic, router = proxy.router.health.panic, proxy.router
+    panic, router = cluster.router.health.panic, cluster.router
     now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
     now.add_metric([""], panic.is_everywhere)
     for region in sorted({state.region for state in router.states}):
@@ -248,7 +250,7 @@ def panic_families(proxy: Proxy) -> Iterator[Metric]:
 
 def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     condition = GaugeMetricFamily(
         f"{PREFIX}_endpoint_condition", "1 for its present condition", labels=[*OF_ENDPOINT, "condition"]
     )
@@ -259,7 +261,7 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     checks = CounterMetricFamily(
         f"{PREFIX}_endpoint_checks", "Active checks by result", labels=[*OF_ENDPOINT, "result"]
     )
-    for state in proxy.router.states:
+    for state in cluster.router.states:
         labels = _labels(state)
         healthy.add_metric(labels, state.passes_checks)
         ejected.add_metric(labels, state.is_ejected)

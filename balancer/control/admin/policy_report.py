@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
 
@@ -39,17 +39,17 @@ def policy_status(
 
     `differs` becomes true in the merged status if processes have different policies or versions of files.
     """
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     return {
         "name": control_plane.policy.name,
         "options": control_plane.policy.options,
         "spec": control_plane.policy.spec,
         "files": files_status(control_plane),
         "differs": False,
-        "routed": proxy.router.routed,
-        "fallback_picks": proxy.router.fallback_picks,
-        "last_fault": proxy.router.last_fault,
-        "canary": canary_status(proxy, describe),
+        "routed": cluster.router.routed,
+        "fallback_picks": cluster.router.fallback_picks,
+        "last_fault": cluster.router.last_fault,
+        "canary": canary_status(cluster, describe),
         "shadow": [shadow_status(shadow) for shadow in control_plane.shadows],
     }
 
@@ -66,9 +66,9 @@ def process_policy_status(control_plane: ControlPlane) -> dict[str, Any]:
     return policy_status(control_plane, raw)
 
 
-def canary_status(proxy: Proxy, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
+def canary_status(cluster: Cluster, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
     """Return both arms of the canary, `latency` from the pick to the last byte; None without a canary."""
-    canary = proxy.canary
+    canary = cluster.canary
     if canary is None:
         return None
     return {
@@ -104,15 +104,15 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
 
 def policy_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield the metrics of the canary and the shadows, if any."""
-    proxy = control_plane.proxy
-    if proxy.canary is not None:
+    cluster = control_plane.cluster
+    if cluster.canary is not None:
         latency = HistogramMetricFamily(
             f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
         )
         outcomes = CounterMetricFamily(
             f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=["policy", "role", "outcome"]
         )
-        for arm in proxy.canary.arms:
+        for arm in cluster.canary.arms:
             rows = [
                 ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
                 for bound, number in arm.latency.cumulative()

@@ -16,7 +16,7 @@ FRONT: web.AppKey[Any] = web.AppKey("front", object)
 
 
 def pool_of(request: web.Request) -> ControlPlane:
-    """Return the control plane of the pool that the request is about. Raises `UnknownPool`, which is answered before a
+    """Return the control plane of the pool that a request is about. Raises `UnknownCluster`, which is answered before a
     handler is called.
     """
     front: ControlPlane = request.app[FRONT]

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 
 
-def queue_status(proxy: Proxy) -> dict[str, Any]:
+def queue_status(cluster: Cluster) -> dict[str, Any]:
     """Return the wait queue and its outcomes. Durations are in seconds, `pace` in turns per second."""
-    queue, now = proxy.queue, proxy.now()
+    queue, now = cluster.queue, cluster.now()
     tickets = queue.tickets
     return {
         "length": len(tickets),
@@ -35,13 +35,13 @@ def queue_status(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
+def level_status(cluster: Cluster) -> list[dict[str, Any]] | None:
     """Return the priority levels, the highest first; None with fewer than two levels."""
-    admission, tickets = proxy.admission, proxy.queue.tickets
+    admission, tickets = cluster.admission, cluster.queue.tickets
     if admission is None or len(admission.rules.levels) < 2:
         return None
     return [
-        {"name": level.name, "waiting": tickets.waiting(number), "shed": proxy.queue.shed[number]}
+        {"name": level.name, "waiting": tickets.waiting(number), "shed": cluster.queue.shed[number]}
         for number, level in enumerate(admission.rules.levels)
     ]
 
@@ -58,11 +58,11 @@ def _seconds(latency: float) -> float | None:
     return round(latency, 6) if latency < inf else None
 
 
-def queue_families(proxy: Proxy) -> Iterator[Metric]:
+def queue_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the metrics of the queue, the levels and the endpoints' limits."""
-    queue = proxy.queue
+    queue = cluster.queue
     yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
-    oldest = queue.tickets.oldest_wait(proxy.now())
+    oldest = queue.tickets.oldest_wait(cluster.now())
     yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of the queued requests", oldest)
     yield CounterMetricFamily(f"{PREFIX}_queue_joined", "Requests that had to wait", queue.joined)
     yield CounterMetricFamily(
@@ -75,26 +75,26 @@ def queue_families(proxy: Proxy) -> Iterator[Metric]:
     for reason, number in queue.dropped.items():
         dropped.add_metric([reason], number)
     yield dropped
-    yield from _level_families(proxy)
-    yield _limits(proxy)
+    yield from _level_families(cluster)
+    yield _limits(cluster)
 
 
-def _level_families(proxy: Proxy) -> Iterator[Metric]:
+def _level_families(cluster: Cluster) -> Iterator[Metric]:
     waiting = GaugeMetricFamily(f"{PREFIX}_level_waiting", "Requests waiting, by level", labels=["level"])
     shed = CounterMetricFamily(f"{PREFIX}_shed", "Requests refused, by level", labels=["level"])
-    for level in level_status(proxy) or ():
+    for level in level_status(cluster) or ():
         waiting.add_metric([level["name"]], level["waiting"])
         shed.add_metric([level["name"]], level["shed"])
     yield from (waiting, shed)
 
 
-def _limits(proxy: Proxy) -> Metric:
+def _limits(cluster: Cluster) -> Metric:
     limits = GaugeMetricFamily(
         f"{PREFIX}_endpoint_limit",
         "Requests it may hold, where that is limited",
         labels=["endpoint", "region"],
     )
-    for state in proxy.router.states:
+    for state in cluster.router.states:
         if state.limit < inf:
             limits.add_metric([state.id, state.region], state.limit)
     return limits

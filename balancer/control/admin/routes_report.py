@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.upstream.dial.route_baseline import Baseline
     from balancer.upstream.dial.target import Route
     from policies.endpoint.state import EndpointState
@@ -20,9 +20,9 @@ PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]
 
 
-def names_status(proxy: Proxy) -> dict[str, Any]:
+def names_status(cluster: Cluster) -> dict[str, Any]:
     """Return the counts of the resolver, and the addresses and state of each known name. Ages are in seconds."""
-    names, now = proxy.pools.routes.names, proxy.now()
+    names, now = cluster.pools.routes.names, cluster.now()
     known = [
         {
             "name": host,
@@ -36,10 +36,10 @@ def names_status(proxy: Proxy) -> dict[str, Any]:
     return {"resolver": names.plan.resolver, **asdict(names.counts), "known": known}
 
 
-def watch_status(proxy: Proxy) -> dict[str, Any]:
+def watch_status(cluster: Cluster) -> dict[str, Any]:
     """Return the counts of the route watch, and the lowest usual connect time to each region in seconds."""
-    watch, usual = proxy.pools.routes.watch, dict[str, float | None]()
-    for route in proxy.pools.routes.by_id.values():
+    watch, usual = cluster.pools.routes.watch, dict[str, float | None]()
+    for route in cluster.pools.routes.by_id.values():
         region, norm = route.endpoint.region, route.watched.trip.norm
         known = usual.setdefault(region, norm)
         usual[region] = norm if known is None else known if norm is None else min(known, norm)
@@ -55,9 +55,9 @@ def watch_status(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def events_status(proxy: Proxy) -> list[dict[str, Any]]:
+def events_status(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the latest route events, the newest last. `age` is in seconds."""
-    now = proxy.now()
+    now = cluster.now()
     return [
         {
             "id": f"{event.what} {event.who} {event.number}",
@@ -66,7 +66,7 @@ def events_status(proxy: Proxy) -> list[dict[str, Any]]:
             "age": round(now - event.at, 3),
             "text": event.text,
         }
-        for event in proxy.pools.routes.watch.events
+        for event in cluster.pools.routes.watch.events
     ]
 
 
@@ -99,15 +99,15 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def route_families(proxy: Proxy) -> Iterator[Metric]:
+def route_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the metrics of names, route events and connects."""
-    yield from _name_families(proxy)
-    yield from _watch_families(proxy)
-    yield from _connect_families(proxy)
+    yield from _name_families(cluster)
+    yield from _watch_families(cluster)
+    yield from _connect_families(cluster)
 
 
-def _name_families(proxy: Proxy) -> Iterator[Metric]:
-    names, now = proxy.pools.routes.names, proxy.now()
+def _name_families(cluster: Cluster) -> Iterator[Metric]:
+    names, now = cluster.pools.routes.names, cluster.now()
     asked = CounterMetricFamily(f"{PREFIX}_names_asked", "Connections that needed a name", labels=["answer"])
     for answer in ("fresh", "stale", "waited", "refused"):
         asked.add_metric([answer], getattr(names.counts, answer))
@@ -121,8 +121,8 @@ def _name_families(proxy: Proxy) -> Iterator[Metric]:
     yield from (asked, lookups, age)
 
 
-def _watch_families(proxy: Proxy) -> Iterator[Metric]:
-    watch = proxy.pools.routes.watch
+def _watch_families(cluster: Cluster) -> Iterator[Metric]:
+    watch = cluster.pools.routes.watch
     events = CounterMetricFamily(f"{PREFIX}_route_events", "Changes of routes", labels=["what"])
     for what, number in watch.counts.items():
         events.add_metric([what], number)
@@ -134,7 +134,7 @@ def _watch_families(proxy: Proxy) -> Iterator[Metric]:
     yield from (events, visits)
 
 
-def _connect_families(proxy: Proxy) -> Iterator[Metric]:
+def _connect_families(cluster: Cluster) -> Iterator[Metric]:
     usual = GaugeMetricFamily(
         f"{PREFIX}_route_usual_seconds", "What it usually takes", labels=[*OF_ENDPOINT, "phase"]
     )
@@ -155,8 +155,8 @@ def _connect_families(proxy: Proxy) -> Iterator[Metric]:
     seconds = CounterMetricFamily(
         f"{PREFIX}_endpoint_tls_handshake_seconds", "Time of TLS handshakes", labels=[*OF_ENDPOINT, "kind"]
     )
-    for state in proxy.router.states:
-        route, labels = proxy.pools.by_id[state.id].route, _labels(state)
+    for state in cluster.router.states:
+        route, labels = cluster.pools.by_id[state.id].route, _labels(state)
         departed.add_metric(labels, route.watched.is_departed)
         for phase, baseline in (("connect", route.watched.trip), ("tls", route.watched.tls)):
             if baseline.norm is not None:

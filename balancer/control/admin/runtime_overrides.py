@@ -79,7 +79,7 @@ class RuntimeOverrides:
             "weights": weights,
             "states": {
                 state.id: state.admin_state.value
-                for state in control_plane.proxy.router.states
+                for state in control_plane.cluster.router.states
                 if not state.enabled
             },
         }

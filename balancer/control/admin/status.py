@@ -25,7 +25,7 @@ from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from policies.endpoint.state import EndpointState
 
 
@@ -37,41 +37,41 @@ def package_version() -> str:
 
 def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the fields that status and live page share: the process and its counts."""
-    proxy = control_plane.proxy
-    counts = proxy.counts
+    cluster = control_plane.cluster
+    counts = cluster.counts
     return {
         "version": package_version(),
         "build": build(),
         "http2_library": http2_library(),
         "pid": os.getpid(),
-        "uptime": round(proxy.now() - proxy.started_at, 3),
-        "draining": proxy.is_draining,
+        "uptime": round(cluster.now() - cluster.started_at, 3),
+        "draining": cluster.is_draining,
         "readiness": readiness(control_plane),
-        **clients_status(proxy),
-        "queued": len(proxy.queue),
-        "queue": queue_status(proxy),
-        "levels": level_status(proxy),
+        **clients_status(cluster),
+        "queued": len(cluster.queue),
+        "queue": queue_status(cluster),
+        "levels": level_status(cluster),
         "requests": counts.requests,
         "retried": counts.retried,
-        "retries_denied": proxy.retries.budget.denied,
-        "hedging": hedging_status(proxy),
-        "buffering": buffering_status(proxy),
+        "retries_denied": cluster.retries.budget.denied,
+        "hedging": hedging_status(cluster),
+        "buffering": buffering_status(cluster),
         "abandoned": counts.abandoned,
         "errors": dict(counts.errors),
     }
 
 
-def clients_status(proxy: Proxy) -> dict[str, Any]:
-    """Return the counts of client connections, which only the proxy of the pool without a name has."""
-    counts = proxy.counts
+def clients_status(cluster: Cluster) -> dict[str, Any]:
+    """Return the counts of client connections, which only the default cluster has."""
+    counts = cluster.counts
     return {
-        "clients": len(proxy.downstreams),
-        "in_flight": proxy.in_flight if not proxy.name else proxy.router.in_flight,
+        "clients": len(cluster.downstreams),
+        "in_flight": cluster.in_flight if not cluster.name else cluster.router.in_flight,
         "connections": counts.connections,
         "failed_arrivals": counts.failed_arrivals,
-        "pending_bytes": proxy.usages.budget.kept,
-        "http2": http2_status(proxy),
-        "grpc": grpc_status(proxy),
+        "pending_bytes": cluster.usages.budget.kept,
+        "http2": http2_status(cluster),
+        "grpc": grpc_status(cluster),
     }
 
 
@@ -115,33 +115,33 @@ def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
 
 def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status of one pool, with that of the process if it is the one without a name."""
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     return {
         **process_counts(control_plane),
-        "responses": responses_status(proxy),
+        "responses": responses_status(cluster),
         "rate_limits": rate_limits_status(control_plane.rate_limits),
         "tunnels": {
-            "open": len(proxy.tunnels),
-            "opened": proxy.tunnels.opened,
-            "bytes_in": proxy.tunnels.bytes_in,
-            "bytes_out": proxy.tunnels.bytes_out,
+            "open": len(cluster.tunnels),
+            "opened": cluster.tunnels.opened,
+            "bytes_in": cluster.tunnels.bytes_in,
+            "bytes_out": cluster.tunnels.bytes_out,
         },
-        "access_log": log_status(proxy),
-        "tracing": tracing_status(proxy),
+        "access_log": log_status(cluster),
+        "tracing": tracing_status(cluster),
         "recording": control_plane.recording.status(),
         "explaining": control_plane.explanations.status(),
         "reload": reload_status(control_plane),
         "policy": policy_status(control_plane),
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
-        "panic": panic_status(proxy),
+        "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
-        "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
+        "endpoints": [endpoint_status(control_plane, state) for state in cluster.router.states],
         "leaving": leaving_status(control_plane),
-        "names": names_status(proxy),
-        "route_watch": watch_status(proxy),
-        "events": events_status(proxy),
+        "names": names_status(cluster),
+        "route_watch": watch_status(cluster),
+        "events": events_status(cluster),
         "discovery": [
             {
                 "source": source.source,
@@ -153,9 +153,9 @@ def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-def responses_status(proxy: Proxy) -> dict[str, int]:
+def responses_status(cluster: Cluster) -> dict[str, int]:
     """Return the final responses that clients were sent, by status."""
-    return {str(status): number for status, number in enumerate(proxy.counts.responses) if number}
+    return {str(status): number for status, number in enumerate(cluster.counts.responses) if number}
 
 
 def shared_status(control_plane: ControlPlane) -> dict[str, Any] | None:
@@ -172,32 +172,32 @@ def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
     ]
 
 
-def log_status(proxy: Proxy) -> dict[str, int] | None:
+def log_status(cluster: Cluster) -> dict[str, int] | None:
     """Return the entries of the access log, by result; None if it is off."""
-    log = proxy.access_log
+    log = cluster.access_log
     return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
 
 
-def tracing_status(proxy: Proxy) -> dict[str, Any] | None:
+def tracing_status(cluster: Cluster) -> dict[str, Any] | None:
     """Return the spans by result, and whether the last export succeeded; None if none are exported."""
-    spans = proxy.tracing.spans if proxy.tracing is not None else None
+    spans = cluster.tracing.spans if cluster.tracing is not None else None
     if spans is None:
         return None
     return {"waiting": spans.waiting, **asdict(spans.counts), "exporting": spans.is_good}
 
 
-def hedging_status(proxy: Proxy) -> dict[str, Any] | None:
+def hedging_status(cluster: Cluster) -> dict[str, Any] | None:
     """Return hedged requests and the reasons against other hedges; None if hedging is off."""
-    if proxy.hedges is None:
+    if cluster.hedges is None:
         return None
-    hedging = proxy.hedges.hedging
+    hedging = cluster.hedges.hedging
     return {
-        "hedged": proxy.counts.hedged,
-        "won": proxy.counts.hedges_won,
+        "hedged": cluster.counts.hedged,
+        "won": cluster.counts.hedges_won,
         "denied": hedging.denied,
         "withheld": hedging.withheld,
         "late_after": hedging.usual,
-        "losers": len(proxy.hedges.losers),
+        "losers": len(cluster.hedges.losers),
     }
 
 
@@ -208,21 +208,21 @@ def reload_status(control_plane: ControlPlane) -> dict[str, Any]:
     return asdict(control_plane.reload_counts)
 
 
-def panic_status(proxy: Proxy) -> dict[str, Any]:
+def panic_status(cluster: Cluster) -> dict[str, Any]:
     """Return where panic mode is active, how often it began, and the requests routed in it."""
-    panic = proxy.router.health.panic
+    panic = cluster.router.health.panic
     return {
         "everywhere": panic.is_everywhere,
         "regions": sorted(panic.regions),
         "times": panic.times,
-        "requests": panic.requests(proxy.router.routed),
+        "requests": panic.requests(cluster.router.routed),
     }
 
 
-def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+def ejection_status(cluster: Cluster, state: EndpointState) -> dict[str, Any]:
     """Return whether outlier detection has ejected the endpoint, the seconds left, the last cause, and the count."""
     record = state.record
-    left = None if record.until is None else round(max(0.0, record.until - proxy.now()), 3)
+    left = None if record.until is None else round(max(0.0, record.until - cluster.now()), 3)
     cause = None if record.cause is None else record.cause.value
     return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
 
@@ -240,8 +240,8 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
     """Return one endpoint: identity, admin state, health, load, connections, outcomes, latency of successes. `share` is
     less than 1 during a slow start.
     """
-    proxy = control_plane.proxy
-    endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
+    cluster = control_plane.cluster
+    endpoint, pool = state.endpoint, cluster.pools.by_id[state.id]
     return {
         "id": endpoint.id,
         "address": endpoint.address,
@@ -257,11 +257,11 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
-        "ejection": ejection_status(proxy, state),
+        "ejection": ejection_status(cluster, state),
         "checks": checks_status(control_plane, state),
         "in_flight": state.in_flight_here,
         "limit": int(state.limit) if state.limit < inf else None,
-        "connections": connections_status(pool, proxy.now()),
+        "connections": connections_status(pool, cluster.now()),
         "route": route_status(pool.route),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),
@@ -274,13 +274,13 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
     Bucket 0 holds latencies up to `shortest` seconds; the upper bound of each further bucket is `ratio` times the one
     before, and the last bucket has all longer ones.
     """
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     pools = [{"name": name, **latency_status(pool)} for name, pool in control_plane.named.items()]
     return ({"pools": pools} if pools else {}) | {
         "shortest": SHORTEST,
         "ratio": RATIO,
-        "requests": proxy.counts.requests,
-        "errors": dict(proxy.counts.errors),
+        "requests": cluster.counts.requests,
+        "errors": dict(cluster.counts.errors),
         "policy": process_policy_status(control_plane),
         "endpoints": [
             {
@@ -288,7 +288,7 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
                 "buckets": state.histogram.counts,
                 "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
             }
-            for state in proxy.router.states
+            for state in cluster.router.states
         ],
     }
 
@@ -300,7 +300,7 @@ def process_status(control_plane: ControlPlane) -> dict[str, Any]:
 
 def process_pool_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status of one pool with raw histograms."""
-    states = control_plane.proxy.router.states
+    states = control_plane.cluster.router.states
     return pool_status(control_plane) | {
         "endpoints": [process_endpoint_status(control_plane, state) for state in states],
         "policy": process_policy_status(control_plane),

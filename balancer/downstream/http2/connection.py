@@ -40,7 +40,7 @@ from balancer.http.h2.server_engine import ServerEngine
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h2.limits import Limits
     from balancer.routes.table import RouteTable
 
@@ -77,9 +77,13 @@ class Http2Connection(ClientConnection):
     )
 
     def __init__(
-        self, proxy: Proxy, limits: Limits, admin_exchange: AdminExchanges, routes: RouteTable | None = None
+        self,
+        cluster: Cluster,
+        limits: Limits,
+        admin_exchange: AdminExchanges,
+        routes: RouteTable | None = None,
     ) -> None:
-        super().__init__(proxy)
+        super().__init__(cluster)
         self._admin_exchange = admin_exchange
         self._routes = routes
         self.engine = ServerEngine(limits, connect=True)
@@ -96,7 +100,7 @@ class Http2Connection(ClientConnection):
         self._late_at = 0
         self._steps = 0  # that the current read or turn has cost
         self._left_at = 0.0  # when the connection began to leave, else 0
-        self._ticked_at = proxy.cached_time
+        self._ticked_at = cluster.cached_time
         self._unsent = 0  # bytes for the client at the last sweep, while it is left
         self._resets = 0  # of those of the engine that have been counted for the client
 
@@ -112,19 +116,19 @@ class Http2Connection(ClientConnection):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        proxy = self._proxy
+        cluster = self._cluster
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-        self._high = proxy.limits.high_water
+        self._high = cluster.limits.high_water
         self.transport.set_write_buffer_limits(high=self._high)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = proxy.client_of(*ends_of(transport), proto, HTTP2)
-        self._heads = StreamRequestHeads(client, proxy.limits, proxy.fresh_id)
-        self.usage = proxy.usages.connected(client.address)
-        proxy.counts.connections += 1
-        proxy.counts.http2_connections += 1
-        proxy.downstreams[self] = None
-        is_refused = bool(proxy.resets) and proxy.resets.refuses(client.address, proxy.now())
+        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP2)
+        self._heads = StreamRequestHeads(client, cluster.limits, cluster.fresh_id)
+        self.usage = cluster.usages.connected(client.address)
+        cluster.counts.connections += 1
+        cluster.counts.http2_connections += 1
+        cluster.downstreams[self] = None
+        is_refused = bool(cluster.resets) and cluster.resets.refuses(client.address, cluster.now())
         self._is_refused = is_refused and self.usage.holders <= REFUSED_LATER
         if not is_refused:
             self.write(self.engine.data_to_send())
@@ -133,10 +137,10 @@ class Http2Connection(ClientConnection):
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
-        proxy, old = self._proxy, self.client
-        self.client = proxy.client_of(old.address, old.authority, old.proto, HTTP2)
-        self._heads.apply(self.client, proxy.limits)
-        self._high = proxy.limits.high_water
+        cluster, old = self._cluster, self.client
+        self.client = cluster.client_of(old.address, old.authority, old.proto, HTTP2)
+        self._heads.apply(self.client, cluster.limits)
+        self._high = cluster.limits.high_water
         if not self.transport.is_closing():
             self.transport.set_write_buffer_limits(high=self._high)
 
@@ -148,10 +152,10 @@ class Http2Connection(ClientConnection):
         self._late_at = 0
         if self.is_held & HELD_BY_TURN:
             return
-        limit = self._proxy.turns.at_once
+        limit = self._cluster.turns.at_once
         self._take(limit)
         if self._steps >= limit:
-            self._proxy.turns.spend(self._steps - limit)
+            self._cluster.turns.spend(self._steps - limit)
             self.wait_turn()
 
     def take_turn(self, steps: int) -> int:
@@ -208,7 +212,7 @@ class Http2Connection(ClientConnection):
         if kind == RESET:
             self.flush_soon()
             if flag:
-                self._proxy.counts.http2_resets += 1
+                self._cluster.counts.http2_resets += 1
             if stream is not None:
                 if not flag:
                     stream.cut_by = Http2Error(f"the stream was reset: {name_of(cast(int, value))}")
@@ -227,7 +231,7 @@ class Http2Connection(ClientConnection):
             elif code != NO_ERROR:
                 self.cut_by = Http2Error(reason)
             if code == ENHANCE_YOUR_CALM:
-                self._count_resets(self._proxy.now(), FLOOD)
+                self._count_resets(self._cluster.now(), FLOOD)
             self._closed(code, lingers=code == NO_ERROR and self.engine.has_discarded)
 
     def eof_received(self) -> bool:
@@ -236,11 +240,11 @@ class Http2Connection(ClientConnection):
         return self.ends_late
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._proxy.downstreams.pop(self, None)
-        self._proxy.turns.forget(self)
-        self._proxy.usages.release(self.usage)
+        self._cluster.downstreams.pop(self, None)
+        self._cluster.turns.forget(self)
+        self._cluster.usages.release(self.usage)
         has_left = self.cut_by is CLIENT_LEFT and not (self.engine.is_closed or self._left_at)
-        self._count_resets(self._proxy.now(), also=len(self._streams) if has_left else 0)
+        self._count_resets(self._cluster.now(), also=len(self._streams) if has_left else 0)
         self._flush_is_due = self._is_reading = True  # nothing is sent any more
         for stream in self._ended.values():
             stream.uncharge()
@@ -250,7 +254,7 @@ class Http2Connection(ClientConnection):
         for stream in list(self._streams.values()):
             stream.cut_by = self.cut_by
             stream.lost(error)
-        self._proxy.client_left()
+        self._cluster.client_left()
 
     def pause_writing(self) -> None:
         self.is_write_paused = self.engine.is_blocked = True
@@ -263,29 +267,28 @@ class Http2Connection(ClientConnection):
     # --- streams
 
     def _open(self, stream_id: int) -> Http2Stream:
-        proxy = self._proxy
+        cluster = self._cluster
         self._is_begun = True
-        self.idle_since = proxy.now()
-        proxy.counts.http2_streams += 1
-        stream = Http2Stream(proxy, self, stream_id)
+        self.idle_since = cluster.now()
+        cluster.counts.http2_streams += 1
+        stream = Http2Stream(cluster, self, stream_id)
         self._streams[stream_id] = stream
         return stream
 
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
         """Begin a request whose head has come."""
         stream = self._open(stream_id)
-        proxy = self._proxy
         try:
             request = self._heads.read(fields, has_ended)
             if len(request.raw) > LARGE_HEAD:
                 self._steps += (len(request.raw) - LARGE_HEAD) // BYTES_PER_STEP
             if request.fields.is_grpc:
                 stream.begin_call(request)
-            handler, proxy = handler_of(proxy, stream, request, self._admin_exchange, self._routes)
+            handler, cluster = handler_of(self._cluster, stream, request, self._admin_exchange, self._routes)
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)
             return
-        limit = proxy.limits.body
+        limit = cluster.limits.body
         if limit is not None and request.fields.length > limit:
             too_large = RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
             self._refuse(stream, too_large, has_ended)
@@ -302,7 +305,7 @@ class Http2Connection(ClientConnection):
         """Answer a request that is not forwarded; the connection stays, unless that happens often."""
         self._steps += STEPS_PER_REFUSED_HEAD
         self.count_fault()
-        stream.refuse(Refusal(self._proxy, stream, error, self._heads.raw), has_ended)
+        stream.refuse(Refusal(self._cluster, stream, error, self._heads.raw), has_ended)
 
     def count_fault(self) -> None:
         """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""
@@ -319,7 +322,7 @@ class Http2Connection(ClientConnection):
             return
         if stream.is_long:
             self._ended[stream.id] = stream
-        self.idle_since = self._proxy.now()
+        self.idle_since = self._cluster.now()
         if streams or self._is_reading or self._flush_is_due:
             self.flush_soon()
         else:
@@ -327,7 +330,7 @@ class Http2Connection(ClientConnection):
 
     def forget(self, stream: Http2Stream) -> None:
         """Forget a stream that was reset."""
-        self.idle_since = self._proxy.now()
+        self.idle_since = self._cluster.now()
         self._streams.pop(stream.id, None)
         self._ended.pop(stream.id, None)
         self._watched.pop(stream, None)
@@ -367,7 +370,7 @@ class Http2Connection(ClientConnection):
             self._note_pressure()
         if engine.is_leaving or engine.is_closed:
             self._handle_events()
-        elif not self._proxy.keeps_alive and not self._streams:
+        elif not self._cluster.keeps_alive and not self._streams:
             self._leave()
 
     def _forget_sent(self) -> None:
@@ -379,7 +382,7 @@ class Http2Connection(ClientConnection):
                 stream.uncharge()
                 del self._ended[stream.id]
         if not self._ended:
-            self.idle_since = self._proxy.now()
+            self.idle_since = self._cluster.now()
 
     def _high_of_each(self) -> int:
         """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
@@ -396,7 +399,7 @@ class Http2Connection(ClientConnection):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
-        proxy, engine = self._proxy, self.engine
+        cluster, engine = self._cluster, self.engine
         if self._is_refused and not self.transport.is_closing():  # not before: a flood comes back at once
             self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
             return
@@ -418,12 +421,12 @@ class Http2Connection(ClientConnection):
         elif self._left_at:
             if not (self._streams or self._ended):
                 self._check_left(now)
-        elif not proxy.keeps_alive or engine.is_worn:
+        elif not cluster.keeps_alive or engine.is_worn:
             self._leave()
         elif not (self._streams or self._ended):
-            if not self._is_begun and quiet > proxy.timeouts.head:
+            if not self._is_begun and quiet > cluster.timeouts.head:
                 self._end(NO_ERROR)
-            elif quiet > proxy.idle_limit:
+            elif quiet > cluster.idle_limit:
                 self._leave()
 
     def _check_left(self, now: float) -> None:
@@ -440,12 +443,12 @@ class Http2Connection(ClientConnection):
         """Return whether a client that is left has done or taken anything within `timeouts.linger`."""
         if unsent != self._unsent:
             self._unsent, self.idle_since = unsent, now
-        return now - max(self.idle_since, self._left_at) <= self._proxy.timeouts.linger
+        return now - max(self.idle_since, self._left_at) <= self._cluster.timeouts.linger
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Leave if no stream has been open for more than `longer_than` seconds. Returns whether it left."""
         if self._streams or self._ended or self._left_at or now - self.idle_since <= longer_than:
-            if self._proxy.is_draining:
+            if self._cluster.is_draining:
                 self._leave()
             return False
         self._leave()
@@ -454,7 +457,7 @@ class Http2Connection(ClientConnection):
     def _leave(self) -> None:
         """Tell the client to use another connection (RFC 9113 § 6.8), and close when its streams have ended."""
         if not self._left_at and not self.transport.is_closing():
-            self._left_at = self._proxy.now()
+            self._left_at = self._cluster.now()
             self.engine.leave()
             self.flush_soon()
 
@@ -474,15 +477,15 @@ class Http2Connection(ClientConnection):
         """Send the last bytes and close. If it `lingers`, drop input until the client closes, too: what comes after a
         close is answered by a reset, which discards what the client has not read (RFC 9112 § 9.6)."""
         if code in (ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED):
-            self._proxy.counts.http2_floods += 1
+            self._cluster.counts.http2_floods += 1
         elif code >= PROTOCOL_ERROR:
-            self._proxy.counts.http2_violations += 1
+            self._cluster.counts.http2_violations += 1
         if not self.transport.is_closing():
             data = self.engine.data_to_send()
             if data:
                 self.write(data)
             if lingers:
-                self._left_at = self.idle_since = self._proxy.now()
+                self._left_at = self.idle_since = self._cluster.now()
                 self.transport.write_eof()
             else:
                 self.transport.close()
@@ -492,6 +495,6 @@ class Http2Connection(ClientConnection):
         is refused HTTP/2 for now."""
         number = max(at_least, self.engine.resets - self._resets) + also
         self._resets = self.engine.resets
-        if not number or self.client.is_trusted or self._proxy.exempts(self.client.address):
+        if not number or self.client.is_trusted or self._cluster.exempts(self.client.address):
             return False
-        return self._proxy.resets.add(self.client.address, number, now)
+        return self._cluster.resets.add(self.client.address, number, now)

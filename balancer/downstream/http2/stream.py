@@ -29,7 +29,7 @@ from balancer.upstream.library.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.connection import Http2Connection
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
     from balancer.http.h2.events import Fields
@@ -66,8 +66,8 @@ class Http2Stream(Responder):
         "is_long",
     )
 
-    def __init__(self, proxy: Proxy, connection: Http2Connection, stream_id: int) -> None:
-        super().__init__(proxy)
+    def __init__(self, cluster: Cluster, connection: Http2Connection, stream_id: int) -> None:
+        super().__init__(cluster)
         self.is_stream = True
         self.client = connection.client
         self.usage = connection.usage
@@ -105,7 +105,7 @@ class Http2Stream(Responder):
 
     def begin_call(self, request: Request) -> None:
         """Begin an RPC of gRPC. Raises `RequestRejected` for a malformed timeout."""
-        self.call = call = GrpcCall(self._proxy.counts.rpcs, self._proxy.now())
+        self.call = call = GrpcCall(self._cluster.counts.rpcs, self._cluster.now())
         call.read_timeout(request.raw)
 
     def expect(self, handler: RequestHandler, request: Request, limit: int | None, has_ended: bool) -> None:
@@ -140,7 +140,7 @@ class Http2Stream(Responder):
             if data:
                 self._tunnel.arrived(data)
         elif self._handler is not None and self.expects_body:
-            self.idle_since = self._proxy.now()
+            self.idle_since = self._cluster.now()
             self._received += size
             limit = self._body_limit
             if limit is not None and self._received > limit:
@@ -173,7 +173,7 @@ class Http2Stream(Responder):
 
     def unhold(self, reason: int = HELD_BY_BODY) -> None:
         if self.is_held:
-            self.idle_since = self._proxy.now()  # while it was held, the client could send nothing
+            self.idle_since = self._cluster.now()  # while it was held, the client could send nothing
         self.is_held &= ~reason
         if self._withheld and not self.is_held:
             size, self._withheld = self._withheld, 0
@@ -227,7 +227,7 @@ class Http2Stream(Responder):
         return self._connection.response_heads.fields_of(status, block)
 
     def _final_fields(self, response: Response, block: bytes) -> Fields:
-        return self.heads_of(response.status, block if response.has_date else block + self._proxy.date_line)
+        return self.heads_of(response.status, block if response.has_date else block + self._cluster.date_line)
 
     def _take_fields(self) -> Fields | None:
         fields, self._fields = self._fields, None
@@ -309,7 +309,7 @@ class Http2Stream(Responder):
                 self._handler.resume_response()
         elif unsent > high:
             self.is_write_paused, self._seen_unsent = True, unsent
-            self.idle_since = self._proxy.now()
+            self.idle_since = self._cluster.now()
             if transport is not None:
                 transport.get_protocol().pause_writing()
             elif self._handler is not None:
@@ -335,8 +335,8 @@ class Http2Stream(Responder):
 
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
-        timeouts, call = self._proxy.timeouts, self.call
-        if self._is_detached and self._proxy.is_draining:  # the live page would never end
+        timeouts, call = self._cluster.timeouts, self.call
+        if self._is_detached and self._cluster.is_draining:  # the live page would never end
             self.reset(CANCEL)
         elif call is not None and now > call.deadline:
             if self._handler is not None:
@@ -362,8 +362,8 @@ class Http2Stream(Responder):
         if seen != self._seen_unsent or not unsent:
             self._seen_unsent, self.idle_since = seen, now
             self.uncharge(unsent)
-        elif now - self.idle_since > self._proxy.timeouts.body_idle:
-            self.abort(ClientStalled(self._proxy.timeouts.body_idle))
+        elif now - self.idle_since > self._cluster.timeouts.body_idle:
+            self.abort(ClientStalled(self._cluster.timeouts.body_idle))
 
     def abort(self, error: ConnectionCut | None = None) -> None:
         """End the stream so that the client sees a truncated response; an RPC that has failed gets its status."""

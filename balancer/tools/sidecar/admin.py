@@ -63,7 +63,7 @@ class SidecarAdmin(AdminApplication):
     @property
     def readiness(self) -> str:
         """Readiness in words."""
-        return DRAINING if self._proxy.is_draining else SERVING
+        return DRAINING if self._cluster.is_draining else SERVING
 
     async def _ready(self, request: web.Request) -> web.Response:
         """Answer readiness, with the reachability of each origin."""
@@ -85,12 +85,14 @@ class SidecarAdmin(AdminApplication):
 
 def is_reachable(origin: Origin) -> bool:
     """Return whether the latest connection attempts succeeded, or none was made yet."""
-    return all(state.is_reachable and not state.record.is_unreachable for state in origin.proxy.router.states)
+    return all(
+        state.is_reachable and not state.record.is_unreachable for state in origin.cluster.router.states
+    )
 
 
 def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
-    front = control_plane.proxy
+    front = control_plane.cluster
     return {
         "version": version("steelyard"),
         "build": build(),
@@ -101,7 +103,7 @@ def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, A
         "clients": len(front.downstreams),
         "connections": front.counts.connections,
         "in_flight": front.in_flight,
-        "requests": sum(origin.proxy.counts.requests for origin in origins.all),
+        "requests": sum(origin.cluster.counts.requests for origin in origins.all),
         "errors": dict(front.counts.errors),
         "access_log": log_status(front),
         "reload": reload_status(control_plane),
@@ -111,7 +113,7 @@ def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, A
 
 def origin_status(origin: Origin) -> dict[str, Any]:
     """Return one origin: its selectors, counts, and the status of its endpoint."""
-    proxy, counts = origin.proxy, origin.proxy.counts
+    cluster, counts = origin.cluster, origin.cluster.counts
     return {
         "id": origin.name,
         "url": origin.url,
@@ -120,14 +122,14 @@ def origin_status(origin: Origin) -> dict[str, Any]:
         "requests": counts.requests,
         "retried": counts.retried,
         "abandoned": counts.abandoned,
-        "queued": len(proxy.queue),
+        "queued": len(cluster.queue),
         "errors": dict(counts.errors),
         "endpoint": next(
-            (endpoint_status(origin.control_plane, state) for state in proxy.router.states), None
+            (endpoint_status(origin.control_plane, state) for state in cluster.router.states), None
         ),
-        "names": names_status(proxy),
-        "route_watch": watch_status(proxy),
-        "events": events_status(proxy),
+        "names": names_status(cluster),
+        "route_watch": watch_status(cluster),
+        "events": events_status(cluster),
     }
 
 
@@ -149,7 +151,7 @@ class OriginCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters of the origins' proxies."""
+        """Yield the counters of the origins' clusters."""
         requests = CounterMetricFamily(
             f"{PREFIX}_origin_requests", "Requests for an origin", labels=["origin"]
         )
@@ -159,7 +161,7 @@ class OriginCollector(Collector):
             labels=["origin", "reason"],
         )
         for origin in self._origins.all:
-            counts = origin.proxy.counts
+            counts = origin.cluster.counts
             requests.add_metric([origin.name], counts.requests)
             for reason, number in counts.errors.items():
                 errors.add_metric([origin.name, reason], number)

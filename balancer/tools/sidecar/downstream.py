@@ -1,6 +1,6 @@
-"""Client connection of the sidecar: each request goes to the proxy of its origin.
+"""Client connection of the sidecar: each request goes to the cluster of its origin.
 
-The connection belongs to the front proxy. The origin is chosen only here, so that `Proxy` needs no notion of origins.
+The connection belongs to the front. The origin is chosen only here, so that `Cluster` needs no notion of origins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from balancer.tools.sidecar.heads import Heads
 
 if TYPE_CHECKING:
     from balancer.downstream.request_handler import AdminExchanges
-    from balancer.exchange.proxy import Proxy
+    from balancer.exchange.cluster import Cluster
     from balancer.tools.sidecar.origins import Origins
 
 
@@ -32,15 +32,15 @@ class OriginConnection(Http1Connection):
 
     __slots__ = ("_origin_heads",)
 
-    def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges, origins: Origins) -> None:
-        super().__init__(proxy, admin_exchange)
+    def __init__(self, cluster: Cluster, admin_exchange: AdminExchanges, origins: Origins) -> None:
+        super().__init__(cluster, admin_exchange)
         self._origin_heads = Heads(origins)
 
-    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+    def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
         if not request.target.startswith(ADMIN_PREFIX):
             origin, request = self._origin_heads.outgoing(request)
-            proxy = origin.proxy
-        super()._begin(proxy, request, reader)
+            cluster = origin.cluster
+        super()._begin(cluster, request, reader)
 
     def write_error(
         self,

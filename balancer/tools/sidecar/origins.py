@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Origin:
-    """An origin and its proxy. `authority` is the Host that it gets."""
+    """An origin and its cluster. `authority` is the Host that it gets."""
 
     def __init__(
         self, name: str, url: str, host: str | None, prefix: str | None, control_plane: ControlPlane
@@ -29,7 +29,7 @@ class Origin:
         self.host = host
         self.prefix = prefix
         self.control_plane = control_plane
-        self.proxy = control_plane.proxy
+        self.cluster = control_plane.cluster
         self.authority = url.partition("://")[2].encode()
 
 

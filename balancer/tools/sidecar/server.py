@@ -1,7 +1,7 @@
-"""The sidecar as a server: one listening socket, a front proxy, and a proxy for each origin.
+"""The sidecar as a server: one listening socket, a front, and a cluster for each origin.
 
-What is common to all clients belongs to the front, a proxy without endpoints; the exchange belongs to the origin's
-proxy. One sweep serves all.
+What is common to all clients belongs to the front, a cluster without endpoints; the exchange belongs to the origin's
+cluster. One sweep serves all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SidecarServer(Server):
         return _named(config, one, build(config.unit_of(one), self._clock))
 
     def _downstream(self) -> OriginConnection:
-        return OriginConnection(self.proxy, self._admin.exchange, self.origins)
+        return OriginConnection(self.cluster, self._admin.exchange, self.origins)
 
     @property
     def control_planes(self) -> list[ControlPlane]:
@@ -62,28 +62,28 @@ class SidecarServer(Server):
     async def start(self) -> None:
         """Start listening and serving."""
         for one in self.control_planes:
-            one.proxy.pools.routes.sweep(self.proxy.now())
+            one.cluster.pools.routes.sweep(self.cluster.now())
         await super().start()
 
     def _look(self, now: float) -> None:
         super()._look(now)
-        self._leaving = [one for one in self._leaving if one.proxy.router.in_flight]
+        self._leaving = [one for one in self._leaving if one.cluster.router.in_flight]
         self._share()
         for one in self.control_planes:
             one.sweep(now)
 
     def _share(self) -> None:
-        """Apply the front's access log to all proxies, and divide the descriptors among them."""
-        every, front = self.control_planes, self.proxy
-        front.named = tuple(one.proxy for one in every)
+        """Apply the front's access log to all clusters, and divide the descriptors among them."""
+        every, front = self.control_planes, self.cluster
+        front.named = tuple(one.cluster for one in every)
         room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(every)))
         for one in every:
-            one.proxy.pools.limit = room
-            if one.proxy.access_log is not front.access_log:
+            one.cluster.pools.limit = room
+            if one.cluster.access_log is not front.access_log:
                 one.set_access_log(front.access_log)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
-        """Drain, stop like any server, then close the proxies of the origins."""
+        """Drain, stop like any server, then close the clusters of the origins."""
         is_finished = await super().stop(is_patient=is_patient)
         for one in self.control_planes:
             await one.stop()

@@ -59,9 +59,9 @@ async def test_request_of_a_check(stage: Stage) -> None:
     assert request.line == b"GET /up HTTP/1.1"
     assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
     assert request.value(b"User-Agent") == b"steelyard-check"
-    proxy = stage.proxy
+    cluster = stage.cluster
     assert checks(stage) == (1, 0, None)
-    assert (proxy.counts.requests, proxy.router.routed, stage.outcomes()) == (0, 0, {})
+    assert (cluster.counts.requests, cluster.router.routed, stage.outcomes()) == (0, 0, {})
     assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
 
 
@@ -96,7 +96,7 @@ async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
     stage.control_plane.registry.add(added)
     await check(stage, 0.25)
     assert stage.pool("added").idle == 1
-    stage.proxy.router.set_enabled("w1", False)  # a retry opens a connection of its own
+    stage.cluster.router.set_enabled("w1", False)  # a retry opens a connection of its own
     for _ in range(4):
         assert (await stage.ask(get())).status == 200
         await check(stage, 0.25)
@@ -107,7 +107,7 @@ async def test_first_connects_are_bounded(stage: Stage) -> None:
     """A few at a time, however many endpoints there are."""
     ports = [stage.deaf_port()] * (FIRST_AT_ONCE + 3)
     await stage.serve(*ports, health_checks={"first_connect": True}, timeouts={"connect": 0.1})
-    pools = stage.proxy.pools
+    pools = stage.cluster.pools
     assert sum(pool.opening for pool in pools.by_id.values()) == FIRST_AT_ONCE
     await check(stage, 1.0)
     stage.advance(0.25)
@@ -225,8 +225,8 @@ async def test_refused_connection_is_unreachable(stage: Stage) -> None:
         await check(stage, 3.0)
     assert (await stage.ask(get())).status == 200
     assert checks(stage)[2] == "no connection: Connection refused"
-    assert stage.proxy.router.health.panic.is_everywhere
-    assert [state.id for state in stage.proxy.router.available] == ["w2"]
+    assert stage.cluster.router.health.panic.is_everywhere
+    assert [state.id for state in stage.cluster.router.available] == ["w2"]
 
 
 async def test_connect_timeout_of_a_check(stage: Stage) -> None:
@@ -277,11 +277,11 @@ async def test_admin_state_and_checks(stage: Stage) -> None:
     """Not in maintenance; while draining it is checked."""
     worker = await stage.worker(response())
     await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
-    stage.proxy.router.set_admin_state("w0", AdminState.MAINTENANCE)
+    stage.cluster.router.set_admin_state("w0", AdminState.MAINTENANCE)
     stage.advance(0.0)
     await check(stage)
     assert worker.connections == []
-    stage.proxy.router.set_admin_state("w0", AdminState.DRAIN)
+    stage.cluster.router.set_admin_state("w0", AdminState.DRAIN)
     await check(stage)
     assert len(worker.requests) == 1
 
@@ -423,8 +423,8 @@ async def test_status_and_metrics_of_health(stage: Stage) -> None:
         slow_start={"window": 20},
     )  # fmt: skip
     stage.advance(0.0)
-    stage.proxy.router.set_admin_state("w1", AdminState.DRAIN)
-    stage.proxy.router.set_admin_state("w1", AdminState.READY)
+    stage.cluster.router.set_admin_state("w1", AdminState.DRAIN)
+    stage.cluster.router.set_admin_state("w1", AdminState.READY)
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())
@@ -444,7 +444,7 @@ async def test_status_and_metrics_of_health(stage: Stage) -> None:
         "everywhere": True,
         "regions": [],
         "times": 1,
-        "requests": stage.proxy.router.routed,
+        "requests": stage.cluster.router.routed,
     }
     text = await metrics(stage)
     samples = {
@@ -454,7 +454,7 @@ async def test_status_and_metrics_of_health(stage: Stage) -> None:
     }
     assert samples["steelyard_panic", "", None] == 1
     assert samples["steelyard_panics_total", None, None] == 1
-    assert samples["steelyard_panic_requests_total", None, None] == stage.proxy.router.routed
+    assert samples["steelyard_panic_requests_total", None, None] == stage.cluster.router.routed
     assert samples["steelyard_endpoint_healthy", "w0", None] == 0
     assert samples["steelyard_endpoint_share", "w1", None] == 0.15
     assert samples["steelyard_endpoint_ejected", "w2", None] == 0

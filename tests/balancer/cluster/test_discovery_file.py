@@ -213,7 +213,7 @@ async def test_reload(stage: Stage, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^discovery\.file\.path: "):
         await stage.reload(discovery={"file": {"path": str(tmp_path / "none")}}, retries=5)
     assert known(stage) == ["w0", "b"]
-    assert stage.proxy.retries.limit == 0
+    assert stage.cluster.retries.limit == 0
     await stage.reload(discovery={})
     assert known(stage) == ["w0"]
 

@@ -57,7 +57,7 @@ async def test_added_endpoint_serves_waiting_requests(stage: Stage) -> None:
     first, second = await stage.client(), await stage.client()
     for client in (first, second):
         await client.send(get())
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     await command(stage, b"POST", body=endpoint(await stage.worker(response(b"new")), "fresh"))
     assert (await second.response()).body == b"new"
     go.set()

@@ -72,7 +72,7 @@ async def test_no_probes_without_a_path(stage: Stage) -> None:
     worker = await stage.worker(response())
     await serve(stage, worker, load_probes={})
     await stage.ask(get())
-    assert stage.proxy.router.on_probe is None
+    assert stage.cluster.router.on_probe is None
     assert len(worker.requests) == 1
 
 
@@ -214,7 +214,7 @@ async def test_reports_in_responses_reach_observe(stage: Stage) -> None:
     )
     worker = await stage.worker(answering(response(b"", *REPORT), stream, response()))
     await serve(stage, worker, load_probes={})
-    assert stage.proxy.reads_load is False
+    assert stage.cluster.reads_load is False
 
     class Observing(ProbingPolicy):
         def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:

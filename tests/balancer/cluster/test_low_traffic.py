@@ -49,7 +49,7 @@ def run(
 
 
 def pools(delayed: DelayedWorkers) -> list[ConnectionPool]:
-    return [pool for pool in delayed.proxy.pools.by_id.values() if isinstance(pool, ConnectionPool)]
+    return [pool for pool in delayed.cluster.pools.by_id.values() if isinstance(pool, ConnectionPool)]
 
 
 def total(delayed: DelayedWorkers, name: str) -> int:
@@ -105,7 +105,7 @@ def test_preconnected_connections(request_: bytes, heartbeat: str | None) -> Non
     assert 0 <= on_their_way <= ENDPOINTS
     assert len(delayed.requests) == NUMBER + beats
     assert bool(beats) == bool(heartbeat)
-    assert delayed.proxy.router.routed == NUMBER + LEARNING, "policies saw the requests alone"
+    assert delayed.cluster.router.routed == NUMBER + LEARNING, "policies saw the requests alone"
 
 
 @pytest.mark.second_tier

@@ -51,52 +51,55 @@ def test_commands_are_linear(what: Callable[[ControlPlane, int], None]) -> None:
 def test_added_and_removed_endpoints() -> None:
     """In router, pools, routes and names; two endpoints share a name."""
     control_plane = Wireless().control_plane
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     for id_, host in (("a", "one.test"), ("b", "one.test"), ("c", "two.test")):
         control_plane.registry.add(EndpointConfig(id=id_, address=f"http://{host}:80"))
-    routes = proxy.pools.routes
+    routes = cluster.pools.routes
     assert (
-        [*proxy.pools.by_id] == [*routes.by_id] == [*control_plane.registry.members] == ["w0", "a", "b", "c"]
+        [*cluster.pools.by_id]
+        == [*routes.by_id]
+        == [*control_plane.registry.members]
+        == ["w0", "a", "b", "c"]
     )
     assert [*routes.names.known] == ["one.test", "two.test"]
     control_plane.registry.remove("a")
     control_plane.registry.remove("c")
-    assert [*proxy.pools.by_id] == [*routes.by_id] == [*control_plane.registry.members] == ["w0", "b"]
-    assert [state.id for state in proxy.router.states] == ["w0", "b"]
+    assert [*cluster.pools.by_id] == [*routes.by_id] == [*control_plane.registry.members] == ["w0", "b"]
+    assert [state.id for state in cluster.router.states] == ["w0", "b"]
     assert [*routes.names.known] == ["one.test"]
 
 
 def test_removed_id_is_left_to_discovery() -> None:
     """A discovered endpoint with the same id takes its place, with the weight set by command."""
     control_plane = Wireless().control_plane
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     control_plane.registry.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
     control_plane.registry.replace("file", [EndpointConfig(id="a", address="http://192.0.2.2:80")])
     control_plane.registry.change("a", weight=3.0)
-    state = proxy.router.find("a")
+    state = cluster.router.find("a")
     control_plane.registry.remove("a")
     assert control_plane.registry.member("a").source == "file"
     assert (state.endpoint.address, state.weight) == ("http://192.0.2.2:80", 3.0)
-    assert proxy.pools.by_id["a"].endpoint.address == "http://192.0.2.2:80"
-    assert proxy.pools.routes.by_id["a"].host == "192.0.2.2"
-    assert state.connections is proxy.pools.by_id["a"]
+    assert cluster.pools.by_id["a"].endpoint.address == "http://192.0.2.2:80"
+    assert cluster.pools.routes.by_id["a"].host == "192.0.2.2"
+    assert state.connections is cluster.pools.by_id["a"]
 
 
 def test_tls_and_keep_alive_belong_to_their_endpoint() -> None:
     """Another endpoint with the same id does not inherit them."""
     control_plane = Wireless().control_plane
-    proxy = control_plane.proxy
+    cluster = control_plane.cluster
     own = {"id": "a", "address": "https://192.0.2.1:443", "tls": {"verify": False}, "keep_alive": False}
     for _ in range(2):
         control_plane.registry.add(EndpointConfig.model_validate(own))
-        met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
+        met = cluster.pools.tls.of(cluster.router.find("a").endpoint)
         assert met is not None
         assert not met.config.verify
-        assert not proxy.pools.by_id["a"].keeps_alive
+        assert not cluster.pools.by_id["a"].keeps_alive
         control_plane.registry.remove("a")
         control_plane.registry.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
-        met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
+        met = cluster.pools.tls.of(cluster.router.find("a").endpoint)
         assert met is not None
         assert met.config.verify
-        assert proxy.pools.by_id["a"].keeps_alive
+        assert cluster.pools.by_id["a"].keeps_alive
         control_plane.registry.remove("a")

@@ -48,13 +48,13 @@ def the_mirror(stage: Stage) -> Mirror:
 async def ended(stage: Stage, mirror: Mirror) -> None:
     """Wait for all copies, and assert that the mirror's pool has nothing in flight."""
     await stage.eventually(lambda: not mirror.copies)
-    assert mirror.proxy.router.in_flight == 0
-    await stage.eventually(lambda: not any(pool.leased for pool in mirror.proxy.pools.by_id.values()))
+    assert mirror.cluster.router.in_flight == 0
+    await stage.eventually(lambda: not any(pool.leased for pool in mirror.cluster.pools.by_id.values()))
 
 
 def sweep(stage: Stage, seconds: float) -> None:
     stage.advance(seconds)
-    stage.running.named_pools.sweep(stage.clock.at)
+    stage.running.named_clusters.sweep(stage.clock.at)
 
 
 def reasons(mirror: Mirror) -> tuple[dict[str, int], dict[str, int]]:
@@ -79,9 +79,9 @@ async def test_copy_is_the_request_with_a_mark(stage: Stage) -> None:
     counts = mirror.counts
     assert (counts.sent, counts.answered, counts.classes) == (1, 1, {(2, 2): 1})
     assert reasons(mirror) == ({}, {})
-    state = mirror.proxy.router.find("a0")
+    state = mirror.cluster.router.find("a0")
     assert {kind.value: number for kind, number in state.outcomes.items() if number} == {"ok": 1}
-    assert (mirror.proxy.counts.requests, stage.proxy.counts.requests) == (0, 1)
+    assert (mirror.cluster.counts.requests, stage.cluster.counts.requests) == (0, 1)
 
 
 @pytest.mark.parametrize("body", [b"x", b"0123456789" * 1000])
@@ -215,10 +215,10 @@ async def test_full_and_unavailable_pools_are_skipped(stage: Stage) -> None:
     for _ in range(3):
         await stage.ask(get())
     await stage.eventually(lambda: mirror.counts.skipped["full"] == 2)
-    assert len(mirror.proxy.queue) == 0
+    assert len(mirror.cluster.queue) == 0
     go.set()
     await ended(stage, mirror)
-    mirror.proxy.router.set_enabled("a0", False)
+    mirror.cluster.router.set_enabled("a0", False)
     await stage.ask(get())
     await ended(stage, mirror)
     assert reasons(mirror) == ({"full": 2, "no_endpoint_available": 1}, {})
@@ -226,18 +226,18 @@ async def test_full_and_unavailable_pools_are_skipped(stage: Stage) -> None:
 
 async def test_without_a_free_descriptor_no_connection_is_opened(stage: Stage) -> None:
     mirror = await serve(stage, await stage.worker(response()))
-    group = mirror.proxy.pools.group
+    group = mirror.cluster.pools.group
     assert len(group) == 2
     client = await stage.client()
     await client.ask(get(b"/1"))
     await ended(stage, mirror)
-    mirror.proxy.pools.by_id["a0"].close_idle()
+    mirror.cluster.pools.by_id["a0"].close_idle()
     for pools in group:
         pools.limit = 1
     assert (await client.ask(get(b"/2"))).body == b"main"
     await ended(stage, mirror)
     assert reasons(mirror) == ({"descriptors": 1}, {})
-    assert stage.proxy.pools.open_connections == 1
+    assert stage.cluster.pools.open_connections == 1
 
 
 async def test_failures_are_counted_by_reason(stage: Stage) -> None:
@@ -263,7 +263,7 @@ async def test_broken_answers(stage: Stage, data: bytes, reason: str, outcome: s
     assert (await stage.ask(get())).body == b"main"
     await ended(stage, mirror)
     assert reasons(mirror) == ({}, {reason: 1})
-    outcomes = mirror.proxy.router.find("a0").outcomes
+    outcomes = mirror.cluster.router.find("a0").outcomes
     assert {kind.value: number for kind, number in outcomes.items() if number} == {outcome: 1}
     assert not mirror.counts.classes
 
@@ -303,7 +303,7 @@ async def test_long_and_endless_answers_are_cut(stage: Stage) -> None:
     sweep(stage, READ_TIME + 0.5)
     await ended(stage, mirror)
     assert (mirror.counts.cut, mirror.counts.answered, mirror.counts.classes) == (2, 2, {(2, 2): 2})
-    outcomes = mirror.proxy.router.find("a0").outcomes
+    outcomes = mirror.cluster.router.find("a0").outcomes
     assert {kind.value: number for kind, number in outcomes.items() if number} == {"ok": 2}
     assert READ_LIMIT < 20 * 65_536
 
@@ -318,7 +318,7 @@ async def test_copy_is_compared_with_the_final_response(stage: Stage) -> None:
     await ended(stage, mirror)
     assert mirror.counts.classes == {(2, 4): 1}
     for endpoint_id in ("w0", "w1"):
-        stage.proxy.router.set_enabled(endpoint_id, False)
+        stage.cluster.router.set_enabled(endpoint_id, False)
     assert (await stage.ask(get())).status == 503
     await ended(stage, mirror)
     assert mirror.counts.classes == {(2, 4): 1, (5, 5): 1}
@@ -333,7 +333,7 @@ async def test_without_a_response_there_is_nothing_to_compare(stage: Stage) -> N
     client = await stage.asking(main, get())
     await ended(stage, mirror)
     client.reset()
-    await stage.eventually(lambda: stage.proxy.counts.abandoned)
+    await stage.eventually(lambda: stage.cluster.counts.abandoned)
     assert (mirror.counts.answered, mirror.counts.classes.total()) == (1, 0)
     go.set()
 
@@ -416,13 +416,13 @@ async def test_reload_applies_and_keeps_counts(stage: Stage) -> None:
     assert len(other.requests) == 1
     server = stage.server
     assert server is not None
-    server.named_pools.sweep(stage.clock.at)
-    assert len(server.named_pools.every) == 2
+    server.named_clusters.sweep(stage.clock.at)
+    assert len(server.named_clusters.every) == 2
     go.set()
     await ended(stage, mirror)
     assert mirror.counts.answered == 1
-    server.named_pools.sweep(stage.clock.at)
-    assert len(server.named_pools.every) == 1
+    server.named_clusters.sweep(stage.clock.at)
+    assert len(server.named_clusters.every) == 1
 
 
 async def test_shutdown_does_not_wait_for_copies(stage: Stage) -> None:
@@ -433,7 +433,7 @@ async def test_shutdown_does_not_wait_for_copies(stage: Stage) -> None:
     assert await stage.running.stop()
     assert not mirror.copies
     assert reasons(mirror) == ({}, {"abandoned": 1})
-    outcomes = mirror.proxy.router.find("a0").outcomes
+    outcomes = mirror.cluster.router.find("a0").outcomes
     assert {kind.value: number for kind, number in outcomes.items() if number} == {"abandoned": 1}
 
 

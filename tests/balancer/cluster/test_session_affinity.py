@@ -107,12 +107,12 @@ async def test_client_moves_when_its_endpoint_is_disabled(stage: Stage) -> None:
     await serve(stage, 2)
     first = await stage.ask(get())
     home = f"w{first.body.decode()}"
-    stage.proxy.router.set_enabled(home, False)
+    stage.cluster.router.set_enabled(home, False)
     moved = await stage.ask(with_cookie(cookie_of(first)))
     assert moved.body != first.body
     assert (await status(stage))["sticky"] == {"kept": 0, "moved": 1}
     assert 'steelyard_sticky_total{placed="moved"} 1.0' in await metrics(stage)
-    stage.proxy.router.set_enabled(home, True)
+    stage.cluster.router.set_enabled(home, True)
     assert {(await stage.ask(with_cookie(cookie_of(moved)))).body for _ in range(4)} == {moved.body}
 
 
@@ -167,13 +167,13 @@ async def test_header_keeps_a_client_at_its_endpoint(stage: Stage) -> None:
 async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
     """The inner policy keeps its state."""
     await serve(stage, sticky={})
-    policy = stage.proxy.router.policy
+    policy = stage.cluster.router.policy
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
     await stage.reload(sticky=COOKIE)
     assert cookie_of(await stage.ask(get())).startswith(b"sid=")
     await stage.reload(sticky={})
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
-    assert stage.proxy.router.policy is policy
+    assert stage.cluster.router.policy is policy
 
 
 @pytest.mark.parametrize(

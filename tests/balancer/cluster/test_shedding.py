@@ -35,7 +35,7 @@ class FullWorker:
         client = await self.stage.client()
         await client.send(get(target, *fields))
         self.waiting.append(client)
-        queue = self.stage.proxy.queue
+        queue = self.stage.cluster.queue
         joined = queue.joined
         await self.stage.eventually(lambda: queue.joined > joined or queue.dropped)
         return client
@@ -163,7 +163,7 @@ async def test_waiting_request_ends_at_its_deadline(stage: Stage) -> None:
     busy.waiting.remove(hasty)
     await busy.add_waiting(b"/patient", b"X-Timeout-Ms: 15000")
     stage.advance(1.4)
-    assert len(stage.proxy.queue) == 2
+    assert len(stage.cluster.queue) == 2
     stage.advance(0.2)
     assert error_of(await hasty.response()) == (503, "deadline_passed", b"2")
     assert (await status(stage))["queue"]["dropped"] == {"deadline_passed": 1}
@@ -237,7 +237,7 @@ async def test_queue_in_status_and_metrics(stage: Stage) -> None:
     refused = await stage.client()
     assert error_of(await refused.ask(get())) == (503, "queue_full", b"6")
     gone.reset()
-    await stage.eventually(lambda: stage.proxy.queue.left)
+    await stage.eventually(lambda: stage.cluster.queue.left)
     shown = await status(stage)
     assert shown["levels"] is None
     assert shown["queue"] == {
@@ -260,7 +260,7 @@ async def test_queue_in_status_and_metrics(stage: Stage) -> None:
         'steelyard_queue_dropped_total{reason="queue_full"} 1.0',
     ]
     assert await busy.release() == [b"/1"]
-    assert stage.proxy.queue.served == 1
+    assert stage.cluster.queue.served == 1
 
 
 async def test_found_limit_in_status_and_metrics(stage: Stage) -> None:
@@ -281,16 +281,16 @@ async def test_adaptive_queue_serves_newest_first(stage: Stage) -> None:
     for target in (b"/1", b"/2", b"/3", b"/4"):
         await busy.add_waiting(target)
     stage.advance(0.5)
-    stage.proxy.queue.tickets.is_standing(stage.clock.at)
+    stage.cluster.queue.tickets.is_standing(stage.clock.at)
     stage.advance(1.0)
     assert await busy.release() == [b"/4", b"/3", b"/2", b"/1"]
 
 
 async def test_admission_control_is_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
-    proxy = stage.proxy
-    assert proxy.admission is None
-    assert not proxy.queue.tickets.is_adaptive
+    cluster = stage.cluster
+    assert cluster.admission is None
+    assert not cluster.queue.tickets.is_adaptive
     assert stage.state().concurrency is None
     shown = await status(stage)
     assert shown["levels"] is None
@@ -317,7 +317,7 @@ async def test_the_policy_rejects_a_request(stage: Stage) -> None:
     """It is no fault of the policy: the fallback does not pick, and the request does not wait."""
     worker = await stage.worker(response(b"served"))
     await stage.serve(worker)
-    stage.proxy.router.set_policy(RejectingPolicy(accepted=1))
+    stage.cluster.router.set_policy(RejectingPolicy(accepted=1))
     client = await stage.client()
     assert (await client.ask(get())).body == b"served"
     assert error_of(await client.ask(get())) == (503, "overloaded", b"1")
@@ -326,12 +326,12 @@ async def test_the_policy_rejects_a_request(stage: Stage) -> None:
         'steelyard_queue_dropped_total{reason="overloaded"} 1.0',
         'steelyard_errors_total{reason="overloaded"} 1.0',
     ]
-    assert stage.proxy.router.fallback_picks == 0
+    assert stage.cluster.router.fallback_picks == 0
     assert len(worker.requests) == 1
 
 
 async def test_a_rejected_retry_ends_the_request(stage: Stage) -> None:
     await stage.serve(*[await stage.worker(after_a_request()) for _ in range(2)])
-    stage.proxy.router.set_policy(RejectingPolicy(accepted=1))
+    stage.cluster.router.set_policy(RejectingPolicy(accepted=1))
     assert error_of(await stage.ask(get())) == (503, "overloaded", b"1")
-    assert stage.proxy.router.in_flight == 0
+    assert stage.cluster.router.in_flight == 0

@@ -10,7 +10,7 @@ import pytest
 
 from balancer.__main__ import main
 from balancer.config.loading import Settings
-from balancer.config.schema.named_pools import PoolSettings
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
 from tests.support.command_line import run_in_process
@@ -197,10 +197,10 @@ endpoints = [{{ id = "w0", address = "http://c:1" }}]
     assert c.policy.spec == {"name": "random"}
     assert d.policy.spec == {"name": "c3", "choices": 6}
     assert [endpoint.id for endpoint in a.endpoints] == ["a0"]
-    of_pool = settings.of_pool("a")
-    assert of_pool.listen == settings.listen
-    assert of_pool.timeouts.connect == 3
-    assert (of_pool.routes, of_pool.pools) == ((), {})
+    of_cluster = settings.of_cluster("a")
+    assert of_cluster.listen == settings.listen
+    assert of_cluster.timeouts.connect == 3
+    assert (of_cluster.routes, of_cluster.pools) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
 
 def test_every_key_of_a_pool_is_used() -> None:
     """A key that a pool gives is that of its runtime configuration."""
-    assert set(PoolSettings.model_fields) < set(Settings.model_fields)
+    assert set(ClusterSettings.model_fields) < set(Settings.model_fields)
     document = tomllib.loads(f"{ROUTE}pool = 'a'\n{POOLS}[pools.a.limits]\nqueue = 3\n")
     named = runtime_config_of(Settings.model_validate(document)).named
     assert (named["a"].limits.queue, named["b"].limits.queue) == (3, 10_000)

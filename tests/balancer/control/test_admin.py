@@ -32,7 +32,7 @@ async def test_probes(stage: Stage) -> None:
         assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True, "reason": "serving"})
         assert answer.value(b"Connection") == b"close"
         assert await client.rest() == b""
-    stage.proxy.router.set_enabled("w0", False)
+    stage.cluster.router.set_enabled("w0", False)
     client = await stage.client()
     assert (await client.ask(get(b"/-/health"))).status == 503
     client = await stage.client()
@@ -206,7 +206,7 @@ async def test_traffic_port_rejects_commands_without_the_token(
         assert (answer.status, answer.body) == (404, b"404: Not Found")
         assert await client.rest() == b""
     assert worker.connections == []
-    assert (stage.control_plane.policy.name, len(stage.proxy.router.states)) == ("round-robin", 1)
+    assert (stage.control_plane.policy.name, len(stage.cluster.router.states)) == ("round-robin", 1)
 
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
@@ -348,7 +348,7 @@ async def test_unauthorized_body_is_not_buffered(stage: Stage) -> None:
     client = await stage.client()
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
     assert (await client.ask(head)).status == 404
-    (downstream,) = stage.proxy.downstreams
+    (downstream,) = stage.cluster.downstreams
     assert not downstream.answering
     client.write(b"x" * 500_000)
     await client.rest()
@@ -441,7 +441,7 @@ async def test_malformed_chunk_in_an_admin_request(stage: Stage) -> None:
     assert (await client.response()).status == 400
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
 
 
 async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
@@ -449,10 +449,10 @@ async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     await client.send(put("random", BEARER)[:-3])
-    await stage.eventually(lambda: stage.proxy.in_flight)
+    await stage.eventually(lambda: stage.cluster.in_flight)
     stage.advance(1)
     client.reset()
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
     assert stage.control_plane.policy.name == "round-robin"
 
 

@@ -178,12 +178,12 @@ async def test_commands_find_the_socket(stage: Stage, runtime: Path) -> None:
     server = await stage.serve(await stage.worker(response()))
     await stage.ask(get())
     url, path = f"http://{server.address}", server.listening.admin.path
-    for proxy in (url, f"unix:{path}"):
-        ran = await run_balancer("status", "--url", proxy)
+    for cluster in (url, f"unix:{path}"):
+        ran = await run_balancer("status", "--url", cluster)
         assert ran.exit_code == 0, ran.output
         assert "policy round-robin, fallback picks 0" in ran.output
         assert "requests 1, retried 0, errors: none" in ran.output
-        assert json.loads((await run_balancer("status", "--json", "--url", proxy)).output)["requests"] == 1
+        assert json.loads((await run_balancer("status", "--json", "--url", cluster)).output)["requests"] == 1
     ran = await run_balancer("admin", "put", "policy", "random", "--url", url)
     assert (ran.exit_code, json.loads(ran.output)["name"]) == (0, "random")
     ran = await run_balancer("admin", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
@@ -223,11 +223,11 @@ async def test_limits_of_admin_listen(stage: Stage) -> None:
     await client.close()
     slow = await stage.listen_client()
     await slow.send(b"GET /-/status HTTP/1.1\r\nHost:")
-    await stage.eventually(lambda: any(client.head_at for client in stage.proxy.downstreams))
-    stage.advance(stage.proxy.timeouts.head + 1)
+    await stage.eventually(lambda: any(client.head_at for client in stage.cluster.downstreams))
+    stage.advance(stage.cluster.timeouts.head + 1)
     assert (await slow.response()).status == 408
     await slow.close()
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /-/status HTTP/1.1\r\nHost:"], ids=["silent", "slow"])
@@ -238,17 +238,17 @@ async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: b
     for client in clients:
         if sent:
             await client.send(sent)
-    await stage.eventually(lambda: len(stage.proxy.downstreams) == CLIENT_LIMIT)
+    await stage.eventually(lambda: len(stage.cluster.downstreams) == CLIENT_LIMIT)
     for _ in range(3):
         holder = await stage.listen_client()
         assert (await holder.ask(get(b"/-/live"))).status == 200
         await holder.close()
-    await stage.eventually(lambda: len(stage.proxy.downstreams) < CLIENT_LIMIT)
-    stage.advance(stage.proxy.timeouts.head + 1)
+    await stage.eventually(lambda: len(stage.cluster.downstreams) < CLIENT_LIMIT)
+    stage.advance(stage.cluster.timeouts.head + 1)
     if sent:
         assert (await clients[-1].response()).status == 408
-        stage.advance(stage.proxy.timeouts.linger + 1)
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+        stage.advance(stage.cluster.timeouts.linger + 1)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
 
 
 # --- processes and programs

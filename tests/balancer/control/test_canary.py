@@ -35,7 +35,7 @@ async def test_no_canary_or_shadow_by_default(stage: Stage) -> None:
     await serve_two_workers(stage)
     report = await policy_of(stage)
     assert (report["canary"], report["shadow"], report["spec"]) == (None, [], {"name": "round-robin"})
-    assert (stage.proxy.canary, stage.control_plane.shadows) == (None, ())
+    assert (stage.cluster.canary, stage.control_plane.shadows) == (None, ())
     assert "steelyard_policy_" not in await metrics(stage)
 
 
@@ -80,7 +80,7 @@ async def test_canary_changes_at_run_time(stage: Stage) -> None:
     assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(spec).encode()))).status == 200
     assert (await policy_of(stage))["spec"] == spec
     await stage.reload(policy="random")
-    assert stage.proxy.canary is None
+    assert stage.cluster.canary is None
 
 
 async def test_check_of_a_policy_changes_nothing(stage: Stage) -> None:
@@ -143,7 +143,7 @@ async def test_invalid_canary_or_shadow(stage: Stage, policy: dict[str, Any], pr
     refused = await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(policy).encode()))
     assert refused.status == 422
     assert problem in json.loads(refused.body)["error"]
-    assert stage.proxy.canary is None
+    assert stage.cluster.canary is None
 
 
 def test_policy_given_by_name() -> None:

@@ -111,7 +111,7 @@ async def test_snapshot_equals_the_status(stage: Stage) -> None:
         assert (await client.ask(get())).status == 200
     stage.control_plane.explanations.start(60, 10)
     assert (await client.ask(get())).status == 200
-    await stage.eventually(lambda: not stage.proxy.in_flight)
+    await stage.eventually(lambda: not stage.cluster.in_flight)
     snapshot = await snapshot_of(await opened(await stage.admin_client()))
     report = await status(stage)
     assert snapshot["requests"] == 8
@@ -258,7 +258,7 @@ async def test_stream_of_a_removed_pool_ends(stage: Stage) -> None:
     async with asyncio.timeout(PATIENCE):
         async for _ in events:
             pass
-    server.named_pools.sweep(stage.clock.at)
+    server.named_clusters.sweep(stage.clock.at)
     await stage.eventually(lambda: not samplers)
     await stage.reload(pools={"api": pool})
     await snapshot_of(await opened(await stage.admin_client(), target=b"/-/stream?pool=api"))

@@ -89,7 +89,7 @@ async def test_metrics_of_two_processes(stage: Stage) -> None:
     for _ in range(4):
         await stage.ask(get())
     one = metrics_text(stage.control_plane)[0].decode()
-    stage.proxy.router.set_enabled("w1", False)
+    stage.cluster.router.set_enabled("w1", False)
     other = metrics_text(stage.control_plane)[0].decode()
     alone, whole = samples(one), samples(merged_metrics([one, other]).decode())
     assert list(whole) == list(alone)

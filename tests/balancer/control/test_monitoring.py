@@ -75,13 +75,13 @@ async def test_pools_are_told_apart(stage: Stage) -> None:
 
     A number that stands alone is that of all chosen pools.
     """
-    of_pool = {name for name, labels in (await exported(stage)).items() if "pool" in labels}
-    assert "steelyard_requests_total" in of_pool
+    of_cluster = {name for name, labels in (await exported(stage)).items() if "pool" in labels}
+    assert "steelyard_requests_total" in of_cluster
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             names = METRIC.findall(target["expr"])
             chosen = ['pool=~"$pool"' in matchers for _, matchers in names]
-            assert chosen == [name in of_pool for name, _ in names], panel["title"]
+            assert chosen == [name in of_cluster for name, _ in names], panel["title"]
             if any(chosen) and panel["type"] != "stat":
                 assert_grouped(target["expr"])
                 assert panel["type"] == "table" or "{{pool}}" in target["legendFormat"], panel["title"]
@@ -89,7 +89,7 @@ async def test_pools_are_told_apart(stage: Stage) -> None:
     # also of a balancer whose pool has no name
     assert (variable["name"], variable["allValue"]) == ("pool", ".*")
     for rule in RULES:
-        if of_pool.intersection(name for name, _ in METRIC.findall(rule["expr"])):
+        if of_cluster.intersection(name for name, _ in METRIC.findall(rule["expr"])):
             assert_grouped(rule["expr"])
             assert "$labels.pool" in rule["annotations"]["summary"], rule["alert"]
 

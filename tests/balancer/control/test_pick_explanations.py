@@ -29,7 +29,7 @@ async def test_off_by_default(stage: Stage) -> None:
     await serve_two_workers(stage)
     answer = await stage.ask(get(b"/", b"X-Explain: 1"))
     assert answer.value(b"X-Picked") is None
-    assert (stage.proxy.explaining, stage.proxy.router.trace) == (None, None)
+    assert (stage.cluster.explaining, stage.cluster.router.trace) == (None, None)
     assert (await explained(stage))["recent"] == []
 
 
@@ -56,7 +56,7 @@ async def test_recording_ends_after_its_time(stage: Stage) -> None:
     await stage.ask(get())
     stage.advance(30)
     stage.control_plane.explanations.tick(stage.clock.at)
-    assert stage.proxy.router.trace is None
+    assert stage.cluster.router.trace is None
     await stage.ask(get())
     report = await explained(stage)
     assert (report["on"], report["picks"]) == (False, 1)
@@ -66,7 +66,7 @@ async def test_recording_ends_by_command(stage: Stage) -> None:
     await serve_two_workers(stage)
     await stage.ask(local(EXPLAIN, method=b"POST"))
     assert json.loads((await stage.ask(local(EXPLAIN, method=b"DELETE"))).body)["on"] is False
-    assert stage.proxy.router.trace is None
+    assert stage.cluster.router.trace is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_recording_ends_by_command(stage: Stage) -> None:
 async def test_invalid_command(stage: Stage, body: bytes) -> None:
     await serve_two_workers(stage)
     assert (await stage.ask(local(EXPLAIN, method=b"POST", body=body))).status == 422
-    assert stage.proxy.router.trace is None
+    assert stage.cluster.router.trace is None
 
 
 async def test_changed_policy_is_explained(stage: Stage) -> None:
@@ -94,7 +94,7 @@ async def test_explanation_in_the_response(stage: Stage) -> None:
     assert "w0" in line
     assert "w1" in line
     assert (await stage.ask(get())).value(b"X-Picked") is None
-    assert stage.proxy.router.trace is None  # others are not explained
+    assert stage.cluster.router.trace is None  # others are not explained
 
 
 async def test_untrusted_client_gets_no_explanation(stage: Stage) -> None:
@@ -123,8 +123,8 @@ async def test_explanation_of_a_queued_request(stage: Stage) -> None:
     first = await stage.asking(worker, get())
     client = await stage.client()
     await client.send(get(b"/", b"X-Explain: 1"))
-    await stage.eventually(lambda: len(stage.proxy.queue))
-    assert stage.proxy.router.trace is None
+    await stage.eventually(lambda: len(stage.cluster.queue))
+    assert stage.cluster.router.trace is None
     go.set()
     assert (await first.response()).status == 200
     assert (await client.response()).value(b"X-Picked") is not None
@@ -138,4 +138,4 @@ async def test_metrics_of_reasons(stage: Stage) -> None:
     rows = [line for line in text.splitlines() if line.startswith("steelyard_pick_reasons_total{")]
     assert sum(float(line.rpartition(" ")[2]) for line in rows) >= 3
     await stage.reload(explain={})
-    assert stage.proxy.router.trace is None
+    assert stage.cluster.router.trace is None

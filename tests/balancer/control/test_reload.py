@@ -52,18 +52,23 @@ async def test_reload_of_endpoints(stage: Stage) -> None:
 async def test_reload_of_policy_timeouts_and_limits(stage: Stage) -> None:
     """Unchanged objects such as the policy are kept with their state."""
     await stage.serve(await stage.worker(response()))
-    policy = stage.proxy.router.policy
+    policy = stage.cluster.router.policy
     await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle_timeout": 1})
-    proxy = stage.proxy
-    assert (proxy.retries.limit, proxy.home_region, proxy.timeouts.first_byte, proxy.pools.limits.idle) == (
+    cluster = stage.cluster
+    assert (
+        cluster.retries.limit,
+        cluster.home_region,
+        cluster.timeouts.first_byte,
+        cluster.pools.limits.idle,
+    ) == (
         0,
         "r",
         7,
         1,
     )
-    assert proxy.router.policy is policy
+    assert cluster.router.policy is policy
     await stage.reload(policy="random")
-    assert proxy.router.policy is not policy
+    assert cluster.router.policy is not policy
     assert (await status(stage))["policy"]["name"] == "random"
 
 
@@ -83,10 +88,10 @@ async def test_higher_limits_serve_waiting_requests(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: len(stage.proxy.queue) == 2)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 2)
     await stage.reload(limits={"in_flight": 2})
     await stage.eventually(lambda: len(worker.requests) == 2)
-    assert len(stage.proxy.queue) == 1
+    assert len(stage.cluster.queue) == 1
     await stage.reload(limits={}, endpoints=[endpoint(worker, max_in_flight=3)])
     await stage.eventually(lambda: len(worker.requests) == 3)
     go.set()
@@ -100,7 +105,7 @@ async def test_smaller_queue_rejects_only_new_requests(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(2)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     await stage.reload(limits={"queue": 0})
     assert (await stage.ask(get())).status == 503
     go.set()
@@ -131,7 +136,7 @@ async def test_request_with_a_partial_head_survives_reload(stage: Stage) -> None
     client = await stage.client()
     request = get(b"/", b"X-Internal: 1")
     await client.send(request[:30])
-    await stage.eventually(lambda: any(each.head_at for each in stage.proxy.downstreams))
+    await stage.eventually(lambda: any(each.head_at for each in stage.cluster.downstreams))
     await stage.reload(headers={"internal": ["x-internal"]})
     assert (await client.ask(request[30:])).status == 200
     assert worker.requests[0].value(b"X-Internal") is None
@@ -173,13 +178,13 @@ async def test_reload_of_the_access_log(stage: Stage, tmp_path: Path) -> None:
     await stage.eventually(lambda: two.exists() and two.read_bytes())
     assert b"path=/first" in two.read_bytes().replace(b'"', b"")
     assert one.read_bytes() == b""
-    log = stage.proxy.access_log
+    log = stage.cluster.access_log
     assert log is not None
     await stage.eventually(lambda: log.counts.written)  # counted by the writing thread, after the write
     assert log.counts.written == 1
     await stage.reload(log={"access": "off"})
     await client.ask(get(b"/second"))
-    assert stage.proxy.access_log is None
+    assert stage.cluster.access_log is None
     assert b"/second" not in two.read_bytes()
 
 
@@ -189,7 +194,7 @@ async def test_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -
     path, good = tmp_path / "balancer.toml", stage.read
     path.write_text("[timeouts]\nhead = -1\n")
     stage.read = lambda: load(path, {})
-    control_plane, router = stage.control_plane, stage.proxy.router
+    control_plane, router = stage.control_plane, stage.cluster.router
     before = (control_plane.config, router.policy, control_plane.registry.members)
     answer = await stage.ask(RELOAD)
     assert (answer.status, list(json.loads(answer.body))) == (422, ["error"])
@@ -219,23 +224,23 @@ async def test_unusable_file_changes_nothing(stage: Stage, keys: dict[str, Any],
     await stage.serve(await stage.worker(response()), timeouts={"head": 3})
     with pytest.raises(ConfigError, match=named):
         await stage.reload(timeouts={"head": 9}, **keys)
-    assert stage.proxy.timeouts.head == 3
+    assert stage.cluster.timeouts.head == 3
     assert (await stage.ask(get())).status == 200
 
 
 async def test_reload_of_hedging(stage: Stage) -> None:
     """A reload keeps what was learned and the budget as long as hedging is on."""
     await stage.serve(await stage.worker(response()))
-    assert stage.proxy.hedges is None
+    assert stage.cluster.hedges is None
     await stage.reload(hedging={"enabled": True, "minimum": 0.5})
-    hedges = stage.proxy.hedges
+    hedges = stage.cluster.hedges
     assert hedges is not None
     assert (await stage.ask(get())).status == 200
     hedges.turn(stage.clock.at + 60)
     learned = hedges.hedging.usual["r"]
     assert learned >= 0.5
     await stage.reload(hedging={"enabled": True, "minimum": 0.02, "share": 0.1})
-    assert stage.proxy.hedges is hedges
+    assert stage.cluster.hedges is hedges
     assert hedges.hedging.usual["r"] == learned
     for _ in range(200):
         assert (await stage.ask(get())).status == 200
@@ -243,7 +248,7 @@ async def test_reload_of_hedging(stage: Stage) -> None:
         hedges.turn(stage.clock.at + 60)
     assert hedges.hedging.usual["r"] < 0.5
     await stage.reload(hedging={"enabled": False})
-    assert stage.proxy.hedges is None
+    assert stage.cluster.hedges is None
     assert (await stage.ask(get())).status == 200
 
 
@@ -254,23 +259,23 @@ async def test_hedged_request_survives_the_end_of_hedging(stage: Stage) -> None:
     await stage.serve(*workers, hedging={"enabled": True}, policy="round-robin")
     client = await stage.client()
     await client.send(get())
-    await stage.eventually(lambda: stage.proxy.router.in_flight == 1)
-    hedges = stage.proxy.hedges
+    await stage.eventually(lambda: stage.cluster.router.in_flight == 1)
+    hedges = stage.cluster.hedges
     assert hedges is not None
     stage.clock.at += 20  # less than the timeout of a request, which the sweep also checks
     hedges.turn(stage.clock.at)
-    await stage.eventually(lambda: stage.proxy.router.in_flight == 2)
+    await stage.eventually(lambda: stage.cluster.router.in_flight == 2)
     await stage.reload(hedging={"enabled": False})
     go.set()
     assert (await client.response()).status == 200
-    await stage.eventually(lambda: stage.proxy.router.in_flight == 0)
-    assert stage.proxy.counts.hedged == 1
+    await stage.eventually(lambda: stage.cluster.router.in_flight == 0)
+    assert stage.cluster.counts.hedged == 1
 
 
 async def test_reload_of_adaptive_concurrency(stage: Stage) -> None:
     """A limit starts at `initial`, restarts under other rules and is kept under the same."""
     await stage.serve(await stage.worker(response()))
-    (state,) = stage.proxy.router.states
+    (state,) = stage.cluster.router.states
     await stage.reload(concurrency={"adaptive": True, "initial": 7})
     assert state.limit == 7
     found = state.concurrency
@@ -302,14 +307,16 @@ async def test_waiting_requests_survive_changed_levels(stage: Stage) -> None:
     for number, level in enumerate((b"normal", b"bulk", b"critical", b"normal", b"bulk")):
         clients.append(await stage.client())
         await clients[-1].send(get(b"/%d" % number, b"X-Priority: " + level))
-        await stage.eventually(lambda: stage.proxy.router.in_flight + len(stage.proxy.queue) == len(clients))
+        await stage.eventually(
+            lambda: stage.cluster.router.in_flight + len(stage.cluster.queue) == len(clients)
+        )
         stage.clock.at += 0.001
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 1, 2]
     levels = [{"name": "high"}, {"name": "low"}]
     await stage.reload(endpoints=[limited], admission=shedding | {"levels": levels, "default": "low"})
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 3]
     await stage.reload(endpoints=[limited], admission={})
-    assert len(stage.proxy.queue) == 4
+    assert len(stage.cluster.queue) == 4
     go.set()
     assert [(await client.response()).status for client in clients] == [200] * 5
     assert order == [b"/0", b"/1", b"/2", b"/3", b"/4"]
@@ -335,7 +342,7 @@ async def test_keys_that_need_a_restart_are_listed(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(listen="127.0.0.1:1", retries=3)
     assert (await status(stage))["reload"]["waiting"] == ["listen"]
-    assert stage.proxy.retries.limit == 3
+    assert stage.cluster.retries.limit == 3
     await stage.reload(listen="127.0.0.1:0")
     assert (await status(stage))["reload"]["waiting"] == []
 
@@ -358,7 +365,7 @@ async def test_reloads_under_load_fail_no_request(stage: Stage, tmp_path: Path) 
                 admission={"header": "X-Priority"} if turn % 4 < 2 else {},
             )
             await pass_requests()
-    assert stage.proxy.counts.errors == {}
+    assert stage.cluster.counts.errors == {}
     assert (await status(stage))["reload"]["done"] == 20
 
 

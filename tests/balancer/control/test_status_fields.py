@@ -54,7 +54,7 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
     for _ in range(4):
         client = await stage.client()
         await client.send(get())
-    await stage.eventually(lambda: stage.proxy.counts.requests >= 4)
+    await stage.eventually(lambda: stage.cluster.counts.requests >= 4)
     refused = await stage.ask(b"GET / HTTP/9.9\r\n\r\n")
     assert refused.status >= 400
     stage.control_plane.registry.remove("w2")

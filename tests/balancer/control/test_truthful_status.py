@@ -42,8 +42,8 @@ class Log:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._lines: list[str] = []
-        proxy, checks = stage.proxy, stage.control_plane.checks
-        self._log = StateLog(proxy.router, proxy.pools, checks, self._lines.append)
+        cluster, checks = stage.cluster, stage.control_plane.checks
+        self._log = StateLog(cluster.router, cluster.pools, checks, self._lines.append)
 
     def share(self, siblings: SiblingConditions, policy_key: int = 1) -> None:
         """Include the conditions in sibling processes."""
@@ -124,7 +124,7 @@ async def test_three_dead_workers(stage: Stage) -> None:
     """Not ready, without a request and without active checks; one line for each; ready again when one is back."""
     await stage.serve(*[stage.dead_port() for _ in range(3)], health_checks={"first_connect": True})
     log = Log(stage)
-    await stage.eventually(lambda: all(pool.is_unreachable for pool in stage.proxy.pools.by_id.values()))
+    await stage.eventually(lambda: all(pool.is_unreachable for pool in stage.cluster.pools.by_id.values()))
     assert await agreed(stage) == dict.fromkeys(("w0", "w1", "w2"), "unreachable")
     assert await probe(stage) == (503, {"healthy": False, "reason": "no endpoint can answer"})
     document = await status(stage)
@@ -164,7 +164,7 @@ async def test_ejected_endpoint(stage: Stage) -> None:
     assert line == f"endpoint w0 is ejected for {left} s: consecutive failures"
     assert (await probe(stage))[0] == 200
     stage.clock.at += 30.0
-    stage.proxy.router.tick()
+    stage.cluster.router.tick()
     assert log.look(1.0) == ["endpoint w0 is back: its ejection is over after 31 s"]
     assert (await agreed(stage))["w0"] == "ready"
 
@@ -194,7 +194,7 @@ async def test_all_checks_fail(stage: Stage) -> None:
     log = Log(stage)
     stage.advance(0.0)
     stage.advance(3.0)
-    await stage.eventually(lambda: stage.proxy.router.health.panic.is_everywhere)
+    await stage.eventually(lambda: stage.cluster.router.health.panic.is_everywhere)
     await stage.eventually(
         lambda: all(each.state.failed for each in stage.control_plane.checks.by_id.values())
     )
@@ -221,7 +221,7 @@ async def test_wrong_path_of_checks_does_not_stop_traffic(stage: Stage) -> None:
     log = Log(stage)
     stage.advance(0.0)
     stage.advance(3.0)
-    await stage.eventually(lambda: stage.proxy.router.health.panic.is_everywhere)
+    await stage.eventually(lambda: stage.cluster.router.health.panic.is_everywhere)
     assert (await probe(stage))[0] == 503
     assert (await stage.ask(get())).status == 200
     assert await probe(stage) == (200, {"healthy": True, "reason": "panic"})
@@ -232,7 +232,7 @@ async def test_wrong_path_of_checks_does_not_stop_traffic(stage: Stage) -> None:
 
 async def test_end_of_a_panic_is_logged(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), await stage.worker(response()))
-    log, router = Log(stage), stage.proxy.router
+    log, router = Log(stage), stage.cluster.router
     for name in ("w0", "w1"):
         router.set_healthy(name, False)
     assert len(log.look()) == 3
@@ -253,8 +253,8 @@ async def test_admin_states_and_full_endpoint(stage: Stage) -> None:
     client = await stage.asking(worker, get())
     assert await agreed(stage) == {"w0": "full", "w1": "ready"}
     assert (await status(stage))["endpoints"][0]["condition_text"] == "full: 1 of 1 in flight"
-    stage.proxy.router.set_admin_state("w0", AdminState.DRAIN)
-    stage.proxy.router.set_admin_state("w1", AdminState.MAINTENANCE)
+    stage.cluster.router.set_admin_state("w0", AdminState.DRAIN)
+    stage.cluster.router.set_admin_state("w1", AdminState.MAINTENANCE)
     assert await agreed(stage) == {"w0": "draining", "w1": "maintenance"}
     assert (await status(stage))["endpoints"][0]["condition_text"] == "draining, 1 in flight"
     assert (await probe(stage))[0] == 503
@@ -266,7 +266,7 @@ async def test_admin_states_and_full_endpoint(stage: Stage) -> None:
 async def test_flapping_endpoint_cannot_flood_the_log(stage: Stage) -> None:
     """A burst, then one line per pause, with the number of changes that are left out."""
     await stage.serve(await stage.worker(response()), await stage.worker(response()))
-    log, router = Log(stage), stage.proxy.router
+    log, router = Log(stage), stage.cluster.router
     lines = []
     for second in range(60):
         router.set_healthy("w0", second % 2 == 1)
@@ -281,8 +281,8 @@ async def test_many_endpoints_that_go_down_at_once(stage: Stage) -> None:
     ports = [stage.dead_port() for _ in range(25)]
     await stage.serve(*ports)
     log = Log(stage)
-    for state in stage.proxy.router.states:
-        stage.proxy.router.set_healthy(state.id, False)
+    for state in stage.cluster.router.states:
+        stage.cluster.router.set_healthy(state.id, False)
     lines = log.look()
     assert len([line for line in lines if "is down" in line]) == 20
     assert lines[20].startswith("endpoints: 5 more have changed at the same time")
@@ -299,7 +299,7 @@ async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: St
     await stage.serve(await stage.worker(response()))
     log = Log(stage)
     for number in range(2):
-        stage.proxy.router.set_policy(Broken())
+        stage.cluster.router.set_policy(Broken())
         for _ in range(3):
             assert (await stage.ask(get())).status == 200
         [line] = log.look()
@@ -316,7 +316,7 @@ async def test_condition_in_one_of_two_processes(stage: Stage) -> None:
     """The worst one, and in how many processes; limits of all of them are added."""
     await stage.serve(await stage.worker(response()), await stage.worker(response()), max_in_flight=4)
     one = process_status(stage.control_plane)
-    stage.proxy.router.set_healthy("w0", False)
+    stage.cluster.router.set_healthy("w0", False)
     other = process_status(stage.control_plane)
     whole = merged_status([one, other], 2, 1)
     first, second = whole["endpoints"]
@@ -423,12 +423,12 @@ async def test_first_process_logs_what_another_has_found(stage: Stage) -> None:
     other = SiblingConditions(board, 1)
     theirs.conditions[row] = RANKS[Condition.EJECTED]
     assert log.look() == ["endpoint w0 is down in 1 other process: ejected"]
-    stage.proxy.router.set_healthy("w0", False)
+    stage.cluster.router.set_healthy("w0", False)
     assert log.look() == ["endpoint w0 is down: failing checks: no connection"]
-    other.begin(stage.proxy.router.states)
+    other.begin(stage.cluster.router.states)
     assert other.worst(state) == (Condition.FAILING_CHECKS, 1)
     theirs.conditions[row] = RANKS[Condition.FAILING_CHECKS]
-    stage.proxy.router.set_healthy("w0", True)
+    stage.cluster.router.set_healthy("w0", True)
     assert log.look() == []
     theirs.clear()
     assert log.look() == ["endpoint w0 is back after 2 s"]
@@ -445,14 +445,14 @@ async def test_first_process_logs_panic_of_others(stage: Stage) -> None:
         SiblingConditions(board, index).publish_process(is_in_panic=True, failing_policy=0)
     assert log.look() == ["panic in 2 other processes: health is ignored there"]
     assert log.look() == []
-    stage.proxy.router.set_healthy("w0", False)
-    stage.proxy.router.tick()
+    stage.cluster.router.set_healthy("w0", False)
+    stage.cluster.router.tick()
     lines = log.look()
     assert "panic everywhere: health is ignored, 1 of 1 endpoints are down" in lines
     assert not any("other process" in line for line in lines)
     assert board.pages[0].is_in_panic
-    stage.proxy.router.set_healthy("w0", True)
-    stage.proxy.router.tick()
+    stage.cluster.router.set_healthy("w0", True)
+    stage.cluster.router.tick()
     assert "panic in 2 other processes: health is ignored there" in log.look()
     for page in board.pages:
         page.clear()
@@ -473,7 +473,7 @@ async def test_first_process_logs_failure_of_the_policy_in_others(stage: Stage) 
         "policy: it has failed in 1 other process; such picks are made by the fallback policy"
     )
     assert log.look() == []
-    stage.proxy.router.set_policy(Broken())
+    stage.cluster.router.set_policy(Broken())
     assert (await stage.ask(get())).status == 200
     [line] = log.look()
     assert line.startswith("policy: Broken raised ValueError('no such key')")

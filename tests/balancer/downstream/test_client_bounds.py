@@ -101,13 +101,13 @@ async def test_requests_of_a_trusted_proxy_are_not_counted_together(stage: Stage
     gate = await serve_gate(
         stage, trusted_proxies=["127.0.0.1"], limits={"client_requests": 1}, max_in_flight=1
     )
-    proxy = await http2_client(stage)
+    cluster = await http2_client(stage)
     for number, client in enumerate((b"192.0.2.1",) * 4 + (b"192.0.2.2",)):
-        proxy.request((b"x-forwarded-for", client), path=b"/%d" % number)
-    await stage.eventually(lambda: len(stage.proxy.queue) == 4)
-    assert len(stage.proxy.usages) == 3
+        cluster.request((b"x-forwarded-for", client), path=b"/%d" % number)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 4)
+    assert len(stage.cluster.usages) == 3
     gate.opens.set()
-    assert await all_of(proxy) == [200] * 5
+    assert await all_of(cluster) == [200] * 5
     assert gate.order == [b"/0", b"/1", b"/4", b"/2", b"/3"]
 
 
@@ -117,9 +117,9 @@ async def test_requests_of_a_trusted_proxy_are_not_counted_together(stage: Stage
 async def test_clients_take_turns_in_the_queue(stage: Stage) -> None:
     gate = await serve_gate(stage, max_in_flight=1)
     attacker = await flood(stage, 50)
-    await stage.eventually(lambda: len(stage.proxy.queue) == 49)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 49)
     other = await flood(stage, 2, b"/other", source=OTHER)
-    await stage.eventually(lambda: len(stage.proxy.queue) == 51)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 51)
     gate.opens.set()
     assert await all_of(other) == [200, 200]
     assert b"/other" in gate.order[:3]
@@ -131,11 +131,11 @@ async def test_full_queue_has_room_for_another_client(stage: Stage) -> None:
     """The client with most waiting requests loses its last one, and gets no other's place."""
     gate = await serve_gate(stage, max_in_flight=1, limits={"queue": 10})
     attacker = await flood(stage, 12)
-    await stage.eventually(lambda: len(stage.proxy.queue) == 10)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 10)
     other = await flood(stage, 3, b"/other", source=OTHER)
-    await stage.eventually(lambda: stage.proxy.queue.dropped["queue_full"] == 4)
+    await stage.eventually(lambda: stage.cluster.queue.dropped["queue_full"] == 4)
     more = await flood(stage, 5)
-    await stage.eventually(lambda: stage.proxy.queue.dropped["queue_full"] == 9)
+    await stage.eventually(lambda: stage.cluster.queue.dropped["queue_full"] == 9)
     gate.opens.set()
     assert await all_of(other) == [200] * 3
     assert await all_of(attacker) == [200] * 8 + [503] * 4
@@ -149,7 +149,7 @@ async def test_full_queue_has_room_for_another_client(stage: Stage) -> None:
 async def test_large_heads_are_bounded(stage: Stage, settings: dict[str, Any]) -> None:
     """Of 100 heads of 31 KB a client gets a part of the bytes; another one gets the same. All are given back."""
     gate = await serve_gate(stage, limits={"pending": 1 << 20}, **settings)
-    budget = stage.proxy.usages.budget
+    budget = stage.cluster.usages.budget
     attacker = await flood(stage, 100, size=31_000)
     await attacker.until(lambda: sum(answer.status == 503 for answer in attacker.answers.values()) > 80)
     assert 0.4 * (1 << 20) < budget.kept <= 0.5 * (1 << 20)
@@ -158,7 +158,7 @@ async def test_large_heads_are_bounded(stage: Stage, settings: dict[str, Any]) -
     other = await flood(stage, 2, b"/other", size=31_000, source=OTHER)
     small = await stage.client(source="127.0.0.3")
     small.write(get(b"/small"))
-    await stage.eventually(lambda: len(stage.proxy.usages) == 3)
+    await stage.eventually(lambda: len(stage.cluster.usages) == 3)
     gate.opens.set()
     assert await all_of(other) == [200, 200]
     assert (await small.response()).status == 200
@@ -176,7 +176,7 @@ async def test_bodies_that_wait_are_bounded(stage: Stage) -> None:
         client.send(client.begin(fields(method=b"POST")), b"b" * 60_000)
     small = client.request(body=b"small", method=b"POST")
     await client.until(lambda: sum(answer.status == 503 for answer in client.answers.values()) >= 10)
-    assert stage.proxy.usages.budget.kept <= 1 << 19
+    assert stage.cluster.usages.budget.kept <= 1 << 19
     for stream, answer in client.answers.items():
         if not answer.status and stream != small:
             client.send(stream, b"", is_last=True)
@@ -184,7 +184,7 @@ async def test_bodies_that_wait_are_bounded(stage: Stage) -> None:
     assert (await client.answer(small)).status == 200
     assert set(await all_of(client)) == {200, 503}
     assert await all_of(ahead) == [200]
-    assert stage.proxy.usages.budget.kept == 0
+    assert stage.cluster.usages.budget.kept == 0
 
 
 async def test_request_of_a_connection_keeps_its_body_at_the_bound(stage: Stage) -> None:
@@ -192,13 +192,13 @@ async def test_request_of_a_connection_keeps_its_body_at_the_bound(stage: Stage)
     gate = await serve_gate(stage, max_in_flight=1, limits={"pending": 1 << 20})
     ahead = await flood(stage, 1)
     await stage.eventually(lambda: gate.order)
-    budget = stage.proxy.usages.budget
+    budget = stage.cluster.usages.budget
     wire = await stage.client()
     wire.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n")
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     budget.total = budget.kept
     wire.write(b"b" * 200_000)
-    await stage.eventually(lambda: any(one.is_held for one in stage.proxy.downstreams))
+    await stage.eventually(lambda: any(one.is_held for one in stage.cluster.downstreams))
     budget.total = 1 << 20
     gate.opens.set()
     assert (await wire.response()).status == 200
@@ -251,7 +251,7 @@ def test_shares_leave_room_for_the_next_client(acts: list[Act]) -> None:
 async def test_worker_connections_keep_to_their_share(stage: Stage, ends: bool, endpoints: int) -> None:
     """More requests than connections wait in the queue and are served as connections are given back or closed."""
     gate = await serve_gate(stage, endpoints, ends=ends)
-    pools = stage.proxy.pools
+    pools = stage.cluster.pools
     pools.limit = 8
     most = 0
 
@@ -263,9 +263,9 @@ async def test_worker_connections_keep_to_their_share(stage: Stage, ends: bool, 
 
     clients = [await flood(stage, 20) for _ in range(2)]
     other = await stage.client(source=OTHER)
-    await stage.eventually(lambda: note() or len(stage.proxy.queue) == 33)
+    await stage.eventually(lambda: note() or len(stage.cluster.queue) == 33)
     other.write(get(b"/other"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 34)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 34)
     assert len(gate.order) <= 7
     gate.opens.set()
     answers = [asyncio.ensure_future(all_of(client)) for client in clients]
@@ -277,7 +277,7 @@ async def test_worker_connections_keep_to_their_share(stage: Stage, ends: bool, 
     assert gate.order.index(b"/other") < 12
     stage.advance(1.0)
     assert not pools.is_short
-    assert stage.proxy.router.in_flight_limit == float("inf")
+    assert stage.cluster.router.in_flight_limit == float("inf")
 
 
 @pytest.mark.second_tier
@@ -347,7 +347,7 @@ async def test_tunnels_leave_room_for_others(
         await wire.closed()
 
     await stage.serve(await stage.worker(tunnel), limits={"client_requests": requests})
-    stage.proxy.pools.limit = limit
+    stage.cluster.pools.limit = limit
     accepted = 101 if version == "http1" else 200
     for _ in range(2):
         found = await offers(stage, version, number, "127.0.0.1")
@@ -357,4 +357,4 @@ async def test_tunnels_leave_room_for_others(
         assert (await stage.ask(get(b"/-/live"))).status == 200
         assert (await status(stage))["tunnels"]["open"] == taken + 1
         stage.advance(3700.0)
-        await stage.eventually(lambda: not stage.proxy.tunnels)
+        await stage.eventually(lambda: not stage.cluster.tunnels)

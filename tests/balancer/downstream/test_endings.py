@@ -160,7 +160,7 @@ class Ending:
     def has_begun(self) -> bool:
         """Whether the request is in its state."""
         if self.state == "queued":
-            return len(self.stage.proxy.queue) == 1
+            return len(self.stage.cluster.queue) == 1
         return b"\r\n\r\n" in self.workers[0].received + self.workers[1].received
 
     async def end(self, event: str) -> None:
@@ -183,7 +183,7 @@ class Ending:
                 stage.advance(30.0)
                 await stage.turn(200)
         elif event != "-":
-            limit = getattr(stage.proxy.timeouts, event)
+            limit = getattr(stage.cluster.timeouts, event)
             stage.advance(limit - 0.5 if event != "body_idle" else 0.0)
             await stage.turn()
             stage.advance(limit + 1.0 if event == "body_idle" else 1.0)
@@ -232,7 +232,7 @@ async def test_ending_is_told_alike_everywhere(
     if state == "queued":
         assert (line["attempts"], line["endpoint"]) == (0, None)
         assert line["queue"] == line["total"] >= 2
-    counts, outcomes = stage.proxy.counts, stage.outcomes()
+    counts, outcomes = stage.cluster.counts, stage.outcomes()
     assert counts.errors[reason or ""] == (
         reason is not None and reason not in NOT_COUNTED and end != "tunnel"
     ) + (event == "stop" and state == "queued")

@@ -28,7 +28,7 @@ async def test_balancer_without_available_endpoint_is_alive_but_not_ready(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = await stage.serve(await stage.worker(response()))
-    stage.proxy.router.set_enabled("w0", False)
+    stage.cluster.router.set_enabled("w0", False)
     assert await healthcheck(port=server.address.port) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"http://127.0.0.1:{server.address.port}/-/health" in line
@@ -38,7 +38,7 @@ async def test_balancer_without_available_endpoint_is_alive_but_not_ready(
 
 async def test_draining_balancer_is_not_ready(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()))
-    stage.proxy.drain()
+    stage.cluster.drain()
     assert await healthcheck(port=server.address.port) == 1
 
 

@@ -91,7 +91,7 @@ async def test_late_stream_limit(stage: Stage) -> None:
     plays = await serve_plays(stage, script)
     answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
     assert {answer.status for answer in answers} == {200}
-    assert stage.proxy.counts.retried == len(refused) > 0
+    assert stage.cluster.counts.retried == len(refused) > 0
 
 
 async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
@@ -170,7 +170,7 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
     assert [(await client.response()).body for client in clients[:2]] == [b"0", b"1"]
     assert stage.pool().counts.opened == 2
     await stage.eventually(lambda: stage.pool().counts.closed == 1)
-    assert stage.proxy.counts.retried >= 1
+    assert stage.cluster.counts.retried >= 1
     assert stage.outcomes()["ok"] == 5
 
 
@@ -278,7 +278,7 @@ async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str
     assert (status, error) == (502, "malformed_response")
     assert detail is None or detail in message
     assert stage.outcomes() == {"reset": 1}
-    assert stage.proxy.counts.errors == {"malformed_response": 1}
+    assert stage.cluster.counts.errors == {"malformed_response": 1}
 
 
 async def test_http1_response(stage: Stage) -> None:

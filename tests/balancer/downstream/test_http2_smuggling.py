@@ -128,7 +128,7 @@ async def test_request_that_http11_refuses(stage: Stage, name: str) -> None:
     await raw.until(frames.DATA, 3)
     assert [request.line for request in worker.requests] == [b"GET / HTTP/1.1"]
     assert b"evil" not in worker.received
-    assert stage.proxy.counts.responses[status] == 1
+    assert stage.cluster.counts.responses[status] == 1
 
 
 @pytest.mark.parametrize(("length", "body"), [(3, b"abcd"), (5, b"abcd"), (0, b"abcd")])

@@ -249,7 +249,7 @@ def test_half_close_behind_an_admin_request() -> None:
         client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         answer(stage)
         assert statuses(client, 1) == [b"200"]
-        assert not stage.proxy.downstreams
+        assert not stage.cluster.downstreams
 
 
 def test_head_timeout_of_a_pipelined_head() -> None:
@@ -279,14 +279,14 @@ def test_drain_drops_pipelined_requests() -> None:
     """The next response carries `Connection: close`; pipelined requests are not begun."""
     with Wireless() as stage:
         client = pipelined_behind_a_slow_request(stage, get(b"/2") * 3)
-        stage.proxy.drain(0.0)
+        stage.cluster.drain(0.0)
         stage.advance(1)
-        assert stage.proxy.in_flight == 1
+        assert stage.cluster.in_flight == 1
         answer(stage)
         assert statuses(client, 1) == [b"200"]
         assert b"\r\nConnection: close\r\n" in client.received
         assert len(got(stage)) == 1
-        assert stage.proxy.in_flight == 0
+        assert stage.cluster.in_flight == 0
 
 
 # --- upgrades
@@ -337,13 +337,13 @@ def test_counts_and_queue_times_of_pipelined_requests() -> None:
     """In order; the time behind earlier requests is queueing."""
     log = RecordingLog()
     with Wireless() as stage:
-        stage.proxy.journal = log
+        stage.cluster.journal = log
         pipelined_behind_a_slow_request(stage, get(b"/2") + get(b"/3"))
-        assert stage.proxy.counts.requests == 1
+        assert stage.cluster.counts.requests == 1
         for number in range(1, 4):
             stage.advance(1)
             answer(stage)
             assert [entry.target for entry in log.entries] == [b"/slow", b"/2", b"/3"][:number]
-        assert stage.proxy.counts.requests == 3
+        assert stage.cluster.counts.requests == 3
         assert [phases(entry).queue for entry in log.entries] == [0.0, 1.0, 2.0]
         assert [phases(entry).total for entry in log.entries] == [1.0, 2.0, 3.0]

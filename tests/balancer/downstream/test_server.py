@@ -77,7 +77,7 @@ def test_bind_to_port_in_use_names_it() -> None:
 async def test_server_sweeps_periodically(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
-    await stage.eventually(lambda: stage.proxy.cached_time == stage.clock.at)
+    await stage.eventually(lambda: stage.cluster.cached_time == stage.clock.at)
     for _ in range(4):
         stage.advance(0.25)
 
@@ -89,7 +89,7 @@ async def test_all_clients_are_served_beyond_the_client_limit(stage: Stage) -> N
     while (await asyncio.wait(answers, timeout=0.1))[1]:
         stage.clock.at += 2  # the server's own sweep closes idle connections
     assert [answer.result().status for answer in answers] == [200] * 6
-    assert len(stage.proxy.downstreams) <= 2
+    assert len(stage.cluster.downstreams) <= 2
 
 
 async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
@@ -104,7 +104,7 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
     stage.clock.at += 2  # the server's own sweep closes the idle connection
     assert (await second.response()).status == 200
     assert await first.rest() == b""
-    assert server.proxy.counts.connections == 2
+    assert server.cluster.counts.connections == 2
 
 
 async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
@@ -114,7 +114,7 @@ async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
     server = await stage.serve(worker)
     idle, busy = await stage.client(), await stage.client()
     await busy.send(get())
-    await stage.eventually(lambda: worker.requests and len(stage.proxy.downstreams) == 2)
+    await stage.eventually(lambda: worker.requests and len(stage.cluster.downstreams) == 2)
     address = server.address
     stopping = asyncio.ensure_future(server.stop())
     assert await idle.rest() == b""
@@ -143,7 +143,7 @@ async def test_stop_resets_connections_after_the_grace_period(stage: Stage) -> N
 async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
     """A dual-stack socket shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
     await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
-    trusts = stage.proxy.trusts
+    trusts = stage.cluster.trusts
     assert trusts("10.1.2.3")
     assert trusts("::ffff:10.1.2.3")
     assert not trusts("::ffff:11.1.2.3")

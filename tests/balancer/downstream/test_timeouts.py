@@ -29,7 +29,7 @@ async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
     await stage.eventually(lambda: worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.proxy.in_flight == 1
+    assert stage.cluster.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 504, "response_timeout")
     assert stage.outcomes() == {"timeout": 1}
@@ -61,14 +61,14 @@ async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
-    await stage.eventually(lambda: [d for d in stage.proxy.downstreams if d.is_write_paused])
+    await stage.eventually(lambda: [d for d in stage.cluster.downstreams if d.is_write_paused])
     await stage.turn(500)
     stage.advance(4)  # notes how much is unsent
     stage.advance(4)
     await stage.turn()
-    assert len(stage.proxy.downstreams) == 1
+    assert len(stage.cluster.downstreams) == 1
     stage.advance(2)
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     client.reset()
 
@@ -108,7 +108,7 @@ async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
     await stage.eventually(lambda: b"x" * 51 in worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.proxy.in_flight == 1
+    assert stage.cluster.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 408, "body_timeout")
     client.half_close()
@@ -123,7 +123,7 @@ async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
     assert (await client.ask(get())).status == 200
     stage.advance(94)
     await stage.turn()
-    assert len(stage.proxy.downstreams) == 2
+    assert len(stage.cluster.downstreams) == 2
     stage.advance(2)
     assert await mute.rest() == await client.rest() == b""
 
@@ -136,12 +136,12 @@ async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
     await first.send(get())
     await stage.eventually(lambda: worker.received)
     await second.send(get())
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     stage.advance(5.1)
     answer = await second.response()
     check(answer, 503, "queue_timeout")
     assert answer.value(b"Retry-After") == b"1"
-    assert len(stage.proxy.queue) == 0
+    assert len(stage.cluster.queue) == 0
     first.reset()
 
 
@@ -151,7 +151,7 @@ async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
     await stage.serve(stage.deaf_port(), worker, timeouts={"connect": 0.05})
     for _ in range(2):
         assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.outcomes("w0") == {"refused": stage.proxy.counts.retried}
+    assert stage.outcomes("w0") == {"refused": stage.cluster.counts.retried}
 
 
 async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: Stage) -> None:
@@ -162,7 +162,7 @@ async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: S
 async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:
     """It is no sign of slow service; that connecting takes so long is shown by `connect_time`."""
     await stage.serve(stage.deaf_port(), timeouts={"connect": 100})
-    (state,) = stage.proxy.router.states
+    (state,) = stage.cluster.router.states
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: state.in_flight == 1)
@@ -207,15 +207,15 @@ async def test_sweep_yields_between_slices(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(2 * SLICE + 1)]
     for client in clients:
         await client.send(b"GET / HT")
-    await stage.eventually(lambda: len(stage.proxy.downstreams) == len(clients))
+    await stage.eventually(lambda: len(stage.cluster.downstreams) == len(clients))
     await stage.turn()
     stage.clock.at += 3
-    sweep = Sweep(stage.proxy, lambda now: None)
+    sweep = Sweep(stage.cluster, lambda now: None)
     refused: list[int] = []
-    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.proxy.counts.errors["head_timeout"]))
+    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.cluster.counts.errors["head_timeout"]))
     sweep.run()
-    assert stage.proxy.counts.errors["head_timeout"] == SLICE
-    await stage.eventually(lambda: stage.proxy.counts.errors["head_timeout"] == len(clients))
+    assert stage.cluster.counts.errors["head_timeout"] == SLICE
+    await stage.eventually(lambda: stage.cluster.counts.errors["head_timeout"] == len(clients))
     assert refused[0] < len(clients)
     sweep.stop()
     for client in clients:

@@ -39,7 +39,7 @@ def flood(version: str, part: bytes = b"x", number: int = NUMBER) -> bytes:
 
 def stage_of(turns: Turns | None = None, **options: Any) -> Wireless:
     stage = Wireless(**options)
-    stage.proxy.turns = turns or stage.proxy.turns
+    stage.cluster.turns = turns or stage.cluster.turns
     stage.worker_script = answer
     return stage
 
@@ -55,11 +55,11 @@ def taken(stage: Wireless) -> int:
 
 
 def waiting(stage: Wireless) -> int:
-    return sum(bool(one.is_held & HELD_BY_TURN) for one in stage.proxy.downstreams)
+    return sum(bool(one.is_held & HELD_BY_TURN) for one in stage.cluster.downstreams)
 
 
 def done(stage: Wireless) -> int:
-    return stage.proxy.counts.responses[200]
+    return stage.cluster.counts.responses[200]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -128,11 +128,11 @@ def test_heads_by_reference_take_turns(size: int, times: int) -> None:
             b"".join(frame(frames.HEADERS, again, stream, END_HEADERS | 1) for stream in range(3, 163, 2))
         )
         stage.turn()
-        assert (waiting(stage), stage.proxy.counts.http2_streams) == (1, 3)
+        assert (waiting(stage), stage.cluster.counts.http2_streams) == (1, 3)
         stage.loop.advance(0.02)
-        assert 4 < stage.proxy.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
+        assert 4 < stage.cluster.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
         stage.loop.advance(1)
-        assert (waiting(stage), stage.proxy.counts.http2_streams) == (0, 81)
+        assert (waiting(stage), stage.cluster.counts.http2_streams) == (0, 81)
         stage.leave()
 
 
@@ -160,18 +160,18 @@ def test_end_behind_input_that_waits(version: str, is_early: bool) -> None:
 def test_no_timeout_while_input_waits(version: str) -> None:
     """What the client has sent in time is taken ten seconds later; then the timeout begins."""
     with stage_of(timeouts=(("request_idle", 1.0),)) as stage:
-        stage.proxy.turns.spend(round(10 * STEPS_PER_TURN / SECONDS_PER_TURN))
+        stage.cluster.turns.spend(round(10 * STEPS_PER_TURN / SECONDS_PER_TURN))
         whole, partial = stage.client(), stage.client()
         whole.send(flood(version))
         partial.send(flood(version)[:-9])
         for _ in range(36):
             stage.advance(0.25)
-        assert (waiting(stage), done(stage), stage.proxy.counts.errors.total()) == (2, 0, 0)
+        assert (waiting(stage), done(stage), stage.cluster.counts.errors.total()) == (2, 0, 0)
         for _ in range(6):
             stage.advance(0.25)
-        assert (waiting(stage), done(stage), stage.proxy.counts.errors.total()) == (0, 1, 0)
+        assert (waiting(stage), done(stage), stage.cluster.counts.errors.total()) == (0, 1, 0)
         stage.advance(1.5)
-        assert stage.proxy.counts.errors == {"body_timeout": 1}
+        assert stage.cluster.counts.errors == {"body_timeout": 1}
         stage.leave()
 
 
@@ -187,17 +187,17 @@ def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]
         if end == "refused":
             stage.workers[0].send(b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         elif end == "drained":
-            stage.proxy.drain()
+            stage.cluster.drain()
         else:
             client.vanish()
         for _ in range(4):
             stage.advance(0.25)
-        counts = stage.proxy.counts.responses
+        counts = stage.cluster.counts.responses
         assert {status: count for status, count in enumerate(counts) if count} == statuses
         client.end()
         for _ in range(40):
             stage.advance(0.25)
-        assert not stage.proxy.downstreams
+        assert not stage.cluster.downstreams
         stage.leave()
         assert not stage.left_behind()
 

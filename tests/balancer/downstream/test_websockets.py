@@ -55,10 +55,10 @@ async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
         port = server.sockets[0].getsockname()[1]
         await stage.serve(port)
         yield f"ws://{stage.running.address}/room?id=1", connections
-        await stage.eventually(lambda: not stage.proxy.tunnels)
+        await stage.eventually(lambda: not stage.cluster.tunnels)
     ends = stage.outcomes()
-    assert ends.get("tunnelled", 0) == stage.proxy.tunnels.opened
-    assert (stage.pool().leased, stage.proxy.in_flight) == (0, 0)
+    assert ends.get("tunnelled", 0) == stage.cluster.tunnels.opened
+    assert (stage.pool().leased, stage.cluster.in_flight) == (0, 0)
 
 
 def client_for(url: str, *, compression: str | None = None, origin: str = "http://here") -> connect:
@@ -70,7 +70,7 @@ def client_for(url: str, *, compression: str | None = None, origin: str = "http:
         subprotocols=[Subprotocol("chat")],
         max_size=32 * MIB,
         ping_interval=None,
-        proxy=None,
+        cluster=None,
     )
 
 
@@ -167,7 +167,7 @@ async def test_declined_handshake_is_forwarded(stage: Stage) -> None:
 async def test_a_thousand_concurrent_tunnels(stage: Stage) -> None:
     async with echo_server(stage) as (url, connections), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_for(url)) for _ in range(CLIENTS)]
-        assert len(stage.proxy.tunnels) == stage.state().in_flight == len(connections) == CLIENTS
+        assert len(stage.cluster.tunnels) == stage.state().in_flight == len(connections) == CLIENTS
         for number, client in enumerate(clients):
             await client.send(f"I am {number}")
         for number, client in enumerate(clients):

@@ -40,22 +40,22 @@ buffered = partial(buffering, buffering=(("request", LENGTH), ("total", TOTAL)))
 
 
 def outcomes(stage: Wireless, endpoint: str = "w0") -> dict[str, int]:
-    found = stage.proxy.router.find(endpoint).outcomes
+    found = stage.cluster.router.find(endpoint).outcomes
     return {kind.value: number for kind, number in found.items() if number}
 
 
 def errors(stage: Wireless) -> dict[str, int]:
-    return dict(stage.proxy.counts.errors)
+    return dict(stage.cluster.counts.errors)
 
 
 def test_worker_is_asked_once_the_body_is_whole() -> None:
     """Until then there is no connection, no request in flight and none in the queue; then there is one write."""
     with buffered() as stage:
-        client, budget = stage.client(), stage.proxy.buffer_budget
+        client, budget = stage.client(), stage.cluster.buffer_budget
         sends(stage, client, head(LENGTH), b"x" * 600, b"y" * 399)
         assert not stage.workers
-        assert (stage.proxy.router.in_flight, len(stage.proxy.queue)) == (0, 0)
-        assert (budget.kept, stage.proxy.in_flight) == (999, 1)
+        assert (stage.cluster.router.in_flight, len(stage.cluster.queue)) == (0, 0)
+        assert (budget.kept, stage.cluster.in_flight) == (999, 1)
         sends(stage, client, b"z")
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\n" + b"x" * 600 + b"y" * 399 + b"z")
@@ -82,7 +82,7 @@ def test_body_that_comes_with_its_head_is_not_kept() -> None:
         stage.client().send(head(3) + b"abc")
         stage.turn()
         assert stage.workers[0].received.endswith(b"abc")
-        budget = stage.proxy.buffer_budget
+        budget = stage.cluster.buffer_budget
         assert (budget.kept, budget.requests) == (0, 0)
 
 
@@ -105,13 +105,13 @@ def test_bodies_that_are_streamed(kind: str) -> None:
         assert worker.received.endswith(b"\r\n\r\n" + sent)
         sends(stage, client, chunk(b"abc") if b"chunked" in STREAMED[kind][0] else b"abc")
         assert b"abc" in worker.received
-        assert stage.proxy.buffer_budget.requests_streamed == 0
+        assert stage.cluster.buffer_budget.requests_streamed == 0
 
 
 def test_bodies_beyond_the_bound_are_streamed() -> None:
     """Three bodies of 600 bytes at a bound of 1500: the third is streamed from what was kept, and all arrive."""
     with buffered(buffering=(("request", LENGTH), ("total", 1500))) as stage:
-        clients, budget = [stage.client() for _ in range(3)], stage.proxy.buffer_budget
+        clients, budget = [stage.client() for _ in range(3)], stage.cluster.buffer_budget
         for client in clients:
             sends(stage, client, head(600), b"x" * 300)
         assert (len(stage.workers), budget.kept) == (0, 900)
@@ -137,7 +137,7 @@ def test_streamed_from_the_first_byte_when_nothing_is_left() -> None:
         sends(stage, second, head(10) + b"yy")
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\nyy")
-        assert stage.proxy.buffer_budget.kept == TOTAL - 1
+        assert stage.cluster.buffer_budget.kept == TOTAL - 1
 
 
 # --- ends before the body is whole
@@ -154,7 +154,7 @@ def test_client_that_stops_sending_gets_408() -> None:
         assert client.received == b""
         stage.advance(2.0)
         assert client.received.startswith(b"HTTP/1.1 408 ")
-        assert (stage.proxy.buffer_budget.kept, stage.proxy.router.routed) == (0, 0)
+        assert (stage.cluster.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["reset", "end"])
@@ -164,8 +164,8 @@ def test_client_that_leaves(how: str) -> None:
         sends(stage, client, head(10), b"x")
         client.vanish() if how == "reset" else client.end()
         stage.turn()
-        assert (stage.proxy.buffer_budget.kept, stage.proxy.counts.abandoned) == (0, 1)
-        assert not stage.proxy.downstreams
+        assert (stage.cluster.buffer_budget.kept, stage.cluster.counts.abandoned) == (0, 1)
+        assert not stage.cluster.downstreams
 
 
 def test_malformed_chunk() -> None:
@@ -173,7 +173,7 @@ def test_malformed_chunk() -> None:
         client = stage.client()
         sends(stage, client, CHUNKED, chunk(b"abc"), b"no size\r\n")
         assert client.received.startswith(b"HTTP/1.1 400 ")
-        assert (stage.proxy.buffer_budget.kept, stage.proxy.router.routed) == (0, 0)
+        assert (stage.cluster.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
 
 
 def test_total_timeout_counts_from_the_head() -> None:
@@ -184,7 +184,7 @@ def test_total_timeout_counts_from_the_head() -> None:
         sends(stage, client, b"x")
         stage.advance(1.5)
         assert client.received.startswith(b"HTTP/1.1 504 ")
-        assert stage.proxy.router.routed == 0
+        assert stage.cluster.router.routed == 0
 
 
 # --- admission and the queue
@@ -220,9 +220,9 @@ def test_whole_body_waits_in_the_queue() -> None:
         first, second = stage.client(), stage.client()
         sends(stage, first, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         sends(stage, second, head(2), b"x")
-        assert len(stage.proxy.queue) == 0
+        assert len(stage.cluster.queue) == 0
         sends(stage, second, b"y")
-        assert (len(stage.proxy.queue), stage.proxy.buffer_budget.kept) == (1, 2)
+        assert (len(stage.cluster.queue), stage.cluster.buffer_budget.kept) == (1, 2)
         stage.workers[0].send(ANSWER)
         stage.turn()
         assert stage.workers[0].received.endswith(b"\r\n\r\nxy")
@@ -234,7 +234,7 @@ def test_rejection_from_the_queue() -> None:
         client = stage.client()
         sends(stage, client, head(2), b"xy")
         assert client.received.startswith(b"HTTP/1.1 503 ")
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
         client.received.clear()
         stage.workers[0].send(ANSWER)
         stage.turn()
@@ -274,7 +274,7 @@ def test_expectation_of_a_streamed_request_is_forwarded() -> None:
 def test_expectation_is_removed_beside_a_trace_context() -> None:
     """From the head of each attempt; both end in a traceparent with a span of its own."""
     with buffered(2) as stage:
-        stage.proxy.tracing = Tracing(trusts_all=True, sample=0.0)
+        stage.cluster.tracing = Tracing(trusts_all=True, sample=0.0)
         client = stage.client()
         sends(stage, client, head(2, b"Expect: 100-continue"), b"xy")
         stage.workers[0].vanish()
@@ -296,11 +296,11 @@ def test_whole_body_is_repeated() -> None:
         stage.workers[0].vanish()
         stage.turn()
         assert stage.workers[1].received.endswith(b"\r\n\r\n" + b"x" * 400 + b"y" * 600)
-        assert stage.proxy.buffer_budget.kept == LENGTH
+        assert stage.cluster.buffer_budget.kept == LENGTH
         stage.workers[1].send(ANSWER)
         stage.turn()
         assert client.received.endswith(b"ok")
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
 
 
 def test_body_longer_than_retries_allow_is_sent_once() -> None:
@@ -311,7 +311,7 @@ def test_body_longer_than_retries_allow_is_sent_once() -> None:
         stage.turn()
         assert client.received.startswith(b"HTTP/1.1 502 ")
         assert len(stage.workers) == 1
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
 
 
 def test_unsent_body_is_repeated_whatever_its_length() -> None:
@@ -320,12 +320,12 @@ def test_unsent_body_is_repeated_whatever_its_length() -> None:
         client = stage.client()
         stage.dialling = "hang"
         sends(stage, client, head(101, method=b"POST"), b"x" * 100, b"x")
-        assert stage.proxy.buffer_budget.kept == 101
+        assert stage.cluster.buffer_budget.kept == 101
         stage.dialling = "accept"
         stage.advance(1.5)
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\n" + b"x" * 101)
-        assert (stage.proxy.counts.retried, stage.proxy.buffer_budget.kept) == (1, 0)
+        assert (stage.cluster.counts.retried, stage.cluster.buffer_budget.kept) == (1, 0)
 
 
 def test_whole_body_may_be_hedged() -> None:
@@ -334,18 +334,18 @@ def test_whole_body_may_be_hedged() -> None:
         client = stage.client()
         sends(stage, client, head(2), b"x", b"y")
         stage.advance(1.5)
-        assert stage.proxy.counts.hedged == 1
+        assert stage.cluster.counts.hedged == 1
         assert [worker.received[-2:] for worker in stage.workers] == [b"xy", b"xy"]
         stage.workers[1].send(ANSWER)
         stage.turn()
         assert client.received.endswith(b"ok")
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
 
 
 def test_charge_lasts_until_the_worker_has_taken_the_body() -> None:
     """Beyond `retry.body` it is not kept for a retry, but the write buffer holds it."""
     with buffered(retry=(("body", 0),)) as stage:
-        idle, client, budget = stage.client(), stage.client(), stage.proxy.buffer_budget
+        idle, client, budget = stage.client(), stage.client(), stage.cluster.buffer_budget
         sends(stage, idle, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         (worker,) = stage.workers
         worker.send(ANSWER)
@@ -364,7 +364,7 @@ def test_charge_ends_although_the_client_reads_nothing() -> None:
     """A body that the worker has taken is not charged while its response waits for the client."""
     rules = (("request", LENGTH), ("response", 100_000), ("total", 100_000))
     with buffered(retry=(("body", 0),), buffering=rules, limits=(("buffer", 1024),)) as stage:
-        client, budget = stage.client(), stage.proxy.buffer_budget
+        client, budget = stage.client(), stage.cluster.buffer_budget
         client.stall()
         sends(stage, client, head(LENGTH), b"x" * 999, b"x")
         assert budget.kept == LENGTH
@@ -387,7 +387,7 @@ def test_connection_with_an_unsent_body_is_not_reused() -> None:
         stage.turn()
         assert client.received.endswith(b"ok")
         assert not worker.is_open
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
 
 
 # --- the client's connection
@@ -420,7 +420,7 @@ def test_long_body_is_read_on_while_it_is_kept() -> None:
         client.send(head(size) + b"x" * 5000)
         client.send(b"x" * 100_000)
         stage.turn()
-        assert stage.proxy.buffer_budget.kept == 105_000
+        assert stage.cluster.buffer_budget.kept == 105_000
         client.send(b"x" * (size - 105_000))
         stage.turn()
         assert stage.workers[0].received.endswith(b"\r\n\r\n" + b"x" * size)
@@ -431,7 +431,7 @@ def test_draining_waits_for_a_body() -> None:
     with buffered() as stage:
         client = stage.client()
         sends(stage, client, head(2), b"x")
-        stage.proxy.drain()
+        stage.cluster.drain()
         stage.advance(5.0)
         sends(stage, client, b"y")
         stage.workers[0].send(ANSWER)

@@ -54,7 +54,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
     for client in clients:
         await client.send(post(BODY)[:-1])
         await stage.turn()
-    await stage.eventually(lambda: stage.proxy.router.in_flight == 1)
+    await stage.eventually(lambda: stage.cluster.router.in_flight == 1)
     document = (await status(stage))["buffering"]
     assert document == {
         "kept": 990,
@@ -98,14 +98,14 @@ async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None
         streamed, kept = await stage.client(), await stage.client()
         await streamed.send(post(BODY)[:-1])
         await kept.send(post(BODY).replace(b"POST /", b"POST /api")[:-1])
-        await stage.eventually(lambda: stage.proxy.buffer_budget.kept == 99)
-        assert (stage.proxy.router.in_flight, worker.requests[1:]) == (1, [])
+        await stage.eventually(lambda: stage.cluster.buffer_budget.kept == 99)
+        assert (stage.cluster.router.in_flight, worker.requests[1:]) == (1, [])
         document = await status(stage)
         assert (document["buffering"]["kept"], document["buffering"]["limit"]) == (99, 1024)
         assert "buffering" not in document["pools"][0]
         assert "steelyard_buffered_bytes 99.0" in (await metrics(stage)).splitlines()
         assert [(await client.ask(b"x")).body for client in (streamed, kept)] == [b"main", b"api"]
-        assert stage.proxy.buffer_budget.kept == 0
+        assert stage.cluster.buffer_budget.kept == 0
         await stage.running.reload()
 
 
@@ -122,9 +122,9 @@ async def test_requests_of_one_connection_go_to_buffered_and_unbuffered_pools(st
     for target, is_kept in ((b"/api", True), (b"/", False), (b"/api", True)):
         await client.send(get(target))
         await client.head()
-        await stage.eventually(lambda: [one.is_write_paused for one in stage.proxy.downstreams] == [True])
+        await stage.eventually(lambda: [one.is_write_paused for one in stage.cluster.downstreams] == [True])
         await stage.turn(500)
-        assert bool(stage.proxy.buffer_budget.kept) is is_kept
+        assert bool(stage.cluster.buffer_budget.kept) is is_kept
         assert await client.exactly(len(body)) == body
-        await stage.eventually(lambda: not stage.proxy.buffer_budget.kept)
-    assert stage.proxy.buffer_budget.responses == 2
+        await stage.eventually(lambda: not stage.cluster.buffer_budget.kept)
+    assert stage.cluster.buffer_budget.responses == 2

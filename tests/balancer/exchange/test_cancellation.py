@@ -234,7 +234,7 @@ async def client_rst(scene: Scene) -> None:
     await scene.stage.turn()
     scene.stage.advance(0.0)
     await scene.stage.turn()
-    assert scene.stage.proxy.in_flight == (1 if scene.ahead is not None else 0)
+    assert scene.stage.cluster.in_flight == (1 if scene.ahead is not None else 0)
 
 
 async def worker_fin(scene: Scene) -> None:
@@ -248,12 +248,12 @@ async def worker_rst(scene: Scene) -> None:
 async def deadline(scene: Scene) -> None:
     """Nothing happens before the limit."""
     stage = scene.stage
-    limit: float = getattr(stage.proxy.timeouts, scene.step.deadline)
+    limit: float = getattr(stage.cluster.timeouts, scene.step.deadline)
     stage.advance(0.0)
-    before = (len(stage.proxy.downstreams), outcomes(stage), dict(stage.proxy.counts.errors))
+    before = (len(stage.cluster.downstreams), outcomes(stage), dict(stage.cluster.counts.errors))
     stage.advance(limit - 0.5)
     await stage.turn()
-    assert (len(stage.proxy.downstreams), outcomes(stage), dict(stage.proxy.counts.errors)) == before
+    assert (len(stage.cluster.downstreams), outcomes(stage), dict(stage.cluster.counts.errors)) == before
     stage.advance(1.0)
 
 
@@ -287,7 +287,7 @@ NEEDS_THE_WORKER = {("the worker reads no more", "client-fin")}
 
 def outcomes(stage: Stage) -> list[str]:
     """Outcomes of all attempts at all endpoints, sorted."""
-    ended = [stage.outcomes(state.id) for state in stage.proxy.router.states]
+    ended = [stage.outcomes(state.id) for state in stage.cluster.router.states]
     return sorted(kind for one in ended for kind, count in one.items() for _ in range(count))
 
 
@@ -320,11 +320,13 @@ async def assert_nothing_is_left(stage: Stage) -> None:
     """Assert that no connection, request or reference to one is left."""
     for client in stage.clients:
         client.reset()
-    await wait_for(stage, lambda: not stage.proxy.downstreams)
-    assert not stage.proxy.downstreams
-    assert stage.proxy.in_flight == len(stage.proxy.queue) == stage.proxy.buffer_budget.kept == 0
-    assert [state.in_flight for state in stage.proxy.router.states] == [0] * len(stage.proxy.router.states)
-    await wait_for(stage, lambda: not any(pool.opening for pool in stage.proxy.pools.by_id.values()))
+    await wait_for(stage, lambda: not stage.cluster.downstreams)
+    assert not stage.cluster.downstreams
+    assert stage.cluster.in_flight == len(stage.cluster.queue) == stage.cluster.buffer_budget.kept == 0
+    assert [state.in_flight for state in stage.cluster.router.states] == [0] * len(
+        stage.cluster.router.states
+    )
+    await wait_for(stage, lambda: not any(pool.opening for pool in stage.cluster.pools.by_id.values()))
     await stage.turn()
     assert alive() == []
 
@@ -333,7 +335,7 @@ async def assert_next_request_is_served(scene: Scene, cell: Cell) -> None:
     """Assert that the next request is served, on a new connection unless the previous exchange was complete."""
     before = scene.connections
     if not cell.is_ok:
-        assert [pool.idle for pool in scene.stage.proxy.pools.by_id.values() if pool.idle] == []
+        assert [pool.idle for pool in scene.stage.cluster.pools.by_id.values() if pool.idle] == []
     client = await scene.stage.client()
     scene.go.set()
     await client.send(get(b"/probe"))
@@ -357,7 +359,7 @@ async def test_event_at_step(stage: Stage, cell: Cell) -> None:
     assert await seen(scene.client, len(cell.seen)) == cell.seen
     await wait_for(stage, lambda: outcomes(stage) == cell.outcomes)
     assert outcomes(stage) == cell.outcomes
-    assert sorted(stage.proxy.counts.errors.elements()) == cell.errors
+    assert sorted(stage.cluster.counts.errors.elements()) == cell.errors
     assert scene.worker.received.count(b"POST /") <= bool(scene.step.ahead) + 1
     if cell.event == "client-half" or "closed" in cell.seen:
         assert await scene.client.rest() == b""
@@ -377,7 +379,7 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await stage.turn()
     stage.advance(0.0)
     await stage.turn()
-    assert stage.proxy.in_flight == 1
+    assert stage.cluster.in_flight == 1
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
     await assert_nothing_is_left(stage)

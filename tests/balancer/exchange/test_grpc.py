@@ -87,7 +87,7 @@ async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only:
     answer = await client.answer(rpc(client))
     assert (answer.trailers or answer.head)[b"grpc-status"] == b"%d" % code
     assert stage.outcomes() == {FAILURES.get(name, "ok"): 1}
-    assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == [name]
+    assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == [name]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_other_requests_are_not_judged_by_grpc_status(stage: Stage) -> Non
     client = await http2_client(stage)
     await client.ask((b"content-type", b"application/grpc-web"), body=b"", method=b"POST")
     assert stage.outcomes() == {"ok": 1}
-    assert not any(stage.proxy.counts.rpcs)
+    assert not any(stage.cluster.counts.rpcs)
 
 
 # --- retries
@@ -143,7 +143,7 @@ async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
     assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"0")
     assert (bytes(first[0].body), bytes(second[0].body)) == (MESSAGE, MESSAGE)
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"error_status": 1}, {"ok": 1})
-    assert stage.proxy.counts.retried == 1
+    assert stage.cluster.counts.retried == 1
 
 
 @pytest.mark.parametrize(("pushback", "retried"), [(b"0", 1), (b"100", 0), (b"-1", 0)])
@@ -152,7 +152,7 @@ async def test_a_worker_may_ask_not_to_be_retried_now(stage: Stage, pushback: by
     await serve_grpc(stage, ending(14, field), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
     client = await http2_client(stage)
     await client.answer(rpc(client))
-    assert stage.proxy.counts.retried == retried
+    assert stage.cluster.counts.retried == retried
 
 
 async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stage: Stage) -> None:
@@ -167,7 +167,7 @@ async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stag
     )
     client = await http2_client(stage)
     assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"0"
-    assert [NAMES[i] for i, number in enumerate(stage.proxy.counts.rpcs) if number] == ["OK"]
+    assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == ["OK"]
 
 
 async def test_unavailable_after_a_message_is_not_retried(stage: Stage) -> None:
@@ -209,7 +209,7 @@ async def test_errors_are_grpc_responses(stage: Stage) -> None:
     assert name == "UNAVAILABLE"
     assert message.startswith("connect_failed: ")
     assert "(request " in message
-    assert stage.proxy.counts.errors == {"connect_failed": 1}
+    assert stage.cluster.counts.errors == {"connect_failed": 1}
 
 
 async def test_endpoint_without_http2(stage: Stage) -> None:
@@ -245,7 +245,7 @@ async def test_rate_limit(stage: Stage) -> None:
 
 async def test_no_endpoint(stage: Stage) -> None:
     await serve_grpc(stage, silent, panic={"threshold": 0})
-    stage.proxy.router.set_healthy("w0", False)
+    stage.cluster.router.set_healthy("w0", False)
     client = await http2_client(stage)
     answer = await client.answer(rpc(client))
     name, message = own(answer)
@@ -309,7 +309,7 @@ async def test_wait_in_the_queue_keeps_to_the_deadline_and_shortens_it(stage: St
     first = rpc(client)
     await stage.eventually(lambda: plays)
     short, long = rpc(client, (b"grpc-timeout", b"2S")), rpc(client, (b"grpc-timeout", b"9S"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 2)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 2)
     stage.advance(3)
     assert own(await client.answer(short))[0] == "DEADLINE_EXCEEDED"
     gate.set()

@@ -76,7 +76,7 @@ async def test_hedge_wins(stage: Stage, hedged: Hedged) -> None:
     """The client gets one response; the loser's latency is recorded and its connection is reused."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    counts = stage.proxy.counts
+    counts = stage.cluster.counts
     assert (counts.hedged, counts.hedges_won, counts.retried) == (1, 1, 0)
     assert (stage.state("w0").in_flight, stage.outcomes("w0"), stage.outcomes("w1")) == (1, {}, {"ok": 1})
     stage.clock.at += 2.0
@@ -97,7 +97,7 @@ async def test_first_attempt_wins(stage: Stage, hedged: Hedged) -> None:
     await stage.eventually(lambda: hedged.other.requests)
     await hedged.end()
     assert (await hedged.client.response()).body == b"slow"
-    assert (stage.proxy.counts.hedged, stage.proxy.counts.hedges_won) == (1, 0)
+    assert (stage.cluster.counts.hedged, stage.cluster.counts.hedges_won) == (1, 0)
     late.set()
     await stage.eventually(lambda: stage.outcomes("w1") == {"ok": 1})
     assert hedged.client.received.count(b"HTTP/1.1") == 1
@@ -140,7 +140,7 @@ async def test_503_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) ->
     assert not hedged.client.received
     hedged.go.set()
     assert (await hedged.client.response()).body == b"slow"
-    assert stage.proxy.counts.hedges_won == 0
+    assert stage.cluster.counts.hedges_won == 0
 
 
 answer_garbage = playing(Wire.request, b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -153,7 +153,7 @@ async def test_failed_hedge(stage: Stage, hedged: Hedged, script: Script) -> Non
     await stage.eventually(lambda: stage.outcomes("w1") == {"reset": 1})
     hedged.go.set()
     assert (await hedged.client.response()).body == b"slow"
-    assert (stage.proxy.counts.retried, stage.proxy.counts.errors) == (0, {})
+    assert (stage.cluster.counts.retried, stage.cluster.counts.errors) == (0, {})
 
 
 async def test_refused_hedge(stage: Stage) -> None:
@@ -177,7 +177,7 @@ async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     await client.send(get())
     await stage.eventually(lambda: bad[0].requests)
     stage.advance(LATE)
-    await stage.eventually(lambda: stage.proxy.counts.hedged)
+    await stage.eventually(lambda: stage.cluster.counts.hedged)
     await stage.turn()
     go.set()
     assert (await client.response()).body == b"quick"
@@ -193,8 +193,8 @@ async def test_timeout_of_the_loser(stage: Stage, hedged: Hedged) -> None:
     assert stage.state("w0").in_flight == 1
     stage.advance(5.0)
     assert (stage.state("w0").in_flight, stage.outcomes("w0")) == (0, {"timeout": 1})
-    assert stage.proxy.hedges is not None
-    assert not stage.proxy.hedges.losers
+    assert stage.cluster.hedges is not None
+    assert not stage.cluster.hedges.losers
 
 
 async def test_failure_of_the_loser(stage: Stage, hedged: Hedged) -> None:
@@ -227,9 +227,9 @@ async def test_requests_that_are_not_hedged(stage: Stage, hedged: Hedged, reques
     for _ in range(4):
         stage.advance(LATE)
     await stage.turn()
-    assert (stage.proxy.counts.hedged, hedged.other.requests) == (0, [])
+    assert (stage.cluster.counts.hedged, hedged.other.requests) == (0, [])
     hedged.client.reset()
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
 
 
 @pytest.mark.parametrize(("kept", "hedges"), [(4, 1), (3, 0)])
@@ -242,7 +242,7 @@ def test_body_that_is_not_kept_is_not_hedged_before_it_is_sent(kept: int, hedges
         stage.turn()
         stage.dialling = "accept"
         stage.loop.advance(LATE)
-        assert (stage.proxy.counts.hedged, len(stage.workers)) == (hedges, hedges)
+        assert (stage.cluster.counts.hedged, len(stage.workers)) == (hedges, hedges)
         stage.leave()
         stage.advance(90.0)
         assert stage.left_behind() == []
@@ -254,7 +254,7 @@ async def test_idempotent_requests_are_hedged(stage: Stage, hedged: Hedged, meth
     request = post(b"body", method=method)
     await hedged.send(request, QUICK[: -len(b"quick")] if method == b"HEAD" else QUICK)
     assert (await hedged.client.response(to_head=method == b"HEAD")).status == 200
-    assert (stage.proxy.counts.hedges_won, hedged.other.requests[0].body) == (1, b"body")
+    assert (stage.cluster.counts.hedges_won, hedged.other.requests[0].body) == (1, b"body")
     await hedged.end()
 
 
@@ -265,7 +265,7 @@ async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> 
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     stage.advance(LATE)
-    assert stage.proxy.counts.hedged == 0
+    assert stage.cluster.counts.hedged == 0
     hedged.go.set()
     assert (await client.response()).body == b"slow"
 
@@ -276,7 +276,7 @@ async def test_single_endpoint_is_not_hedged(stage: Stage) -> None:
     await stage.serve(worker, hedging={"enabled": True})
     client = await stage.asking(worker, get())
     stage.advance(LATE)
-    assert stage.proxy.counts.hedged == 0
+    assert stage.cluster.counts.hedged == 0
     go.set()
     assert (await client.response()).body == b"slow"
 
@@ -286,20 +286,20 @@ async def test_budget(stage: Stage, hedged: Hedged) -> None:
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     second = await stage.client()
-    stage.proxy.router.set_enabled("w1", False)
+    stage.cluster.router.set_enabled("w1", False)
     await second.send(get())
     await stage.eventually(lambda: stage.state("w0").in_flight == 2)
-    stage.proxy.router.set_enabled("w1", True)
+    stage.cluster.router.set_enabled("w1", True)
     stage.advance(5.0)
-    assert stage.proxy.hedges is not None
-    assert (stage.proxy.counts.hedged, stage.proxy.hedges.hedging.denied) == (1, 1)
+    assert stage.cluster.hedges is not None
+    assert (stage.cluster.counts.hedged, stage.cluster.hedges.hedging.denied) == (1, 1)
     hedged.go.set()
     assert (await second.response()).body == b"slow"
 
 
 async def test_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(QUICK))
-    assert stage.proxy.hedges is None
+    assert stage.cluster.hedges is None
 
 
 async def test_status_and_metrics(stage: Stage, hedged: Hedged) -> None:
@@ -357,7 +357,7 @@ def is_first(peer: Peer) -> bool:
 def test_delay_of_a_hedge() -> None:
     """Within a tick after the request is late; nothing is left at the end."""
     with Wireless(2, hedging=(("enabled", True), ("minimum", 0.05))) as stage:
-        hedges = stage.proxy.hedges
+        hedges = stage.cluster.hedges
         assert hedges is not None
         stage.worker_script = answers(lambda: 0.02, stage)
         client = stage.client()
@@ -374,10 +374,10 @@ def test_delay_of_a_hedge() -> None:
         stage.loop.advance(0.2)
         assert len(sent) == 2
         assert wait <= sent[1] - sent[0] <= wait + TICK + 0.001
-        assert stage.proxy.counts.hedged == 1
+        assert stage.cluster.counts.hedged == 1
         stage.leave()
         stage.advance(30.0)
-        assert [state.in_flight for state in stage.proxy.router.states] == [0, 0]
+        assert [state.in_flight for state in stage.cluster.router.states] == [0, 0]
         assert stage.left_behind() == []
 
 
@@ -395,11 +395,11 @@ def test_requests_at_a_silent_endpoint_are_hedged_before_they_are_late() -> None
         for client in clients:
             client.send(get())
         stage.loop.advance(0.06)
-        assert stage.proxy.counts.hedged == 0
+        assert stage.cluster.counts.hedged == 0
         stage.loop.advance(0.05)
-        assert stage.proxy.counts.hedged == 2
+        assert stage.cluster.counts.hedged == 2
         stage.loop.advance(0.03)
-        assert stage.proxy.counts.hedges_won == 2
+        assert stage.cluster.counts.hedges_won == 2
         assert [client.received.count(b"quick") for client in clients] == [21] * 4
         stage.leave()
         stage.advance(90.0)
@@ -424,8 +424,8 @@ def test_trial_of_a_failed_endpoint_is_hedged_at_once() -> None:
             client.send(get())
             stage.loop.advance(0.05)
             assert client.received.count(b"quick") == number
-            assert stage.proxy.counts.hedged == (number > 28)
-        assert stage.proxy.router.doubts(stage.proxy.router.states[0])
+            assert stage.cluster.counts.hedged == (number > 28)
+        assert stage.cluster.router.doubts(stage.cluster.router.states[0])
         stage.leave()
         stage.advance(90.0)
         assert stage.left_behind() == []
@@ -439,7 +439,7 @@ def test_request_is_hedged_once() -> None:
         for _ in range(60):
             client.send(get())
             stage.loop.advance(0.05)
-        before = stage.proxy.counts.hedged
+        before = stage.cluster.counts.hedged
         fates: list[Callable[[Peer], None]] = [lambda peer: None, Peer.vanish]
 
         def next_fate(peer: Peer) -> None:
@@ -451,7 +451,7 @@ def test_request_is_hedged_once() -> None:
         client.send(get())
         stage.loop.advance(1.0)
         assert not fates
-        assert stage.proxy.counts.hedged == before + 1
+        assert stage.cluster.counts.hedged == before + 1
         stage.leave()
         stage.advance(90.0)
         assert stage.left_behind() == []
@@ -464,7 +464,7 @@ def test_hedged_request_leaves_no_cycle() -> None:
         client = stage.client()
         client.send(get())
         stage.loop.advance(1.5)
-        assert stage.proxy.counts.hedges_won == 1
+        assert stage.cluster.counts.hedges_won == 1
         stage.loop.advance(3.0)
         kinds = Exchange, HedgeRace, Attempt
         assert not [found for found in gc.get_objects() if isinstance(found, kinds)]
@@ -499,7 +499,7 @@ async def test_hedge_that_the_policy_rejects_is_not_sent(stage: Stage) -> None:
     slow, other = await stage.worker(answering_after(go, SLOW)), await stage.worker(QUICK)
     await stage.serve(slow, other, hedging={"enabled": True})
     policy = OnlyFirstAttempts()
-    stage.proxy.router.set_policy(policy)
+    stage.cluster.router.set_policy(policy)
     client = await stage.client()
     client.write(get())
     await stage.eventually(lambda: slow.received)
@@ -507,4 +507,4 @@ async def test_hedge_that_the_policy_rejects_is_not_sent(stage: Stage) -> None:
     await stage.eventually(lambda: policy.rejected)
     go.set()
     assert (await client.response()).body == b"slow"
-    assert (stage.proxy.counts.hedged, other.received) == (0, b"")
+    assert (stage.cluster.counts.hedged, other.received) == (0, b"")

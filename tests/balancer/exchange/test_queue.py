@@ -21,7 +21,7 @@ async def test_requests_wait_in_order(stage: Stage) -> None:
     for i in range(5):
         others.append(await stage.client())
         await others[-1].send(post(b"x" * i))
-        await stage.eventually(lambda: len(stage.proxy.queue) == len(others))
+        await stage.eventually(lambda: len(stage.cluster.queue) == len(others))
     assert (len(worker.requests), stage.state().in_flight) == (1, 1)
     go.set()
     assert (await first.response()).body == b"/first"
@@ -38,7 +38,7 @@ async def test_full_queue_is_answered_503(stage: Stage) -> None:
     await stage.serve(worker, max_in_flight=1, limits={"queue": 1})
     first, second, third = await fill(stage, worker), await stage.client(), await stage.client()
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     answer = await third.ask(get(b"/third"))
     assert (answer.status, answer.value(b"Retry-After")) == (503, b"1")
     assert json.loads(answer.body)["error"] == "queue_full"
@@ -47,16 +47,16 @@ async def test_full_queue_is_answered_503(stage: Stage) -> None:
     assert (await first.response()).body == b"/first"
     assert (await second.response()).body == b"/second"
     assert (await third.ask(get(b"/again"))).body == b"/again"
-    assert stage.proxy.counts.errors == {"queue_full": 1}
+    assert stage.cluster.counts.errors == {"queue_full": 1}
 
 
 async def test_no_available_endpoint_is_answered_503(stage: Stage) -> None:
     """There is nothing to wait for."""
     await stage.serve(await stage.worker(response()))
-    stage.proxy.router.set_enabled("w0", False)
+    stage.cluster.router.set_enabled("w0", False)
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (503, "no_endpoint_available")
-    stage.proxy.router.set_enabled("w0", True)
+    stage.cluster.router.set_enabled("w0", True)
     assert (await stage.ask(get())).status == 200
 
 
@@ -75,7 +75,7 @@ async def test_new_endpoint_serves_waiting_requests(stage: Stage) -> None:
     await stage.serve(worker, max_in_flight=1)
     first, second = await fill(stage, worker), await stage.client()
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     retired = stage.pool()
     stage.control_plane.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
     assert (await second.response()).body == b"other"

@@ -35,7 +35,7 @@ class PiecewiseWorker:
         await stage.eventually(lambda: self.wires)
         await self.wires[-1].send(piece)
         await stage.turn()
-        await stage.eventually(lambda: stage.proxy.router.in_flight)
+        await stage.eventually(lambda: stage.cluster.router.in_flight)
 
 
 async def client_with_partial_response(
@@ -80,7 +80,7 @@ async def test_truncated_response_is_retried(stage: Stage, cut: str, request_kin
     assert bytes(client.received).count(b"HTTP/1.1") == 1
     assert b"X-From" not in client.received
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
-    assert stage.proxy.counts.retried == 1
+    assert stage.cluster.counts.retried == 1
 
 
 async def test_complete_response_is_one_write(stage: Stage) -> None:
@@ -101,7 +101,7 @@ async def test_truncated_response_without_retries_is_502(stage: Stage) -> None:
     )
     first.wires[0].reset()
     assert (await client.response()).status == 502
-    assert stage.proxy.counts.errors == {"connection_broken": 1}
+    assert stage.cluster.counts.errors == {"connection_broken": 1}
     assert (await client.ask(get())).body == b"fine"
 
 
@@ -171,7 +171,7 @@ async def test_forwarded_put_is_not_retried(stage: Stage) -> None:
     first.wires[0].reset()
     with pytest.raises(ConnectionResetError):
         await client.rest()
-    assert stage.proxy.counts.retried == 0
+    assert stage.cluster.counts.retried == 0
 
 
 async def test_client_disconnects_during_buffering(stage: Stage) -> None:

@@ -119,7 +119,7 @@ async def test_retry_table(stage: Stage, failure: str, request_kind: str, count:
     is_again = expected == "200" and not (
         request_kind == "HEAD" and failure.startswith("half a") and count == 1
     )
-    assert stage.proxy.counts.retried == is_again
+    assert stage.cluster.counts.retried == is_again
     bodies = {request.body for request in [*well.requests, *(worker.requests[0] for worker in bad)]}
     assert len(bodies) == 1
 
@@ -156,7 +156,7 @@ async def test_503_keeps_its_connection(stage: Stage) -> None:
     assert (len(bad.connections), len(well.connections)) == (1, 1)
     assert b"X-From" not in client.received
     assert stage.outcomes("w0") == {"error_status": len(bad.requests)}
-    assert stage.proxy.counts.retried == len(bad.requests) > 0
+    assert stage.cluster.counts.retried == len(bad.requests) > 0
 
 
 async def test_503_of_the_last_worker_is_forwarded(stage: Stage) -> None:
@@ -166,14 +166,14 @@ async def test_503_of_the_last_worker_is_forwarded(stage: Stage) -> None:
     answer = await stage.ask(get())
     assert (answer.status, answer.body, answer.value(b"X-From")) == (503, b"not here", b"bad")
     assert [len(worker.requests) for worker in workers] == [1, 1]
-    assert stage.proxy.counts.errors == {}
+    assert stage.cluster.counts.errors == {}
 
 
 async def test_503_of_the_only_worker_is_forwarded(stage: Stage) -> None:
     worker = await stage.worker(GONE)
     await stage.serve(worker)
     assert (await stage.ask(get())).status == 503
-    assert (len(worker.requests), stage.proxy.counts.retried) == (1, 0)
+    assert (len(worker.requests), stage.cluster.counts.retried) == (1, 0)
 
 
 async def test_empty_statuses_disable_status_retries(stage: Stage) -> None:
@@ -187,7 +187,7 @@ async def test_partial_upload_is_retried_after_an_early_503(stage: Stage) -> Non
     await stage.serve(await stage.worker(playing(Wire.head, GONE, Wire.closed)), well)
     client = await stage.client()
     await client.send(post(b"x" * 100, method=b"PUT")[:-60])
-    await stage.eventually(lambda: stage.proxy.counts.retried)
+    await stage.eventually(lambda: stage.cluster.counts.retried)
     await client.send(b"x" * 60)
     assert (await client.response()).body == b"fine"
     assert well.requests[0].body == b"x" * 100
@@ -203,8 +203,8 @@ async def test_nothing_of_a_retried_response_reaches_the_client(
     client = await stage.client()
     assert (await client.ask(get(b"/", *fields))).body == b"fine"
     assert b"503" not in client.received
-    if stage.proxy.access_log is not None:
-        assert stage.proxy.access_log.waiting + stage.proxy.access_log.counts.written == 1
+    if stage.cluster.access_log is not None:
+        assert stage.cluster.access_log.waiting + stage.cluster.access_log.counts.written == 1
 
 
 # --- number of attempts
@@ -230,13 +230,13 @@ async def test_every_endpoint_is_tried_after_refusals(
         before = refusals(stage, dead)
         assert (await stage.ask(REQUESTS[kind])).body == b"fine"
         assert all(now - then <= 1 for now, then in zip(refusals(stage, dead), before, strict=True))
-    assert (stage.proxy.counts.errors, stage.proxy.retries.budget.denied) == ({}, 0)
+    assert (stage.cluster.counts.errors, stage.cluster.retries.budget.denied) == ({}, 0)
 
 
 async def test_refusals_everywhere_are_answered_after_one_try_each(stage: Stage) -> None:
     await stage.serve(*(stage.dead_port() for _ in range(5)))
     assert (await stage.ask(post(b"body"))).status == 502
-    assert (refusals(stage, 5), stage.proxy.counts.retried) == ([1] * 5, 4)
+    assert (refusals(stage, 5), stage.cluster.counts.retried) == ([1] * 5, 4)
 
 
 async def test_endpoints_in_backoff_are_not_tried_one_by_one(stage: Stage) -> None:
@@ -247,9 +247,9 @@ async def test_endpoints_in_backoff_are_not_tried_one_by_one(stage: Stage) -> No
     for _ in range(BEFORE_BACKOFF):
         assert (await stage.ask(get())).status == 502
     assert refusals(stage, 30) == [BEFORE_BACKOFF] * 30
-    retried = stage.proxy.counts.retried
+    retried = stage.cluster.counts.retried
     assert (await stage.ask(get())).status == 502
-    assert stage.proxy.counts.retried - retried <= 1
+    assert stage.cluster.counts.retried - retried <= 1
     stage.advance(60.0)  # every backoff allows a connect again
     assert (await stage.ask(get())).status == 502
     assert [stage.pool(f"w{i}").counts.failed for i in range(30)] == [BEFORE_BACKOFF + 1] * 30
@@ -262,7 +262,7 @@ async def test_refusal_after_a_broken_connection(stage: Stage) -> None:
     for _ in range(5):  # the round robin begins at each of them once
         assert (await stage.ask(get())).body == b"fine"
     resets = stage.outcomes("w0")["reset"]
-    assert stage.proxy.counts.retried == resets + sum(refusals(stage, 4)) > resets > 0
+    assert stage.cluster.counts.retried == resets + sum(refusals(stage, 4)) > resets > 0
 
 
 async def test_retries_limit_the_attempts_that_were_sent(stage: Stage) -> None:
@@ -278,10 +278,10 @@ async def test_retry_budget(stage: Stage) -> None:
     await stage.serve(refusing, well, retry={"share": 0.0, "per_second": 0.1})
     statuses = [(await stage.ask(get())).status for _ in range(3)]
     assert sorted(statuses) == [200, 200, 503]
-    assert (stage.proxy.counts.retried, stage.proxy.retries.budget.denied) == (1, 1)
+    assert (stage.cluster.counts.retried, stage.cluster.retries.budget.denied) == (1, 1)
     stage.advance(10.0)
     assert 200 in [(await stage.ask(get())).status for _ in range(2)]
-    assert stage.proxy.counts.retried == 2
+    assert stage.cluster.counts.retried == 2
 
 
 async def test_empty_budget_makes_broken_connection_a_502(stage: Stage) -> None:
@@ -289,7 +289,7 @@ async def test_empty_budget_makes_broken_connection_a_502(stage: Stage) -> None:
     await stage.serve(*workers, retry={"share": 0.0, "per_second": 0.0})
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (502, "connection_broken")
-    assert stage.proxy.retries.budget.denied == 1
+    assert stage.cluster.retries.budget.denied == 1
 
 
 async def test_refused_connection_needs_no_budget(stage: Stage) -> None:
@@ -297,7 +297,7 @@ async def test_refused_connection_needs_no_budget(stage: Stage) -> None:
     await stage.serve(stage.dead_port(), await stage.worker(OK), retry={"share": 0.0, "per_second": 0.0})
     for _ in range(4):
         assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.proxy.retries.budget.denied == 0
+    assert stage.cluster.retries.budget.denied == 0
 
 
 # --- idempotency keys, bodies, attempt timeout
@@ -329,7 +329,7 @@ async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
         stage.advance(1.0)
     go.set()
     assert (await client.response()).body == b"fine"
-    assert stage.proxy.retries.budget.denied == 0
+    assert stage.cluster.retries.budget.denied == 0
 
 
 async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
@@ -341,7 +341,7 @@ async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
     client = await stage.asking(worker, get())
     for _ in range(10):
         stage.advance(1.0)
-    assert (stage.proxy.retries.budget.denied, stage.proxy.counts.retried) == (1, 0)
+    assert (stage.cluster.retries.budget.denied, stage.cluster.counts.retried) == (1, 0)
     stage.advance(20.0)
     assert (await client.response()).status == 504
 

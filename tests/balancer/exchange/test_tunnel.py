@@ -57,7 +57,7 @@ class TunnelStage:
     async def close_rest(self) -> None:
         """End the worker's script and wait until no tunnel is left."""
         self.over.set()
-        await self.stage.eventually(lambda: not self.stage.proxy.tunnels)
+        await self.stage.eventually(lambda: not self.stage.cluster.tunnels)
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def tunnel_stage(stage: Stage) -> TunnelStage:
 
 def are_settled(stage: Stage, number: int = 1) -> bool:
     """Whether `number` tunnels were settled and nothing is in flight."""
-    proxy = stage.proxy
-    return stage.outcomes() == {"tunnelled": number} and not stage.state().in_flight and not proxy.tunnels
+    cluster = stage.cluster
+    return stage.outcomes() == {"tunnelled": number} and not stage.state().in_flight and not cluster.tunnels
 
 
 # --- opening
@@ -96,7 +96,7 @@ async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage:
     assert await worker.exactly(19) == b"\x00GET / HTTP/1.1\r\n\r\n"
     await worker.send(b"HTTP/1.1 200 OK\r\n\r\n\xff")
     assert await client.exactly(20) == b"HTTP/1.1 200 OK\r\n\r\n\xff"
-    assert stage.state().in_flight == stage.proxy.in_flight == len(stage.proxy.tunnels) == 1
+    assert stage.state().in_flight == stage.cluster.in_flight == len(stage.cluster.tunnels) == 1
     await client.close()
     await tunnel_stage.close_rest()
     assert are_settled(stage)
@@ -121,7 +121,7 @@ async def test_bytes_after_both_heads_are_tunnelled(
     assert len(tunnel_stage.worker.requests) == 1
     await client.close()
     await tunnel_stage.close_rest()
-    assert (stage.proxy.tunnels.bytes_in, stage.proxy.tunnels.bytes_out) == (len(early), 11)
+    assert (stage.cluster.tunnels.bytes_in, stage.cluster.tunnels.bytes_out) == (len(early), 11)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ async def test_101_to_another_protocol_is_answered_502(stage: Stage, answer: byt
         assert (await client.response()).status == 502
     assert stage.outcomes() == {"reset": 2 if early else 1}
     assert len(worker.connections) == (2 if early else 1)
-    assert (stage.pool().idle, len(stage.proxy.tunnels), stage.proxy.tunnels.opened) == (0, 0, 0)
+    assert (stage.pool().idle, len(stage.cluster.tunnels), stage.cluster.tunnels.opened) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +286,11 @@ async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage
     await client.send(get(b"/", *UPGRADE_FIELDS) + b"early")
     assert (await client.head()).status == 101
     assert gone.connections[0].received.endswith(b"\r\n\r\n")
-    await stage.eventually(lambda: stage.proxy.tunnels.bytes_in == 5)
+    await stage.eventually(lambda: stage.cluster.tunnels.bytes_in == 5)
     over.set()
     assert await client.rest() == b""
     await client.close()
-    await stage.eventually(lambda: not stage.proxy.tunnels)
+    await stage.eventually(lambda: not stage.cluster.tunnels)
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"tunnelled": 1})
 
 
@@ -344,7 +344,7 @@ async def test_slow_reader_pauses_the_other_side(
 
 def buffered(stage: Stage) -> list[int]:
     """Bytes buffered in the balancer, per side of each tunnel."""
-    return [size for tunnel in stage.proxy.tunnels for size in tunnel.unsent]
+    return [size for tunnel in stage.cluster.tunnels for size in tunnel.unsent]
 
 
 async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -> None:
@@ -386,7 +386,7 @@ async def test_half_close_is_passed_on(
     assert await second.rest() == b"last word"
     await second.send(b"x" * MIB)
     assert await read_slowly(first, MIB) == b"x" * MIB
-    assert len(stage.proxy.tunnels) == 1
+    assert len(stage.cluster.tunnels) == 1
     second.half_close()
     assert await first.rest() == b""
     await tunnel_stage.close_rest()
@@ -442,7 +442,7 @@ async def test_reset_is_passed_on(stage: Stage, tunnel_stage: TunnelStage, is_cl
         await other.rest()
     await tunnel_stage.close_rest()
     assert are_settled(stage)
-    assert (stage.pool().leased, stage.proxy.counts.abandoned) == (0, 0)
+    assert (stage.pool().leased, stage.cluster.counts.abandoned) == (0, 0)
 
 
 async def test_client_leaves_with_a_pending_upgrade(stage: Stage) -> None:
@@ -481,7 +481,7 @@ async def test_idle_tunnel_is_closed(stage: Stage, tunnel_stage: TunnelStage) ->
         await sender.send(b"ping")
         assert await reader.exactly(4) == b"ping"
     stage.advance(599)
-    assert len(stage.proxy.tunnels) == 1
+    assert len(stage.cluster.tunnels) == 1
     stage.advance(2)
     assert await client.rest() == await worker.rest() == b""
     await tunnel_stage.close_rest()
@@ -524,8 +524,8 @@ async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_sta
     assert await worker.exactly(5) == b"still"
     assert await stopping is False
     assert await client.rest() == await worker.rest() == b""
-    await stage.eventually(lambda: not server.proxy.tunnels and not server.proxy.downstreams)
-    assert server.proxy.pools.open_connections == 0
+    await stage.eventually(lambda: not server.cluster.tunnels and not server.cluster.downstreams)
+    assert server.cluster.pools.open_connections == 0
 
 
 async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: TunnelStage) -> None:
@@ -542,10 +542,10 @@ async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: Tunne
 async def test_descriptor_limit_leaves_tunnels_open(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """At the descriptor limit tunnels can be opened and are not closed as idle connections."""
     await tunnel_stage.serve()
-    stage.proxy.set_crowded(True)
+    stage.cluster.set_crowded(True)
     client, worker = await tunnel_stage.open_tunnel()
     stage.advance(1000)
-    (downstream,) = stage.proxy.downstreams
+    (downstream,) = stage.cluster.downstreams
     assert not downstream.close_if_idle(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"
@@ -560,7 +560,7 @@ async def test_tunnel_counts_against_the_endpoint_limit(stage: Stage, tunnel_sta
     client, worker = await tunnel_stage.open_tunnel()
     waiting = await stage.client()
     await waiting.send(get(b"/", *UPGRADE_FIELDS))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     worker.reset()
     assert (await waiting.head()).status == 101
     await waiting.close()

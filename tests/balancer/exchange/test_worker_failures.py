@@ -47,7 +47,7 @@ async def test_refused_connection_is_retried_for_any_method(stage: Stage, reques
     assert len(worker.requests) == 2
     assert worker.requests[0].body == worker.requests[1].body
     refused = stage.outcomes("w0")["refused"]
-    assert stage.proxy.counts.retried == stage.pool("w0").counts.failed == refused > 0
+    assert stage.cluster.counts.retried == stage.pool("w0").counts.failed == refused > 0
     assert stage.outcomes("w1") == {"ok": 2}
 
 
@@ -59,8 +59,8 @@ async def test_all_endpoints_refuse(stage: Stage) -> None:
         answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
         check_error(answer, 502, "connect_failed")
         assert json.loads(answer.body)["request_id"] == "abc"
-    assert stage.proxy.counts.errors == {"connect_failed": 2}
-    assert stage.proxy.counts.retried == 2
+    assert stage.cluster.counts.errors == {"connect_failed": 2}
+    assert stage.cluster.counts.retried == 2
 
 
 async def test_error_to_head_has_no_body(stage: Stage) -> None:
@@ -132,7 +132,7 @@ async def test_patch_is_not_retried(stage: Stage, script: Script) -> None:
     await stage.serve(*workers)
     check_error(await stage.ask(post(b"x", method=b"PATCH")), 502, "connection_broken")
     assert len(workers[0].requests + workers[1].requests) == 1
-    assert stage.proxy.counts.retried == 0
+    assert stage.cluster.counts.retried == 0
 
 
 async def test_stale_connection_under_a_get(stage: Stage) -> None:
@@ -144,7 +144,7 @@ async def test_stale_connection_under_a_get(stage: Stage) -> None:
     for _ in range(6):
         assert (await client.ask(get())).body == b"fine"
     broken = stage.outcomes("w0").get("reset", 0) + stage.outcomes("w1").get("reset", 0)
-    assert stage.proxy.counts.retried == broken > 0
+    assert stage.cluster.counts.retried == broken > 0
 
 
 async def test_stale_connection_under_a_post(stage: Stage) -> None:
@@ -178,7 +178,7 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
     client = await stage.client()
     for _ in range(3):
         assert (await client.ask(get())).body == b"fine"
-    assert stage.proxy.counts.retried == 1
+    assert stage.cluster.counts.retried == 1
     assert [len(worker.connections) for worker in workers] == [1, 2]
 
 
@@ -209,7 +209,7 @@ async def test_truncated_response_resets_the_client(
     assert not client.received.endswith(b"0\r\n\r\n")
     assert stage.outcomes() == {"reset": 1}
     assert len(worker.connections) == 1
-    assert stage.proxy.counts.errors == {"connection_broken": 1}
+    assert stage.cluster.counts.errors == {"connection_broken": 1}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
     client = await stage.client()
     check_error(await client.ask(get()), 502, "malformed_response")
     assert stage.outcomes() == {"reset": 1}
-    assert stage.proxy.counts.retried == 0
+    assert stage.cluster.counts.retried == 0
     assert stage.pool().idle == 0
     assert len(worker.connections) == 1
     check_error(await client.ask(get()), 502, "malformed_response")
@@ -338,8 +338,8 @@ async def test_invalid_host_name(stage: Stage) -> None:
 async def test_unread_body_does_not_block_the_next_request(stage: Stage) -> None:
     """The body came with its head and exceeds the buffer; the next request on the connection is read."""
     await stage.serve(await stage.worker(OK), limits={"buffer": 1024})
-    stage.proxy.router.set_enabled("w0", False)
+    stage.cluster.router.set_enabled("w0", False)
     client = await stage.client()
     check_error(await client.ask(post(b"x" * 4096)), 503, "no_endpoint_available")
-    stage.proxy.router.set_enabled("w0", True)
+    stage.cluster.router.set_enabled("w0", True)
     assert (await client.ask(get())).body == b"fine"

@@ -89,12 +89,12 @@ def test_malformed_request_trailer_frees_the_worker() -> None:
         client = stage.client()
         client.send(POST + b"5\r\nhello\r\n0\r\n")
         stage.turn()
-        assert stage.proxy.pools.by_id["w0"].leased == 1
+        assert stage.cluster.pools.by_id["w0"].leased == 1
         client.send(b"\n")
         stage.turn()
         assert bytes(client.received).startswith(b"HTTP/1.1 400 ")
         assert b"malformed_body" in client.received
-        assert stage.proxy.pools.by_id["w0"].leased == 0
+        assert stage.cluster.pools.by_id["w0"].leased == 0
         assert not stage.workers[0].is_open
 
 
@@ -111,4 +111,4 @@ def test_malformed_response_trailer_resets_the_client(pieces: list[bytes]) -> No
             stage.turn()
         assert client.ending == "reset"
         assert not worker.is_open
-        assert stage.proxy.pools.by_id["w0"].leased == 0
+        assert stage.cluster.pools.by_id["w0"].leased == 0

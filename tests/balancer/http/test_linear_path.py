@@ -111,14 +111,14 @@ def test_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> N
     line = field % ((b" \t" * (LONG // 2 // runs),) * runs)
     with Wireless(policy="maglev", **SETTINGS[setting]) as stage:
         keys: list[object] = []
-        of = stage.proxy.key_of
+        of = stage.cluster.key_of
         assert of is not None
 
         def noted(request: Request, client: Client) -> str | None:
             keys.append(of(request, client))
             return of(request, client)
 
-        stage.proxy.key_of = noted
+        stage.cluster.key_of = noted
         client = stage.client()
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % line)
         stage.turn()

@@ -77,7 +77,7 @@ async def test_entries_of_a_new_and_a_reused_connection(stage: Stage, watched: W
 async def test_log_is_off_by_default(stage: Stage) -> None:
     """No thread, no entry, and status reports null."""
     await stage.serve(await stage.worker(response()))
-    assert stage.proxy.access_log is None
+    assert stage.cluster.access_log is None
     assert "access-log" not in [thread.name for thread in threading.enumerate()]
     status = json.loads(
         (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
@@ -100,7 +100,7 @@ async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> Non
     await watched.serve(worker, retries=0)  # else the head would wait for the rest
     client = await stage.client()
     await client.send(get()[:10])
-    await stage.eventually(lambda: any(one.head_at for one in stage.proxy.downstreams))
+    await stage.eventually(lambda: any(one.head_at for one in stage.cluster.downstreams))
     stage.clock.at += 3
     await client.send(get()[10:])
     await stage.eventually(lambda: worker.requests)
@@ -125,7 +125,7 @@ async def test_queue_time_of_a_full_endpoint(stage: Stage, watched: WatchedLog) 
     await one.send(get(b"/one"))
     await stage.eventually(lambda: worker.requests)
     await other.send(get(b"/other"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     stage.clock.at += 4
     go.set()
     await one.response()
@@ -248,7 +248,7 @@ async def test_queue_timeout_and_full_queue(stage: Stage, watched: WatchedLog) -
     await first.send(get(b"/first"))
     await stage.eventually(lambda: worker.requests)
     await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     assert (await late.ask(get(b"/late"))).status == 503
     stage.advance(6)
     await waits.response()
@@ -301,10 +301,10 @@ async def test_client_disconnects_while_its_retry_is_queued(stage: Stage, watche
     await fails.send(get(b"/fails"))
     await stage.eventually(lambda: worker.requests)
     await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     go.set()
     await stage.eventually(lambda: len(worker.requests) == 2)
-    assert len(stage.proxy.queue) == 1
+    assert len(stage.cluster.queue) == 1
     fails.reset()
     line = await watched.line()
     assert (line["path"], line["end"]) == ("/fails", "abandoned")
@@ -345,7 +345,7 @@ async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
     await watched.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(b"GET /slow HTTP/1.1\r\nHos")
-    await stage.eventually(lambda: any(one.head_at for one in stage.proxy.downstreams))
+    await stage.eventually(lambda: any(one.head_at for one in stage.cluster.downstreams))
     stage.advance(11)
     await client.response()
     line = await watched.line()
@@ -398,7 +398,7 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
     """Written, dropped (queue full) and lost (write failed)."""
     await watched.serve(await stage.worker(response()), log={"admin": False})
     await stage.ask(get())
-    log = stage.proxy.access_log
+    log = stage.cluster.access_log
     assert log is not None
     await stage.eventually(lambda: log.counts.written)  # the thread counts after it has written
     status = json.loads((await stage.ask(CONTROL % b"status")).body)
@@ -446,8 +446,8 @@ async def test_reopen_after_rotation(stage: Stage, watched: WatchedLog) -> None:
     await stage.ask(get(b"/old"))
     await watched.lines(1)
     old = watched.path.rename(watched.path.with_suffix(".1"))
-    assert stage.proxy.access_log is not None
-    stage.proxy.access_log.reopen()
+    assert stage.cluster.access_log is not None
+    stage.cluster.access_log.reopen()
     await stage.eventually(watched.path.exists)
     await stage.ask(get(b"/new"))
     assert (await watched.line())["path"] == "/new"
@@ -462,7 +462,7 @@ def lost_more_than(log: AccessLog, number: int) -> bool:
 async def test_full_disk_fails_no_request(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """Requests are served, entries are counted as lost, one message."""
     await stage.serve(await stage.worker(response()), log={"access": "json", "path": "/dev/full"})
-    log = stage.proxy.access_log
+    log = stage.cluster.access_log
     assert log is not None
     for _ in range(3):
         lost = log.counts.lost

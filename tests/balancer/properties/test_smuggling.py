@@ -59,7 +59,7 @@ def forwarded(stage: Wireless) -> list[Read]:
         seen = requests_seen(bytes(worker.received))
         assert {request.start for request in seen} <= {*worker.writes}
         everything += seen
-    router = stage.proxy.router
+    router = stage.cluster.router
     answered = sum(state.outcomes[OutcomeKind.OK] for state in router.states)
     assert answered <= len(everything) <= router.routed
     return everything
@@ -107,7 +107,7 @@ def test_damaged_responses_smuggle_nothing(method: bytes, damages: list[Damage],
         stage.turn()
         client.send(b"GET /second HTTP/1.1\r\nHost: a\r\n\r\n")
         stage.turn()
-        methods = [method, b"GET"][: stage.proxy.router.routed]
+        methods = [method, b"GET"][: stage.cluster.router.routed]
         for second in stage.workers[1:]:
             second.send(ANSWER)
         stage.turn()

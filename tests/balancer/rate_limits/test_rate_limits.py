@@ -174,10 +174,10 @@ async def test_trust_changes_with_a_reload(stage: Stage) -> None:
     ],
 )
 def test_networks_of_clients(address: str, same: str, other: str) -> None:
-    proxy = Client(b"10.0.0.1", b"10.0.0.1:80", is_trusted=True)
+    cluster = Client(b"10.0.0.1", b"10.0.0.1:80", is_trusted=True)
 
     def found(value: str) -> bytes:
-        return client_of(outgoing_request(behind_proxy(value), proxy, b"id"), proxy, lambda _: False)
+        return client_of(outgoing_request(behind_proxy(value), cluster, b"id"), cluster, lambda _: False)
 
     assert found(address) == found(same) != found(other)
     assert network_of(b"2001:db8::1") == bytes.fromhex("20010db800000000")
@@ -366,7 +366,7 @@ async def test_counts_in_metrics_and_log(stage: Stage, tmp_path: Path) -> None:
 async def test_without_limits_nothing_is_made(stage: Stage) -> None:
     """No memory, no limiter on the path of a request, no metrics."""
     await serve(stage)
-    assert stage.proxy.limiter is None
+    assert stage.cluster.limiter is None
     assert stage.control_plane.rate_limits.by_name == {}
     assert b"rate_limit" not in (await stage.ask(get(b"/-/metrics"))).body
 

@@ -54,7 +54,11 @@ def test_recording_is_off_by_default() -> None:
 async def test_disabled_recording_creates_nothing(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.ask(get())
-    assert (stage.proxy.journal, stage.control_plane.recorder, stage.proxy.reads_load) == (None, None, False)
+    assert (stage.cluster.journal, stage.control_plane.recorder, stage.cluster.reads_load) == (
+        None,
+        None,
+        False,
+    )
     assert "recorder" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -139,7 +143,7 @@ async def test_recording_starts_by_command_and_ends_in_time(stage: Stage, record
     await stage.ask(get())
     stage.advance(60)
     stage.control_plane.recording.tick(stage.clock.at)
-    assert stage.proxy.journal is None
+    assert stage.cluster.journal is None
     await stage.ask(get())
     assert len(recorded.rows()) == 1
 
@@ -169,7 +173,7 @@ async def test_reload_turns_recording_on_and_off(stage: Stage, recorded: Recorde
     await stage.ask(get())
     await stage.reload(record={})
     await stage.ask(get())
-    assert stage.proxy.journal is None
+    assert stage.cluster.journal is None
     assert len(recorded.rows()) == 1
 
 

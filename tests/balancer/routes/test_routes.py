@@ -271,9 +271,9 @@ async def test_pools_have_their_own_limits_and_timeouts(stage: Stage) -> None:
         pool_of(slow, limits=limits, timeouts={"first_byte": 5}),
         timeouts={"first_byte": 7, "total": 99},
     )
-    named = stage.control_plane.named["api"].proxy
+    named = stage.control_plane.named["api"].cluster
     assert (named.timeouts.first_byte, named.timeouts.total) == (5, 99)
-    assert (stage.proxy.timeouts.first_byte, stage.proxy.limits.body) == (7, None)
+    assert (stage.cluster.timeouts.first_byte, stage.cluster.limits.body) == (7, None)
     first = await stage.asking(slow, get(b"/api"))
     assert (await stage.ask(get(b"/api"))).status == 503
     assert (await stage.ask(get(b"/"))).body == b"main"
@@ -318,7 +318,7 @@ async def test_reload_adds_changes_and_removes_pools(stage: Stage) -> None:
     await first.send(get(b"/held"))
     await stage.eventually(lambda: held.requests)
     assert (await client.ask(get(b"/kept"))).body == b"kept"
-    policy = stage.control_plane.named["kept"].proxy.router.policy
+    policy = stage.control_plane.named["kept"].cluster.router.policy
     routes = [{"prefix": "/new", "pool": "new"}, {"prefix": "/kept", "pool": "kept"}]
     await stage.reload(routes=routes, pools={"new": pool_of(new), "kept": pool_of(kept, retries=1)})
     assert (await client.ask(get(b"/new"))).body == b"new"
@@ -326,15 +326,15 @@ async def test_reload_adds_changes_and_removes_pools(stage: Stage) -> None:
     assert (await client.ask(get(b"/kept"))).body == b"kept"
     pools = {pool["name"]: pool["requests"] for pool in (await status(stage))["pools"]}
     assert pools == {"new": 1, "kept": 2}
-    assert stage.control_plane.named["kept"].proxy.router.policy is policy
-    assert stage.control_plane.named["kept"].proxy.retries.limit == 1
+    assert stage.control_plane.named["kept"].cluster.router.policy is policy
+    assert stage.control_plane.named["kept"].cluster.retries.limit == 1
     go.set()
     assert (await first.response()).body == b"held"
     server = stage.server
     assert server is not None
-    assert len(server.named_pools.every) == 3
-    server.named_pools.sweep(stage.clock.at)
-    assert len(server.named_pools.every) == 2
+    assert len(server.named_clusters.every) == 3
+    server.named_clusters.sweep(stage.clock.at)
+    assert len(server.named_clusters.every) == 2
     await stage.reload(routes=[], pools={})
     assert (await client.ask(get(b"/new"))).body == b"main"
     assert "pools" not in await status(stage)
@@ -450,7 +450,7 @@ async def test_connections_of_all_pools_share_the_limit_of_descriptors(stage: St
     """At the limit an idle connection of one pool makes room for another pool's."""
     api, main = await stage.worker(response(b"api")), await stage.worker(response(b"main"))
     await stage.serve(main, routes=[API], pools={"api": pool_of(api)})
-    group = [stage.proxy.pools, stage.control_plane.named["api"].proxy.pools]
+    group = [stage.cluster.pools, stage.control_plane.named["api"].cluster.pools]
     for pools in group:
         pools.limit = 1
     for target, body in ((b"/", b"main"), (b"/api", b"api"), (b"/", b"main")):

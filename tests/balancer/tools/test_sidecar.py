@@ -47,7 +47,7 @@ def error_of(answer: Message) -> tuple[int, str, bytes | None]:
 
 
 def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -> Origins:
-    control_plane: Any = SimpleNamespace(proxy=None)
+    control_plane: Any = SimpleNamespace(cluster=None)
     return Origins(
         [Origin(name, f"https://{name}", host, prefix, control_plane) for name, host, prefix in given], own
     )
@@ -294,7 +294,7 @@ async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedS
     assert (await stage.ask(request_for(b"well.org"))).body == b"well"
     assert (await sidecar.origin_status("slow"))["queued"] == 1
     second.reset()
-    await stage.eventually(lambda: len(stage.proxy.downstreams) == 1)
+    await stage.eventually(lambda: len(stage.cluster.downstreams) == 1)
     sidecar.sweep(6.0)
     assert error_of(await first.response()) == (504, "response_timeout", MAYBE)
 
@@ -309,7 +309,7 @@ async def test_idle_connections_are_closed_by_the_sweep(stage: Stage, sidecar: S
         {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
     )
     (origin,) = server.origins.all
-    pool = origin.proxy.pools.by_id["a"]
+    pool = origin.cluster.pools.by_id["a"]
     assert (await stage.ask(request_for(b"a.org"))).status == 200
     sidecar.sweep(1.0)
     assert pool.idle == 1
@@ -354,7 +354,7 @@ async def test_tls_and_http2_with_resumption(stage: Stage, sidecar: StagedSideca
         for host in (b"one.org", b"two.org"):
             assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
         for one in sidecar.server.origins.all:
-            one.proxy.pools.by_id[one.name].close_idle()
+            one.cluster.pools.by_id[one.name].close_idle()
         for name, host in (("one", b"one.org"), ("two", b"two.org")):
             assert (await stage.ask(request_for(host, b"/healthz"))).status == 200
             tls = (await sidecar.origin_status(name))["endpoint"]["route"]["tls"]

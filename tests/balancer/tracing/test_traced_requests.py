@@ -125,14 +125,14 @@ async def test_request_has_server_attempt_and_connect_spans(stage: Stage, traced
 async def test_spans_have_unix_time(stage: Stage, traced: Traced) -> None:
     """Whatever the proxy's clock says; a span begins with the head's first byte."""
     await traced.serve(await stage.worker(QUICK))
-    spans = stage.proxy.tracing
+    spans = stage.cluster.tracing
     assert spans is not None
     assert spans.spans is not None
     offset = spans.spans.offset()
     client = await stage.client()
     request = get()
     await client.send(request[:20])
-    await stage.eventually(lambda: [one for one in stage.proxy.downstreams if one.head_at])
+    await stage.eventually(lambda: [one for one in stage.cluster.downstreams if one.head_at])
     stage.jump(2.0)
     await client.send(request[20:])
     await client.response()
@@ -192,7 +192,7 @@ async def test_wait_in_the_queue_has_a_span(stage: Stage, traced: Traced) -> Non
     await first.send(get(b"/first"))
     await stage.eventually(lambda: worker.requests)
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     stage.jump(0.5)
     go.set()
     assert (await second.response()).body == b"/second"
@@ -217,9 +217,9 @@ async def test_wait_in_vain(stage: Stage, traced: Traced) -> None:
     await stage.eventually(lambda: worker.requests)
     await second.send(get(b"/second"))
     await third.send(get(b"/third"))
-    await stage.eventually(lambda: len(stage.proxy.queue) == 2)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 2)
     third.leave()
-    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     stage.advance(1.1)
     assert (await second.response()).status == 503
     go.set()
@@ -406,7 +406,7 @@ async def test_access_log_is_written_too(stage: Stage, traced: Traced, tmp_path:
     await traced.serve(await stage.worker(QUICK), log={"path": str(path)})
     await stage.ask(get(b"/logged"))
     spans = await traced.spans()
-    log = stage.proxy.access_log
+    log = stage.cluster.access_log
     assert log is not None
     log.stop()
     [line] = path.read_text().splitlines()
@@ -417,7 +417,7 @@ async def test_picks_are_explained_for_sampled_requests_only(stage: Stage, trace
     """Tracing leaves no explanation switched on, and uses the one that is."""
     await traced.serve(await stage.worker(QUICK))
     await stage.ask(get())
-    assert stage.proxy.router.trace is None
+    assert stage.cluster.router.trace is None
     stage.control_plane.explanations.start(60.0, 10)
     await stage.ask(get())
     assert stage.control_plane.explanations.trace.picks == 1

@@ -203,7 +203,7 @@ async def test_preconnect_keeps_within_the_connection_limit(stage: Stage) -> Non
     """It opens nothing beyond the limit and closes no connection of another pool."""
     workers = [await stage.worker(replying()) for _ in range(2)]
     await stage.serve(*workers, pool={"preconnect": 3})
-    stage.proxy.pools.limit = 4
+    stage.cluster.pools.limit = 4
     for _ in range(4):
         stage.advance(0.25)
         await stage.eventually(lambda: not any(stage.pool(id_).opening for id_ in ("w0", "w1")))
@@ -242,7 +242,7 @@ async def test_unanswered_heartbeat_is_counted(stage: Stage) -> None:
     assert (counts.heartbeats, counts.heartbeats_failed, stage.pool().leased) == (1, 0, 1)
     sweep_for(stage, 2.25)
     assert (counts.heartbeats, counts.heartbeats_failed, counts.died) == (1, 1, 0)
-    assert stage.proxy.counts.requests == stage.proxy.router.routed == 1
+    assert stage.cluster.counts.requests == stage.cluster.router.routed == 1
     is_answered.set()
 
 
@@ -259,7 +259,7 @@ def send_gets(stage: Wireless, times: int) -> list[Peer]:
 def test_unneeded_dial_serves_the_next_request() -> None:
     """The first request got a connection given back sooner; two waiting requests need two dials."""
     with Wireless(retries=0) as stage:
-        pool = stage.proxy.pools.by_id["w0"]
+        pool = stage.cluster.pools.by_id["w0"]
         (first,) = send_gets(stage, 1)
         stage.dialling = "hang"
         (second,) = send_gets(stage, 1)
@@ -281,7 +281,7 @@ def test_unneeded_dial_serves_the_next_request() -> None:
 
 def test_failed_dial_fails_the_request_that_waits_now() -> None:
     with Wireless(retries=0) as stage:
-        pool = stage.proxy.pools.by_id["w0"]
+        pool = stage.cluster.pools.by_id["w0"]
         send_gets(stage, 1)
         stage.dialling = "hang"
         send_gets(stage, 1)
@@ -310,7 +310,7 @@ def test_backoff_allows_one_dial_at_a_time() -> None:
     """After `FAILURES` failures one request at a time dials, after a pause; others fail, until a dial succeeds."""
     with Wireless(retries=0, seed=1) as stage:
         stage.control_plane.checks.stop()  # they also dial while an endpoint is unreachable
-        pool = stage.proxy.pools.by_id["w0"]
+        pool = stage.cluster.pools.by_id["w0"]
         stage.dialling = "refuse"
         send_gets(stage, FAILURES)
         assert (pool.counts.failed, pool.counts.spared) == (FAILURES, 0)
@@ -336,7 +336,7 @@ def test_backoff_allows_one_dial_at_a_time() -> None:
 def test_internal_fault_while_dialling_fails_the_requests() -> None:
     """Every waiting request and the event loop get the exception; the pool goes on."""
     with Wireless(retries=0) as stage:
-        pool = stage.proxy.pools.by_id["w0"]
+        pool = stage.cluster.pools.by_id["w0"]
         stage.dialling = "fault"
         clients = [stage.client() for _ in range(2)]
         for client in clients:
@@ -350,7 +350,7 @@ def test_internal_fault_while_dialling_fails_the_requests() -> None:
         for client in clients:
             assert client.received.startswith(b"HTTP/1.1 502 ")
             assert b'"connect_failed"' in client.received
-        assert (pool.opening, pool.counts.failed, stage.proxy.pools.open_connections) == (0, 2, 0)
+        assert (pool.opening, pool.counts.failed, stage.cluster.pools.open_connections) == (0, 2, 0)
         assert (pool.last_fault, pool.route.faults) == ("RuntimeError: out of order", {"other": 2})
         stage.dialling = "accept"
         stage.worker_script = lambda peer: peer.send(ANSWER)
@@ -362,7 +362,7 @@ def test_internal_fault_while_dialling_fails_the_requests() -> None:
 def test_backoff_sends_requests_to_another_endpoint() -> None:
     """Nothing was sent, so even a POST goes to the other endpoint."""
     with Wireless(2, retries=2, outlier_detection=(("failures", 0),), seed=1) as stage:
-        troubled = stage.proxy.pools.by_id["w0"]
+        troubled = stage.cluster.pools.by_id["w0"]
         for _ in range(FAILURES):
             troubled.connector.backoff.failed(stage.loop.now())
         stage.worker_script = lambda peer: peer.send(ANSWER)
@@ -379,11 +379,11 @@ def test_close_cancels_dials_of_removed_endpoints() -> None:
     with Wireless(2) as stage:
         stage.dialling = "hang"
         send_gets(stage, 2)
-        gone = stage.proxy.pools.by_id["w0"]
-        stage.control_plane.replace_endpoints([stage.proxy.router.states[1].endpoint])
+        gone = stage.cluster.pools.by_id["w0"]
+        stage.control_plane.replace_endpoints([stage.cluster.router.states[1].endpoint])
         assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=1>"
-        closing = stage.loop.create_task(stage.proxy.pools.close())
+        closing = stage.loop.create_task(stage.cluster.pools.close())
         stage.turn()
         assert closing.done()
-        assert (gone.opening, stage.proxy.pools.open_connections) == (0, 0)
+        assert (gone.opening, stage.cluster.pools.open_connections) == (0, 0)
         stage.leave()

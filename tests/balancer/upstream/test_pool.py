@@ -56,7 +56,7 @@ async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> Non
     await stage.eventually(lambda: not stage.pool().idle)
     assert (stage.pool().counts.lost_idle, stage.pool().counts.closed) == (1, 1)
     assert (await stage.ask(post(b"once"))).status == 200
-    assert stage.proxy.counts.retried == 0
+    assert stage.cluster.counts.retried == 0
 
 
 async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> None:
@@ -107,12 +107,12 @@ async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
     """The pool with the most idle connections closes its oldest."""
     workers = [await stage.worker(response()) for _ in range(2)]
     await stage.serve(*workers)
-    stage.proxy.pools.limit = 1
+    stage.cluster.pools.limit = 1
     for _ in range(4):
         assert (await stage.ask(get())).status == 200
-    assert stage.proxy.pools.open_connections == 1
+    assert stage.cluster.pools.open_connections == 1
     assert [len(worker.connections) for worker in workers] == [2, 2]
-    assert sum(pool.counts.lost_idle for pool in stage.proxy.pools.by_id.values()) == 0
+    assert sum(pool.counts.lost_idle for pool in stage.cluster.pools.by_id.values()) == 0
 
 
 async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stage: Stage) -> None:
@@ -120,13 +120,13 @@ async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stag
     await stage.serve(await stage.worker(response()))
     pool = stage.pool()
     for stated in (0.25, 0.125):
-        stage.proxy.pools.put(replace(pool.endpoint, round_trip=stated))
+        stage.cluster.pools.put(replace(pool.endpoint, round_trip=stated))
         assert stage.pool() is pool
         assert (pool.round_trip, pool.connect_time) == (stated, stated)
         await stage.ask(get())
         assert (pool.round_trip, pool.connect_time) == (stated, stated)
     stage.control_plane.put_endpoint(replace(pool.endpoint, id="farther"))
-    farther = stage.proxy.pools.by_id["farther"]
+    farther = stage.cluster.pools.by_id["farther"]
     farther.connector.record_opened(Phases(0.0, 0.5, 0.5), 0.5)
     assert (farther.round_trip, farther.connect_time) == (0.5, 0.5)
 
@@ -154,8 +154,8 @@ async def test_stop_cancels_dialling(stage: Stage) -> None:
     assert not await server.stop()
     pool = stage.pool()
     assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
-    assert stage.proxy.pools.open_connections == 0
+    assert stage.cluster.pools.open_connections == 0
     await client.closed()
-    await stage.eventually(lambda: not stage.proxy.downstreams)
+    await stage.eventually(lambda: not stage.cluster.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     stage.server = None

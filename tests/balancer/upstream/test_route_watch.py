@@ -150,7 +150,7 @@ def test_unused_endpoint_is_connected_every_interval() -> None:
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
         assert all(peer.ending == "end" and not peer.received for peer in wireless.workers)
-        pools = wireless.proxy.pools
+        pools = wireless.cluster.pools
         assert pools.routes.watch.connects == 6
         assert pools.open_connections == 0
         for pool in pools.by_id.values():
@@ -169,7 +169,7 @@ def address_of(peer: Peer) -> str:
 def test_endpoint_in_maintenance_is_not_connected() -> None:
     """Not even after a change of its address, until it is ready again."""
     with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
-        registry, pools = wireless.control_plane.registry, wireless.proxy.pools
+        registry, pools = wireless.control_plane.registry, wireless.cluster.pools
 
         def pass_time() -> list[str]:
             before = len(wireless.workers)
@@ -189,7 +189,7 @@ def test_endpoint_in_maintenance_is_not_connected() -> None:
 def test_watch_connections_keep_within_the_limit() -> None:
     """They count as connections: none is opened at the limit, and no other connection is closed for them."""
     with Wireless(3, route_watch=(("interval", 10.0),)) as wireless:
-        pools = wireless.proxy.pools
+        pools = wireless.cluster.pools
         pools.limit = 2
         wireless.worker_script = lambda peer: peer.send(response())
         client = wireless.client()
@@ -214,7 +214,7 @@ def test_refused_connection_is_no_event() -> None:
         wireless.dialling = "refuse"
         for _ in range(80):
             wireless.advance(0.25)
-        watch = wireless.proxy.pools.routes.watch
+        watch = wireless.cluster.pools.routes.watch
         assert (watch.connects, watch.failed, len(watch.events)) == (2, 2, 0)
 
 
@@ -230,7 +230,7 @@ def test_no_connections_by_default() -> None:
 
 async def test_departure_in_status_metrics_and_log(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     await stage.serve(await stage.worker(response()))
-    routes, watched = stage.proxy.pools.routes, stage.pool().route.watched
+    routes, watched = stage.cluster.pools.routes, stage.pool().route.watched
     for trip in [USUAL] * 10 + [DETOUR] * 5:
         stage.clock.at += 10.0
         routes.watch.opened(watched, Phases(0.0, trip, trip), stage.clock.at)
@@ -252,4 +252,4 @@ async def test_reload_keeps_baselines(stage: Stage) -> None:
     route = stage.pool().route
     await stage.reload(route_watch={"factor": 3.0})
     assert stage.pool().route is route
-    assert stage.proxy.pools.routes.watch.plan.rules.factor == 3.0
+    assert stage.cluster.pools.routes.watch.plan.rules.factor == 3.0

@@ -62,7 +62,7 @@ class PageRoutes:
     def sampler(self, pool: ControlPlane) -> Sampler:
         """Return the sampler of a pool."""
         if pool not in self._samplers:
-            self._samplers[pool] = Sampler(partial(self._samples, pool.proxy.name))
+            self._samplers[pool] = Sampler(partial(self._samples, pool.cluster.name))
         return self._samplers[pool]
 
     async def _policies(self, request: web.Request) -> web.Response:

@@ -41,34 +41,34 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
 
     Latency is in raw buckets, which grow only, as in /-/latency.
     """
-    proxy, explanations = control_plane.proxy, control_plane.explanations
+    cluster, explanations = control_plane.cluster, control_plane.explanations
     endpoints = []
-    for number, state in enumerate(list(proxy.router.states), 1):
-        if state.id in proxy.pools.by_id:  # else it was removed during a break
+    for number, state in enumerate(list(cluster.router.states), 1):
+        if state.id in cluster.pools.by_id:  # else it was removed during a break
             endpoints.append(endpoint_sample(control_plane, state))
         if number % SLICE == 0:
             await asyncio.sleep(0)
     return {
-        "at": proxy.now(),
+        "at": cluster.now(),
         **process_counts(control_plane),
-        **clients_status(front.proxy),
+        **clients_status(front.cluster),
         "named": [DEFAULT, *front.named] if front.named else [],
-        "tunnels": {"open": len(proxy.tunnels), "opened": proxy.tunnels.opened},
+        "tunnels": {"open": len(cluster.tunnels), "opened": cluster.tunnels.opened},
         "reload": reload_status(front),
         "policy": process_policy_status(control_plane),
-        "panic": panic_status(proxy),
+        "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "explaining": explanations.status(),
-        "picks": recent_picks(explanations, proxy.now()),
-        "events": events_status(proxy),
+        "picks": recent_picks(explanations, cluster.now()),
+        "events": events_status(cluster),
         "endpoints": endpoints,
     }
 
 
 def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return one endpoint with its raw buckets."""
-    proxy = control_plane.proxy
-    endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
+    cluster = control_plane.cluster
+    endpoint, pool = state.endpoint, cluster.pools.by_id[state.id]
     return {
         "id": endpoint.id,
         "address": endpoint.address,
@@ -82,7 +82,7 @@ def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
         **endpoint_condition(control_plane, state),
-        "ejection": ejection_status(proxy, state),
+        "ejection": ejection_status(cluster, state),
         "in_flight": state.in_flight_here,
         "connections": {
             "idle": pool.idle,

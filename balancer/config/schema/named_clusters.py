@@ -52,7 +52,7 @@ OF_CONNECTIONS: Final = {
 """Keys of these tables that concern client connections, whose requests may go to any pool."""
 
 
-class PoolSettings(Section):
+class ClusterSettings(Section):
     """What one pool of endpoints is configured with."""
 
     home_region: Name | None = Field(default=None, description="region of this balancer and its clients")
@@ -100,7 +100,9 @@ def with_inherited(document: Any) -> Any:
     pools = document.get("pools") if isinstance(document, dict) else None
     if not isinstance(pools, dict):
         return document
-    shared = {key: document[key] for key in PoolSettings.model_fields if key in document and key not in OWN}
+    shared = {
+        key: document[key] for key in ClusterSettings.model_fields if key in document and key not in OWN
+    }
     return document | {"pools": {name: _pool(str(name), pool, shared) for name, pool in pools.items()}}
 
 

@@ -1,4 +1,4 @@
-"""The named pools of one process: a control plane and a proxy for each, behind the connections of another one."""
+"""The named clusters of one process: a control plane for each, behind the connections of the default one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.config.problems import in_pool
+from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT
 from balancer.exchange.request_key import client_address
 from balancer.routes.route import Route
@@ -22,7 +22,7 @@ Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named pool."""
 
 
-class NamedPools:
+class NamedClusters:
     """Adds and removes the named pools behind `front`, the control plane of the pool without a name, which reloads
     those that stay, and applies the `routes` that lead to them, with their rate limits and mirrors.
 
@@ -50,7 +50,7 @@ class NamedPools:
         try:
             for name, one in config.named.items():
                 if name not in self._front.named:
-                    with in_pool(name):
+                    with in_cluster(name):
                         new[name] = pool = self._build(name, one)
                         pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
             async with asyncio.TaskGroup() as lookups:
@@ -86,32 +86,32 @@ class NamedPools:
     def _apply_routes(self, config: RuntimeConfig) -> None:
         front, limits = self._front, self._front.rate_limits
         pools = {DEFAULT: front} | front.named
-        proxies = {name: pool.proxy for name, pool in pools.items()}
-        front.mirrors.apply(config.routes, proxies, config.seed)
+        clusters = {name: pool.cluster for name, pool in pools.items()}
+        front.mirrors.apply(config.routes, clusters, config.seed)
         limits.apply(config.rate_limits)
-        front.proxy.limiter = limits.limiter(None, _key_of(config))
+        front.cluster.limiter = limits.limiter(None, _key_of(config))
         routes: list[tuple[RouteConfig, Route]] = []
         for route in config.routes:
             pool = pools[route.pool] if route.pool is not None else None
             limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
-            routes.append((route, Route(route, pool.proxy if pool is not None else None, limiter, mirror)))
+            routes.append((route, Route(route, pool.cluster if pool is not None else None, limiter, mirror)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 
     def share(self) -> None:
         """Share the front's access log, tracing and time, decisions about connections, limit of descriptors, and bound
         on buffers."""
-        front, every = self._front.proxy, self.every
-        front.named = tuple(one.proxy for one in every)
-        group = [front.pools, *(one.proxy.pools for one in every)]
+        front, every = self._front.cluster, self.every
+        front.named = tuple(one.cluster for one in every)
+        group = [front.pools, *(one.cluster.pools for one in every)]
         for one in every:
-            proxy = one.proxy
-            proxy.keeps_alive, proxy.is_draining = front.keeps_alive, front.is_draining
-            proxy.cached_time, proxy.date_line = front.cached_time, front.date_line
-            proxy.tracing = front.tracing
-            proxy.share_buffers(front)
-            if proxy.access_log is not front.access_log:
+            cluster = one.cluster
+            cluster.keeps_alive, cluster.is_draining = front.keeps_alive, front.is_draining
+            cluster.cached_time, cluster.date_line = front.cached_time, front.date_line
+            cluster.tracing = front.tracing
+            cluster.share_buffers(front)
+            if cluster.access_log is not front.access_log:
                 one.set_access_log(front.access_log)
         for pools in group:
             pools.group = group
@@ -125,8 +125,8 @@ class NamedPools:
         if ended:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
-                if one.proxy.access_log is not None and one.proxy.name not in self._front.named:
-                    one.proxy.access_log.pool_removed(now, one.proxy.name)
+                if one.cluster.access_log is not None and one.cluster.name not in self._front.named:
+                    one.cluster.access_log.pool_removed(now, one.cluster.name)
                 task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

@@ -1,4 +1,4 @@
-"""The proxy: state of the data path that all connections of one process share.
+"""Cluster: state of the data path that all connections of one process share.
 
 It owns state and implements no protocol. Exchanges and connections get the router, the pools and the time from it;
 nothing in the package is global. `control/control_plane.py` configures it.
@@ -86,10 +86,10 @@ class Counts:
         self.errors[error.reason] += 1
 
 
-class Proxy:
+class Cluster:
     """What one process forwards to one pool of endpoints with.
 
-    The proxy of the pool without a name owns the client connections; `named` are the proxies of the named pools, which
+    The default cluster owns the client connections; `named` are the named clusters, which
     share its time and its decisions about connections. `name` is that of the pool.
 
     `cached_time` is the time of the last sweep. It is free to read, but up to a sweep behind: an instant from which a
@@ -109,7 +109,7 @@ class Proxy:
     reads_load = False
     canary: Canary | None = None
     explaining: Explaining | None = None
-    named: tuple[Proxy, ...] = ()
+    named: tuple[Cluster, ...] = ()
     limiter: Limiter | None = None
     policy = ""
     tracing: Tracing | None = None
@@ -194,8 +194,8 @@ class Proxy:
         is_on = limits.request > 0 or limits.response > 0
         self.buffering = Buffering(limits.request, limits.response, budget) if is_on else None
 
-    def share_buffers(self, front: Proxy) -> None:
-        """Use the budgets and the records of clients of another proxy of this process."""
+    def share_buffers(self, front: Cluster) -> None:
+        """Use the budgets and the records of clients of another cluster of this process."""
         self.buffer_budget = budget = front.buffer_budget
         self.usages = front.usages
         if self.buffering is not None:
@@ -220,22 +220,22 @@ class Proxy:
             self.admission = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
     @property
-    def every(self) -> tuple[Proxy, ...]:
-        """This proxy and those of the named pools."""
+    def every(self) -> tuple[Cluster, ...]:
+        """This cluster and the named ones."""
         return (self, *self.named)
 
     def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
         """Drain: close each downstream connection after its response, or when idle for `idle_limit` seconds."""
-        for proxy in self.every:
-            proxy.is_draining = True
-            proxy.keeps_alive = False
-            proxy.idle_limit = idle_limit
+        for cluster in self.every:
+            cluster.is_draining = True
+            cluster.keeps_alive = False
+            cluster.idle_limit = idle_limit
 
     def cut(self) -> None:
         """End all that is left when the grace period is over."""
-        for proxy in self.every:
-            proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
-            proxy.tunnels.abort()
+        for cluster in self.every:
+            cluster.queue.close()  # first: an exchange that ends would make room for the next waiting request
+            cluster.tunnels.abort()
         for downstream in list(self.downstreams):
             downstream.abort(SHUTTING_DOWN)
 
@@ -243,8 +243,8 @@ class Proxy:
         """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
         turn."""
         keeps_alive = not (is_crowded or self.is_draining)
-        for proxy in self.every:
-            proxy.keeps_alive = keeps_alive
+        for cluster in self.every:
+            cluster.keeps_alive = keeps_alive
 
     def set_time(self, now: float, date_line: bytes) -> None:
         """Set the cached time and the Date field, at the beginning of a sweep."""

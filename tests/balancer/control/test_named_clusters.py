@@ -11,9 +11,9 @@ import pytest
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.control.control_plane import ControlPlane
-from balancer.control.named_pools import NamedPools
+from balancer.control.named_clusters import NamedClusters
 from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.process.server import Server, build, build_pool
+from balancer.process.server import Server, build, build_cluster
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.sharing.siblings import Siblings
 from tests.support.admin_requests import status
@@ -34,7 +34,7 @@ async def refused_reload(stage: Stage, **keys: Any) -> str:
     assert front.policy.name == "round-robin"
     assert front.named == named
     assert stage.server is not None
-    assert stage.server.named_pools.every == [*named.values()]
+    assert stage.server.named_clusters.every == [*named.values()]
     assert (await status(stage))["reload"]["refused"] == 1
     assert (await stage.ask(get(b"/api"))).body == b"api"
     stage.settings = settings
@@ -51,14 +51,14 @@ async def test_file_that_vanishes_while_new_pools_are_looked_up(
     await serve_api(stage, api)
     path = tmp_path / "endpoints.toml"
     path.write_text(table(1, "a7"))
-    prepare = NamedPools.prepare
+    prepare = NamedClusters.prepare
 
-    async def slow(pools: NamedPools, config: RuntimeConfig) -> dict[str, ControlPlane]:
+    async def slow(pools: NamedClusters, config: RuntimeConfig) -> dict[str, ControlPlane]:
         new = await prepare(pools, config)
         path.unlink(missing_ok=True)
         return new
 
-    monkeypatch.setattr(NamedPools, "prepare", slow)
+    monkeypatch.setattr(NamedClusters, "prepare", slow)
     changed = {**api, "discovery": {"file": {"path": str(path)}}}
     problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
     assert problem == f"pools.api.discovery.file.path: cannot read {path}: No such file or directory"
@@ -111,7 +111,7 @@ async def test_new_pools_are_looked_up_at_once(stage: Stage, monkeypatch: pytest
     both = asyncio.Barrier(2)
 
     async def start(pool: ControlPlane) -> None:
-        if pool.proxy.name:
+        if pool.cluster.name:
             async with asyncio.timeout(PATIENCE):
                 await both.wait()
 
@@ -123,7 +123,7 @@ async def test_new_pools_are_looked_up_at_once(stage: Stage, monkeypatch: pytest
 async def test_each_pool_begins_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is added before the end of the start, by the reload of a process that is late."""
     begun: list[str] = []
-    monkeypatch.setattr(ControlPlane, "begin", lambda pool: begun.append(pool.proxy.name))
+    monkeypatch.setattr(ControlPlane, "begin", lambda pool: begun.append(pool.cluster.name))
     keys: dict[str, Any] = {"listen": "127.0.0.1:0", "pools": {"old": STATIC}, **STATIC}
     stage.settings = Settings(**keys)
     stage.server = server = Server(stage.settings, stage.clock, lambda _: stage.settings)
@@ -149,11 +149,11 @@ async def test_refused_pools_leave_the_memory_of_processes(tmp_path: Path, is_va
     config, board = runtime_config_of(settings), SharedCounters(2)
 
     def build_one(name: str, one: RuntimeConfig) -> ControlPlane:
-        pool = build_pool(one, ManualClock(), name=name)
-        Siblings(pool.proxy.router, board, 0, print, name)
+        pool = build_cluster(one, ManualClock(), name=name)
+        Siblings(pool.cluster.router, board, 0, print, name)
         return pool
 
-    pools = NamedPools(build(settings, ManualClock()), build_one)
+    pools = NamedClusters(build(settings, ManualClock()), build_one)
     if is_valid:
         new = await pools.prepare(config)
         assert len(board.pages[0].rows()) == 2
