@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.observers import Observer, RequestLog, SeveralObservers
+from balancer.exchange.observers import Observer, RequestLog
 from balancer.exchange.request_trace import RequestTrace
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
@@ -62,30 +62,25 @@ def handler_of(
     if handler is not None:
         return handler, cluster
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.limits.body)
-    exchange = Exchange(cluster, downstream, request)
-    if copy is not None or cluster.journal is not None or cluster.tracing is not None:
-        exchange.observer = observer_of(exchange, copy)
+    exchange, tracing = Exchange(cluster, downstream, request), cluster.tracing
+    spans = None if tracing is None else tracing.spans
+    if copy is not None or cluster.journal is not None or spans is not None:
+        exchange.observers = observers_of(exchange, copy)
     return exchange, cluster
 
 
-def observer_of(exchange: Exchange, copy: RequestCopy | None) -> Observer | None:
-    """Return what observes an exchange, None for nothing."""
+def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[Observer, ...]:
+    """Return what observes an exchange."""
     cluster, request, downstream = exchange.cluster, exchange.request, exchange.downstream
     arrived = downstream.head_at, downstream.came_at or cluster.now()
     observers: list[Observer] = []
     if cluster.journal is not None:
         observers.append(RequestLog(cluster.journal, arrived))
     tracing = cluster.tracing
-    spans = None if tracing is None else tracing.spans
-    if (
-        tracing is not None
-        and spans is not None
-        and isinstance(request, TracedRequest)
-        and request.is_sampled
-    ):
-        observers.append(RequestTrace(request, tracing, spans, arrived))
+    if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
+        spans = tracing.spans
+        if spans is not None:
+            observers.append(RequestTrace(request, tracing, spans, arrived))
     if copy is not None:
         observers.append(MirrorObserver(copy))
-    if len(observers) > 1:
-        return SeveralObservers(*observers)
-    return observers[0] if observers else None
+    return tuple(observers)

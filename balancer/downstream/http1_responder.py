@@ -35,27 +35,18 @@ class Http1Responder(Responder):
         return self.client.read_size
 
     def respond_whole(
-        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+        self, request: Request, response: Response, fields: bytes, body: bytes, is_complete: bool
     ) -> bool:
-        head, framing = outgoing_head(
-            response,
-            fields,
-            request.method == b"HEAD",
-            request.fields.is_http10,
-            may_stay,
-            self._cluster.date_line,
-        )
+        stays = self.begin_response(request, response, fields, is_complete)
+        head, self._response_head = self._response_head, b""
         self.write(head + body)
-        return may_stay and framing is not UNTIL_CLOSE
+        return stays
 
-    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
+    def begin_response(self, request: Request, response: Response, fields: bytes, is_complete: bool) -> bool:
+        parsed, cluster = request.fields, self._cluster
+        may_stay = parsed.keep_alive and is_complete and cluster.keeps_alive
         self._response_head, self._framing = outgoing_head(
-            response,
-            fields,
-            request.method == b"HEAD",
-            request.fields.is_http10,
-            may_stay,
-            self._cluster.date_line,
+            response, fields, request.method == b"HEAD", parsed.is_http10, may_stay, cluster.date_line
         )
         return may_stay and self._framing is not UNTIL_CLOSE
 

@@ -177,13 +177,11 @@ class Attempt:
         exchange = cast("Exchange", self.exchange)
         if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
             return
-        cluster = exchange.cluster
-        may_stay = exchange.request.fields.keep_alive and exchange.is_complete and cluster.keeps_alive
         self.client_stays = exchange.downstream.respond_whole(
-            exchange.request, response, self._visible_fields(exchange, response), body, may_stay
+            exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )
         self.bytes_out = len(body)
-        now = cluster.now()
+        now = exchange.cluster.now()
         self._answered(exchange, response.status, now)
         if self.is_call:
             self._note_end(response.status)
@@ -201,12 +199,10 @@ class Attempt:
         if status < 200:
             self._send_interim(exchange, response)
             return
-        cluster = exchange.cluster
-        may_stay = request.fields.keep_alive and exchange.is_complete and cluster.keeps_alive
         self.client_stays = exchange.downstream.begin_response(
-            request, response, self._visible_fields(exchange, response), may_stay
+            request, response, self._visible_fields(exchange, response), exchange.is_complete
         )
-        self._answered(exchange, status, cluster.now())
+        self._answered(exchange, status, exchange.cluster.now())
         self._out = []
         self._is_head_due = True
         self._length = response.length

@@ -80,7 +80,7 @@ class Exchange:
     attempts = 0
     unsent = 0  # attempts that found no connection
     bytes_in = 0  # of its body
-    observer: Observer | None = None
+    observers: tuple[Observer, ...] = ()
     last_attempt: Attempt | None = None  # None while the request waits for an endpoint
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
@@ -107,8 +107,8 @@ class Exchange:
         self._started_at = self.cluster.now()
         self.usage = usage = self.downstream.usage
         usage.requests += 1
-        if self.observer is not None:
-            self.observer.started(self)
+        for one in self.observers:
+            one.started(self)
         request, limit = self.request, self.cluster.client_requests
         is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
         error = refusal(self, usage, limit) if is_bounded else None
@@ -128,8 +128,8 @@ class Exchange:
         """Forward bytes of the request body, without framing."""
         self.bytes_in += len(data)
         self.active_at = self.cluster.now()
-        if self.observer is not None:
-            self.observer.body_came(self, data)
+        for one in self.observers:
+            one.body_came(self, data)
         kept, upstream = self.body_buffer, self._upstream
         if self.state is ENDED or kept is None:
             return
@@ -146,8 +146,8 @@ class Exchange:
         """End the request; `trailers` is a block of fields or b""."""
         self.is_complete = True
         trailers = self.downstream.client.sendable_trailers(trailers)
-        if self.observer is not None:  # first: the exchange may end now
-            self.observer.request_came(self, trailers)
+        for one in self.observers:  # first: the exchange may end now
+            one.request_came(self, trailers)
         upstream = self._upstream
         if self.state is ENDED or self.body_buffer is None:
             return
@@ -180,8 +180,8 @@ class Exchange:
             name, target.decode("latin-1"), cluster.home_region, key, self.attempts, self.tried
         )
         explaining = cluster.explaining
-        if self.observer is not None:
-            self.observer.picking(self)
+        for one in self.observers:
+            one.picking(self)
         try:
             assignment = (
                 cluster.router.route(facts)
@@ -223,8 +223,8 @@ class Exchange:
         )
         if self.attempts:
             attempt.head = self.request.another_head()
-        if self.observer is not None:
-            self.observer.picked(self, attempt)
+        for one in self.observers:
+            one.on_attempt(self, attempt)
         return attempt
 
     @property
@@ -248,8 +248,8 @@ class Exchange:
         else:
             self.state = QUEUED
             self.request.shelve()
-            if self.observer is not None:
-                self.observer.queued(self)
+            for one in self.observers:
+                one.queued(self)
 
     @property
     def client(self) -> object:
@@ -495,6 +495,6 @@ class Exchange:
 
     def _finish(self, error: ForwardingError | None) -> None:
         """Tell how the request has ended: the last step of each end."""
-        observer, self.observer = self.observer, None
-        if observer is not None:
-            observer.ended(self, error)
+        observers, self.observers = self.observers, ()
+        for one in observers:
+            one.on_end(self, error)

@@ -1,6 +1,6 @@
 """Observers of requests: the log, spans and mirrored copies see the steps of an exchange, and change none.
 
-An exchange has one or none. Without one, each step costs a test of an attribute.
+Most exchanges have none.
 """
 
 from __future__ import annotations
@@ -34,46 +34,11 @@ class Observer:
     def picking(self, exchange: Exchange) -> None:
         """An endpoint is picked next."""
 
-    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
+    def on_attempt(self, exchange: Exchange, attempt: Attempt) -> None:
         """An attempt begins at the endpoint that was picked; for a hedge, beside another."""
 
-    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
         """The exchange has ended; `error` is what ended it, None for a normal end. Called once."""
-
-
-class SeveralObservers(Observer):
-    """Tells several observers, in order."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def started(self, exchange: Exchange) -> None:
-        for one in self._observers:
-            one.started(exchange)
-
-    def body_came(self, exchange: Exchange, data: bytes) -> None:
-        for one in self._observers:
-            one.body_came(exchange, data)
-
-    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
-        for one in self._observers:
-            one.request_came(exchange, trailers)
-
-    def queued(self, exchange: Exchange) -> None:
-        for one in self._observers:
-            one.queued(exchange)
-
-    def picking(self, exchange: Exchange) -> None:
-        for one in self._observers:
-            one.picking(exchange)
-
-    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
-        for one in self._observers:
-            one.picked(exchange, attempt)
-
-    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
-        for one in self._observers:
-            one.ended(exchange, error)
 
 
 class RequestLog(Observer):
@@ -84,7 +49,7 @@ class RequestLog(Observer):
         self._journal = journal
         self._arrived = arrived
 
-    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
         journal, attempt, request = self._journal, exchange.last_attempt, exchange.request
         status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
         call = exchange.downstream.call

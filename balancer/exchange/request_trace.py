@@ -90,7 +90,7 @@ class RequestTrace(Observer):
             self._explains = False
             exchange.cluster.router.explain(None)
 
-    def picked(self, exchange: Exchange, attempt: Attempt) -> None:
+    def on_attempt(self, exchange: Exchange, attempt: Attempt) -> None:
         number = exchange.attempts
         kind = HEDGE if exchange.last_attempt is not None else RETRY if number else FIRST
         attempt.span = span = AttemptSpan(
@@ -101,7 +101,7 @@ class RequestTrace(Observer):
 
     # --- the end
 
-    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
         self._stop_explaining(exchange)
         request, attempt, fault = self._traced, exchange.last_attempt, fault_of(error)
         call = exchange.downstream.call

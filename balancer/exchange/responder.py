@@ -63,14 +63,15 @@ class Responder(ClientConnection):
 
     @abstractmethod
     def respond_whole(
-        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+        self, request: Request, response: Response, fields: bytes, body: bytes, is_complete: bool
     ) -> bool:
-        """Send a final response with the block `fields` and the whole body. Returns whether the connection stays."""
+        """Send a final response with the block `fields` and the whole body; `is_complete`: the request has come whole.
+        Returns whether the connection stays."""
 
     @abstractmethod
-    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
-        """Take the head of a final response with the block `fields`, which is sent with what follows. Returns whether
-        the connection stays after the response."""
+    def begin_response(self, request: Request, response: Response, fields: bytes, is_complete: bool) -> bool:
+        """Take the head of a final response with the block `fields`, which is sent with what follows; `is_complete` as
+        above. Returns whether the connection stays after the response."""
 
     @abstractmethod
     def send_part(self, pieces: list[bytes]) -> int:

@@ -30,7 +30,7 @@ class MirrorObserver(Observer):
         self._copy.request_ended(trailers)
         self._copy.send_soon()
 
-    def ended(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
         """Note the response that the client got: none if its connection ended, or if the response was cut."""
         attempt, fault = exchange.last_attempt, fault_of(error)
         status = 0 if attempt is None else attempt.status

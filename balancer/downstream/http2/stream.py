@@ -191,12 +191,12 @@ class Http2Stream(Responder):
         return READ if self.is_crowded else self.client.read_size
 
     def respond_whole(
-        self, request: Request, response: Response, fields: bytes, body: bytes, may_stay: bool
+        self, request: Request, response: Response, fields: bytes, body: bytes, is_complete: bool
     ) -> bool:
         self.send(self._final_fields(response, fields), body, is_last=True)
         return True
 
-    def begin_response(self, request: Request, response: Response, fields: bytes, may_stay: bool) -> bool:
+    def begin_response(self, request: Request, response: Response, fields: bytes, is_complete: bool) -> bool:
         self._fields = self._final_fields(response, fields)
         self._takes_trailers = request.method != b"HEAD" and not response.is_bodiless
         self._read_size = READ
