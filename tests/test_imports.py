@@ -9,14 +9,14 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-from tests.support.root import ROOT
+from tests.support.sources import PACKAGES, modules, nodes_of, tree_of
 
-PACKAGES = ("policies", "balancer", "workers", "experiments", "benchmarks")
+SOURCES = modules()
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "policies": (),
@@ -106,14 +106,6 @@ class Import:
         return f"{self.importer}:{self.line} imports {self.imported}"
 
 
-def module_name(path: Path) -> str:
-    """policies/routing/router.py -> policies.routing.router; policies/__init__.py -> policies."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-SOURCES = {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
-
-
 def early_nodes(tree: ast.Module) -> set[ast.AST]:
     """Everything that runs at import: neither inside a function nor under `if TYPE_CHECKING:`."""
     found: set[ast.AST] = set()
@@ -130,9 +122,8 @@ def early_nodes(tree: ast.Module) -> set[ast.AST]:
 
 def imports_of(module: str) -> Iterator[Import]:
     """Every import statement of a module, also inside functions."""
-    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-    early = early_nodes(tree)
-    for node in ast.walk(tree):
+    early = early_nodes(tree_of(SOURCES[module]))
+    for node in nodes_of(SOURCES[module]):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -145,7 +136,9 @@ def imports_of(module: str) -> Iterator[Import]:
             yield Import(module, name, node.lineno, node in early)
 
 
-IMPORTS = [found for module in SOURCES for found in imports_of(module)]
+@cache
+def imports() -> list[Import]:
+    return [found for module in SOURCES for found in imports_of(module)]
 
 
 def package_of(module: str) -> str:
@@ -159,21 +152,22 @@ def is_allowed(found: Import) -> bool:
 
 
 def test_imports_between_packages_are_allowed() -> None:
-    wrong = [str(found) for found in IMPORTS if not is_allowed(found)]
+    wrong = [str(found) for found in imports() if not is_allowed(found)]
     assert not wrong, "\n".join(wrong)
 
 
 def test_nothing_is_raised_within_a_clause_for_groups() -> None:
     """Before CPython 3.11.4 an error raised within `except*` stays in a group, which no caller expects."""
     for module, path in SOURCES.items():
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        clauses = [handler for node in nodes if isinstance(node, ast.TryStar) for handler in node.handlers]
+        clauses = [
+            handler for node in nodes_of(path) if isinstance(node, ast.TryStar) for handler in node.handlers
+        ]
         assert not any(isinstance(one, ast.Raise) for clause in clauses for one in ast.walk(clause)), module
 
 
 def test_search_for_imports_finds_known_ones() -> None:
     """Guards against a search that finds nothing."""
-    found = {(package_of(f.importer), package_of(f.imported)) for f in IMPORTS}
+    found = {(package_of(f.importer), package_of(f.imported)) for f in imports()}
     assert {("balancer", "policies"), ("experiments", "policies"), ("experiments", "balancer")} <= found
 
 
@@ -195,7 +189,7 @@ def test_forbidden_import_is_found(importer: str, imported: str) -> None:
 
 def test_packages_have_no_import_cycle() -> None:
     graph: dict[str, set[str]] = {package: set() for package in PACKAGES}
-    for found in IMPORTS:
+    for found in imports():
         if package_of(found.imported) in PACKAGES and package_of(found.imported) != package_of(
             found.importer
         ):
@@ -206,7 +200,7 @@ def test_packages_have_no_import_cycle() -> None:
 def test_modules_have_no_import_cycle() -> None:
     """Imports for annotations only, or inside a function, do not count: they cannot prevent a start."""
     graph: dict[str, set[str]] = {module: set() for module in SOURCES}
-    for found in IMPORTS:
+    for found in imports():
         is_package_of_importer = found.importer.startswith(f"{found.imported}.")
         if found.is_early and found.imported in SOURCES and not is_package_of_importer:
             graph[found.importer].add(found.imported)
@@ -241,12 +235,12 @@ def cycle_of(graph: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_folders_have_no_import_cycle(package: str) -> None:
-    cycle = cycle_of(folders_of(package, IMPORTS))
+    cycle = cycle_of(folders_of(package, imports()))
     assert not cycle, " -> ".join(cycle)
 
 
 def test_graph_of_folders_has_known_imports() -> None:
-    graph = folders_of("balancer", IMPORTS)
+    graph = folders_of("balancer", imports())
     assert "balancer.upstream" in graph["balancer.exchange"]  # a folder imports a folder
     assert "balancer.process" in graph["balancer.__main__"]  # a root module imports a folder
     assert "balancer.build" in graph["balancer.__main__"]  # a root module imports a root module
@@ -263,7 +257,7 @@ def test_graph_of_folders_has_known_imports() -> None:
 )
 def test_upward_import_of_a_folder_is_found(importer: str, imported: str) -> None:
     late = Import(importer, imported, 1, is_early=False)
-    assert cycle_of(folders_of("balancer", [*IMPORTS, late]))
+    assert cycle_of(folders_of("balancer", [*imports(), late]))
 
 
 def sorted_nodes(graph: dict[str, set[str]]) -> list[str]:
@@ -277,7 +271,7 @@ def sorted_nodes(graph: dict[str, set[str]]) -> list[str]:
 def test_policies_import_only_the_standard_library_and_themselves() -> None:
     foreign = [
         str(found)
-        for found in IMPORTS
+        for found in imports()
         if package_of(found.importer) == "policies"
         and package_of(found.imported) not in {*sys.stdlib_module_names, "policies"}
     ]
@@ -287,7 +281,7 @@ def test_policies_import_only_the_standard_library_and_themselves() -> None:
 def test_policies_import_no_io_and_no_concurrency() -> None:
     wrong = [
         str(found)
-        for found in IMPORTS
+        for found in imports()
         if package_of(found.importer) == "policies" and package_of(found.imported) in FORBIDDEN_IN_POLICIES
         if not (found.importer.startswith(MAY_READ_FILES) and found.imported == "os")
     ]
@@ -295,33 +289,33 @@ def test_policies_import_no_io_and_no_concurrency() -> None:
 
 
 def test_no_policy_imports_what_reads_files() -> None:
-    importers = {f.importer for f in IMPORTS if f.imported.startswith(MAY_READ_FILES)}
+    importers = {f.importer for f in imports() if f.imported.startswith(MAY_READ_FILES)}
     may = ("policies.registry", "policies.loading", "policies.contract")
     assert all(name.startswith(may) for name in importers if package_of(name) == "policies")
 
 
 def test_only_the_clock_of_policies_imports_time() -> None:
-    importers = {f.importer for f in IMPORTS if package_of(f.importer) == "policies" and f.imported == "time"}
+    importers = {
+        f.importer for f in imports() if package_of(f.importer) == "policies" and f.imported == "time"
+    }
     assert importers == {"policies.clock"}
     assert "class MonotonicClock" in SOURCES["policies.clock"].read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if package_of(module) == "policies"])
-def test_policies_use_no_shared_randomness(module: str) -> None:
+def test_policies_use_no_shared_randomness() -> None:
     """`from random import Random` names a type; everything else of that module is shared by the process."""
-    for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "random":
-            assert [alias.name for alias in node.names] == ["Random"], f"{module}:{node.lineno}"
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
-            assert node.attr == "Random", f"{module}:{node.lineno}: random.{node.attr}"
+    for module, path in modules("policies").items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ImportFrom) and node.module == "random":
+                assert [alias.name for alias in node.names] == ["Random"], f"{module}:{node.lineno}"
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
+                assert node.attr == "Random", f"{module}:{node.lineno}: random.{node.attr}"
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_module_has_a_catch_all_name(module: str) -> None:
-    assert module.rpartition(".")[2] not in CATCH_ALL_NAMES
+def test_no_module_has_a_catch_all_name() -> None:
+    assert [module for module in SOURCES if module.rpartition(".")[2] in CATCH_ALL_NAMES] == []
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_module_is_too_long(module: str) -> None:
-    lines = SOURCES[module].read_text(encoding="utf-8").count("\n")
-    assert lines <= LONGEST, f"{module} has {lines} lines"
+def test_no_module_is_too_long() -> None:
+    lengths = {module: path.read_text(encoding="utf-8").count("\n") for module, path in SOURCES.items()}
+    assert {module: lines for module, lines in lengths.items() if lines > LONGEST} == {}

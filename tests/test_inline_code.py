@@ -123,11 +123,12 @@ def options_of_policies() -> set[str]:
 
 
 @cache
-def sources() -> str:
-    """The text of the packages, tests and examples, without documents."""
+def names_in_code() -> frozenset[str]:
+    """Names of the packages, tests and examples, without documents, and the names of their files."""
     paths = [path for suffix in ("py", "toml", "yaml") for path in ROOT.glob(f"[a-z]*/**/*.{suffix}")]
     paths.remove(Path(__file__))  # it has wrong ones
-    return "\n".join([*(path.read_text(encoding="utf-8") for path in paths), *(str(path) for path in paths)])
+    texts = [*(path.read_text(encoding="utf-8") for path in paths), *(str(path) for path in paths)]
+    return frozenset(name for text in texts for name in re.findall(r"[\w.]+(?![\w.]|/)", text))
 
 
 def placeless(key: str) -> str:
@@ -135,14 +136,18 @@ def placeless(key: str) -> str:
     return re.sub(r"\.(?:\d+|us)\.", ".", re.sub(r"^pools\.\w+\.", "", key))
 
 
+@cache
+def tables() -> frozenset[str]:
+    """First parts of the keys that have several."""
+    return frozenset(key.partition(".")[0] for key in known_keys() if "." in key)
+
+
 def is_known(name: str) -> bool:
     """Whether a dotted name is a key, or else stands in the code or can be imported."""
     generic = placeless(name)
-    heads = {key.partition(".")[0] for key in known_keys() if "." in key}
-    if generic in known_keys() or (generic.partition(".")[0] in heads and not FILE.fullmatch(name)):
+    if generic in known_keys() or (generic.partition(".")[0] in tables() and not FILE.fullmatch(name)):
         return generic in known_keys()
-    is_in_code = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]|/)", sources())
-    return is_in_code is not None or any(can_be_imported(full) for full in (name, f"policies.{name}"))
+    return name in names_in_code() or any(can_be_imported(full) for full in (name, f"policies.{name}"))
 
 
 def can_be_imported(name: str) -> bool:
@@ -152,26 +157,29 @@ def can_be_imported(name: str) -> bool:
         return False
 
 
+@cache
+def last_parts() -> frozenset[str]:
+    """Keys without their tables."""
+    return frozenset({key.rpartition(".")[2] for key in known_keys()} | options_of_policies() | OF_TABLES)
+
+
 def wrong_keys(text: str) -> Iterator[str]:
     """`section.key`, `[section]` and `key = value` that nothing reads."""
-    last = {key.rpartition(".")[2] for key in known_keys()} | options_of_policies() | OF_TABLES
     for code in set(inline(text)) - OF_OTHERS:
         table = re.fullmatch(r"\[{1,2}([a-z_0-9.]+)\]{1,2}", code)
         key = re.fullmatch(r"([a-z_][a-z_0-9]*(?:\.\w+)*)( = (?!True|False).+)?", code)
         if (
             (table and placeless(table[1]) not in known_tables())
             or (key and "." in key[1] and not is_known(key[1]))
-            or (key and key[2] and "." not in key[1] and key[1] not in last)
+            or (key and key[2] and "." not in key[1] and key[1] not in last_parts())
         ):
             yield code
 
 
-@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
 @pytest.mark.parametrize("wrong", [wrong_commands, wrong_keys])
-def test_commands_options_and_keys_in_sentences_exist(
-    page: Path, wrong: Callable[[str], Iterator[str]]
-) -> None:
-    assert not list(wrong(page.read_text(encoding="utf-8")))
+def test_commands_options_and_keys_in_sentences_exist(wrong: Callable[[str], Iterator[str]]) -> None:
+    found = {page.name: list(wrong(page.read_text(encoding="utf-8"))) for page in READ}
+    assert {name: codes for name, codes in found.items() if codes} == {}
 
 
 WRONG_COMMANDS = """

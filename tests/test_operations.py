@@ -10,20 +10,17 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 
 import pytest
 
 from balancer import errors
 from tests.support.root import ROOT
+from tests.support.sources import modules, nodes_of
 
 PAGE = "docs/operations.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-SOURCES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-    for path in sorted((ROOT / "balancer").rglob("*.py"))
-}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 TYPES = {
     "Gauge": "gauge",
     "Counter": "counter",
@@ -42,11 +39,23 @@ def rows(section: str, columns: int) -> list[list[str]]:
     return [row for row in table if len(row) == columns and "`" in "".join(row[:2])]
 
 
+def name_of(call: ast.Call) -> str:
+    """The last part of the name that is called; empty if what is called has none."""
+    called = call.func
+    return (
+        called.attr
+        if isinstance(called, ast.Attribute)
+        else called.id
+        if isinstance(called, ast.Name)
+        else ""
+    )
+
+
 def calls(name_ends: str) -> Iterator[tuple[str, ast.Call]]:
     """Module and call, of every call whose name ends so."""
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].endswith(name_ends):
+    for module, path in modules("balancer").items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and name_of(node).endswith(name_ends):
                 yield module, node
 
 
@@ -66,11 +75,12 @@ class Family:
         return f"| `{self.name}` | {self.type} | {labels} | what it means | what to alert on |"
 
 
+@cache
 def families() -> set[Family]:
     """Every …MetricFamily that the balancer makes, with its name and labels from the module's constants."""
     found = set()
     for module, call in calls("MetricFamily"):
-        kind = TYPES[ast.unparse(call.func).rpartition(".")[2].removesuffix("MetricFamily")]
+        kind = TYPES[name_of(call).removesuffix("MetricFamily")]
         labels = next((keyword.value for keyword in call.keywords if keyword.arg == "labels"), None)
         source = importlib.import_module(module)
         name = value_of(call.args[0], source, call)
@@ -176,8 +186,8 @@ def test_every_signal_is_documented() -> None:
     """Except SIGKILL, which cannot be handled, and SIGCHLD, which the system sends."""
     handled = {
         node.attr
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for path in modules("balancer").values()
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and re.fullmatch(r"SIG[A-Z][A-Z0-9]+", node.attr)
     }
     missing = handled - {"SIGKILL", "SIGCHLD"} - {row[0].strip("`") for row in rows("Signals", 2)}
@@ -187,18 +197,19 @@ def test_every_signal_is_documented() -> None:
 # --- lines
 
 
+@cache
 def printed_lines() -> dict[str, str]:
     """Pattern -> location, of all printed lines: errors that end the program, and lines for operators."""
     found: dict[str, str] = {}
     fatal = {
         name for name, kind in vars(errors).items() if isinstance(kind, type) and hasattr(kind, "exit_code")
     }
-    for module, tree in TREES.items():
-        pieces = {p for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for p in node.values}
-        for node in ast.walk(tree):
+    for module, path in modules("balancer").items():
+        pieces = {p for node in nodes_of(path) if isinstance(node, ast.JoinedStr) for p in node.values}
+        for node in nodes_of(path):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Call):
-                name = ast.unparse(node.func).rpartition(".")[2]
+                name = name_of(node)
                 texts = node.args[:1] if name in fatal or name.endswith("complain") else []
             elif isinstance(node, ast.JoinedStr | ast.Constant) and node not in pieces:
                 texts = [node] if beginning_of(node).startswith("balancer ") else []

@@ -23,6 +23,7 @@ from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stag
 from tests.deploy.installation import skip_without_index
 from tests.deploy.programs import Program, free_port
 from tests.support.root import ROOT
+from tests.support.sources import modules, nodes_of
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 BUILD, FINAL = stages(DOCKERFILE)
@@ -117,8 +118,8 @@ def imported() -> set[str]:
     """Third-party packages that the image's packages import, including uvloop, imported in a function."""
     ours = {*PACKAGES, "experiments"}
     found = set()
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in modules(*PACKAGES).values():
+        for node in nodes_of(path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.partition(".")[0] for name in names}

@@ -20,6 +20,8 @@ from balancer.config.schema.key import KeyConfig
 from balancer.exchange.request_key import key_of
 from balancer.http.h1 import fields
 from tests.support.backtracking import Counted
+from tests.support.sources import modules as sources
+from tests.support.sources import nodes_of
 from tests.support.wireless import Wireless
 
 SOURCE = Path(balancer.__file__).parent
@@ -105,6 +107,7 @@ class RecordingCompile:
         return compiled
 
 
+@cache
 def made() -> list[tuple[str, re.Pattern[Any]]]:
     """Expressions that functions compile while balancers with each of `CONFIGURED` are built."""
     recorder = RecordingCompile()
@@ -117,6 +120,7 @@ def made() -> list[tuple[str, re.Pattern[Any]]]:
     return recorder.made
 
 
+@cache
 def expressions() -> list[Expression]:
     """All expressions, each once."""
     known, found = uses(), dict[tuple[object, tuple[str, ...]], Expression]()
@@ -140,8 +144,8 @@ def expressions() -> list[Expression]:
 
 def nodes() -> Iterator[tuple[Path, ast.AST]]:
     """Syntax nodes of every file of the balancer."""
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file in sources("balancer").values():
+        for node in nodes_of(file):
             yield file, node
 
 
