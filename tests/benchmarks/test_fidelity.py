@@ -34,7 +34,7 @@ from benchmarks.fidelity.session import (
 )
 from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
-from experiments.results.directory import RUNS, load_results, save_result, set_aside
+from experiments.results.directory import RUNS, Results, load_results, save_result, set_aside
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running import execute
 from experiments.scenario.scenario import Entry, Scenario
@@ -88,20 +88,32 @@ def synthetic(
     return Run(facts, samples)
 
 
-def write_world(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> None:
+def world_of(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> Results:
+    """All runs of a world, in memory."""
     campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
-    for planned in campaign.plan:
-        run = synthetic(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
+    runs = (synthetic(scenario, p.label, p.block, world, **change(p.label, p.block)) for p in campaign.plan)
+    return Results(directory, campaign, tuple(runs))
+
+
+def write_world(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> None:
+    results = world_of(scenario, directory, world, change)
+    for planned, run in zip(results.campaign.plan, results.runs, strict=True):
         save_result(run, planned, directory)
+
+
+def write_both(scenario: Scenario, folder: Path, simulated: Change) -> None:
+    write_world(scenario, folder / MEASURED, "measured")
+    write_world(scenario, folder / SIMULATED, "simulated", simulated)
 
 
 def both(
     scenario: Scenario, folder: Path, measured: Change = unchanged, simulated: Change = unchanged
 ) -> ScenarioResult:
-    """Result of one scenario from files of both worlds."""
-    write_world(scenario, folder / MEASURED, "measured", measured)
-    write_world(scenario, folder / SIMULATED, "simulated", simulated)
-    return scenario_result_of(load_results(folder / MEASURED), load_results(folder / SIMULATED))
+    """Result of one scenario in both worlds."""
+    return scenario_result_of(
+        world_of(scenario, folder / MEASURED, "measured", measured),
+        world_of(scenario, folder / SIMULATED, "simulated", simulated),
+    )
 
 
 def found(result: ScenarioResult, label: str) -> dict[str, Agreement]:
@@ -233,8 +245,8 @@ def test_without_a_valid_run_nothing_is_judged(scenario: Scenario, tmp_path: Pat
 
 
 def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> None:
-    """In words, in all three files; the figures are written, and the same files give the same page."""
-    both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
+    """In words, in all three files; the figures are written."""
+    write_both(scenario, tmp_path / scenario.name, lambda label, block: {"factor": 1.2})
     write_page(tmp_path)
     page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
     assert page.count('<td class="bad">MISSED</td>') == 5
@@ -244,19 +256,19 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
     assert result["rows"][0]["agreements"][1]["is_met"] is False
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"agreement.png", "agreement.svg", "distributions.png"} <= names
-    write_page(tmp_path)
-    assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
 
 
 @pytest.mark.second_tier
 def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> None:
-    """A miss gives exit code 1 only with `--check`."""
-    both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
+    """A miss gives exit code 1 only with `--check`. The same files give the same page."""
+    write_both(scenario, tmp_path / scenario.name, lambda label, block: {"factor": 1.2})
     arguments = ["fidelity", "--out", str(tmp_path), "--redraw"]
     plain = CliRunner().invoke(cli, arguments, standalone_mode=False)
     assert (plain.exception, plain.return_value) == (None, 0)
     assert "+20.0 %" in plain.output
+    page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
     assert CliRunner().invoke(cli, [*arguments, "--check"], standalone_mode=False).return_value == 1
+    assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
 
 
 def test_stopped_session_is_resumed(scenario: Scenario, tmp_path: Path) -> None:
@@ -279,9 +291,10 @@ def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: 
         measure(other, Comparison((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
 
 
-def test_simulating_again_replaces_earlier_simulations(scenario: Scenario, tmp_path: Path) -> None:
+def test_simulating_again_replaces_earlier_simulations(tmp_path: Path) -> None:
     """The plan is that of the measured runs, with the same blocks and seeds."""
-    write_world(scenario, tmp_path / MEASURED, "measured")
+    two_blocks = scenario_of("homogeneous", ("random", "round-robin"), 2, quick=False)
+    write_world(two_blocks, tmp_path / MEASURED, "measured")
     campaign = load_results(tmp_path / MEASURED).campaign
     simulated = []
 
@@ -299,7 +312,7 @@ def test_simulating_again_replaces_earlier_simulations(scenario: Scenario, tmp_p
 def test_simulation_noise_is_shown_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
     """Two simulations differ by 8 %; a miss of 20 % remains a miss."""
     folder = tmp_path / scenario.name
-    both(scenario, folder, simulated=lambda label, block: {"factor": 1.2})
+    write_both(scenario, folder, lambda label, block: {"factor": 1.2})
     write_world(scenario, folder / AGAIN, "simulated", lambda label, block: {"factor": 1.2 * 1.08})
     (result,) = write_page(tmp_path)
     assert found(result, "random")["mean"].simulation_noise == pytest.approx(0.08)

@@ -41,7 +41,7 @@ EXPECTED = {
     "least-time": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=10.0),
     "reported-load": Expected(imbalance=1.001, weights=0.001, idle=0.5, fullest=10.0),
     # the quickest cold endpoint gets all until it is hot, so shares vary; weights count only in what is hot
-    "prequal": Expected(imbalance=1.1, weights=None, idle=1.0, fullest=12.5, back=0.3),
+    "prequal": Expected(imbalance=1.1, weights=None, idle=1.0, fullest=12.5, back=1 / 3),
     "c3": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=11.5),
     # the idle queue ignores weights; where none is idle, the pick is random
     "join-idle-queue": Expected(imbalance=1.08, weights=0.02, idle=1.0),
