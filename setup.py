@@ -109,6 +109,7 @@ HOT = [
     "balancer/upstream/pool.py",
     "balancer/upstream/pools.py",
     "balancer/upstream/http2/pool.py",
+    "balancer/upstream/library/pool.py",
     "balancer/http/h1/request_fields.py",
     "balancer/http/h1/request_head.py",
     "balancer/http/h1/request_reader.py",

@@ -150,7 +150,7 @@ class Checks:
         """Send a check. It opens a connection if it tests whether connecting works."""
         plan, pool = self.plan, self._pools.by_id[state.id]
         on_end = partial(self._ended, check, plan, state.record.count)
-        if plan.grpc is not None and pool.transport != "http2":
+        if plan.grpc is not None and not pool.carries_rpcs:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return

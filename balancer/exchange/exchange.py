@@ -23,7 +23,7 @@ from balancer.exchange.client_bounds import (
     refusal,
     sent,
 )
-from balancer.exchange.grpc_attempt import GrpcAttempt
+from balancer.exchange.grpc_attempt import GrpcAttempt, no_http2
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from balancer.exchange.responder import Responder
     from policies.routing.assignment import Assignment
 
-
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 NEW: Final = State.NEW
 RECEIVING: Final = State.RECEIVING
@@ -65,9 +64,7 @@ class Exchange:
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     state: State = NEW
-    level = (
-        0  # its priority level, and the instant after which its response is useless: with admission control
-    )
+    level = 0  # its priority, and the instant after which its response is useless: with admission control
     deadline = inf
     queued_at = 0.0  # when it first entered the queue
     ticket: Ticket[Waiter] | None = None  # its current one
@@ -208,6 +205,9 @@ class Exchange:
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
+        if attempt.is_call and not pool.carries_rpcs:
+            self.attempt_failed(attempt, no_http2(assignment.endpoint))
+            return
         if self._needs_fresh:
             pool.open(attempt)
             return

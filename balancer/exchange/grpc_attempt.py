@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from balancer.errors import ForwardingError, UnsupportedByTransport
 from balancer.exchange.attempt import CONNECTING, OK, SENT, STREAMING, Attempt
 from balancer.exchange.retries import take_another_try
 from balancer.http.grpc.status import FAILURES, code_of_http, forbids_retry, status_in
-from balancer.upstream.http1.stream import UpstreamStream
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
     from balancer.http.grpc.call import GrpcCall
     from balancer.http.h1.response_head import Response
     from balancer.upstream.request import UpstreamRequest
-    from policies.facts import OutcomeKind
+    from policies.facts import Endpoint, OutcomeKind
     from policies.insight.canary import Canary
     from policies.routing.assignment import Assignment
     from policies.routing.router import Router
 
-NO_HTTP2: Final = 'gRPC needs an endpoint with transport = "http2"; {} has another one'
+
+def no_http2(endpoint: Endpoint) -> UnsupportedByTransport:
+    return UnsupportedByTransport(
+        f'gRPC needs an endpoint with transport = "http2"; {endpoint.id} has another one'
+    )
 
 
 class GrpcAttempt(Attempt):
@@ -38,11 +41,6 @@ class GrpcAttempt(Attempt):
         call.fault = None
 
     def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
-        if not isinstance(upstream, UpstreamStream) or upstream.connection.is_library:
-            upstream.release()
-            detail = NO_HTTP2.format(self.assignment.endpoint.id)
-            exchange.attempt_failed(self, UnsupportedByTransport(detail))
-            return
         if self._call.deadline < inf:
             self.head = self._call.shortened(self.head or exchange.request.head, exchange.cluster.now())
         super()._send(exchange, upstream)

@@ -9,21 +9,23 @@ request.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from balancer.tls.contexts import HTTP1
+from balancer.upstream.connection_counts import PoolCounts
+from balancer.upstream.connector import Connector
 from balancer.upstream.dial.backoff import FAILURES
+from balancer.upstream.dial.target import Route
 
 if TYPE_CHECKING:
-    import asyncio
-
     from balancer.config.schema.pool_limits import PoolLimits
     from balancer.errors import ConnectFailed
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
-    from balancer.upstream.connector import Connector
-    from balancer.upstream.dial.target import Route
+    from balancer.upstream.pools import Pools
     from balancer.upstream.request import UpstreamRequest
     from policies.facts import Endpoint
 
@@ -39,17 +41,23 @@ class LeaseWaiter(Protocol):
 
 
 class Pool:
-    """Connections to one endpoint; abstract. `keeps_alive`: connections are reused. `is_retired`: the endpoint was
-    removed. `alpn`: protocol offered in the TLS handshake."""
+    """Connections to one endpoint, and the lease waiters that no connection has served yet; abstract."""
 
-    endpoint: Endpoint
-    route: Route
-    transport: str
-    alpn: str
-    counts: PoolCounts
-    connector: Connector
-    keeps_alive: bool
-    is_retired: bool
+    transport = NATIVE
+    alpn = HTTP1  # protocol offered in the TLS handshake
+    is_multiplexed = False  # a connection serves several requests at a time
+    carries_rpcs = False  # as gRPC needs them, with trailers in both directions
+
+    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
+        self.endpoint = endpoint
+        self.route = Route(endpoint, pools.routes)
+        self.counts = PoolCounts()
+        self.connector = Connector(self.route, self.counts, pools)
+        self.is_retired = False  # the endpoint was removed
+        self.keeps_alive = True  # connections are reused
+        self.pools = pools
+        self._waiters: deque[LeaseWaiter] = deque()
+        self._is_serving = False
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
@@ -172,6 +180,22 @@ class Pool:
         the backoff.
         """
 
+    @abstractmethod
+    def _lease_waited(self) -> UpstreamRequest | None:
+        """Lease for a waiter, as `lease` does, but nothing that was there before it waited."""
+
+    def _serve(self) -> None:
+        """Serve lease waiters one at a time. Not re-entrant: a waiter may call back into the pool at once, and a
+        thousand cancelled ones would recurse."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while self._waiters and (upstream := self._lease_waited()) is not None:
+                self._waiters.popleft().connected(upstream)
+        finally:
+            self._is_serving = False
+
     # --- lifetime
 
     @abstractmethod
@@ -186,21 +210,26 @@ class Pool:
     def close_idle(self) -> None:
         """Close all idle connections."""
 
-    @abstractmethod
     def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits; learned estimates are kept."""
+        self.connector.backoff.longest = limits.backoff
 
-    @abstractmethod
     def keep_alive(self, is_wanted: bool) -> None:
         """Allow or forbid reuse of connections."""
+        self.keeps_alive = is_wanted
+        if not is_wanted:
+            self.close_idle()
 
-    @abstractmethod
     def retire(self) -> None:
         """Retire the pool of a removed endpoint: close idle connections and keep none."""
+        self.is_retired = True
+        self.close_idle()
 
-    @abstractmethod
     def close(self) -> list[asyncio.Task[None]]:
         """Retire the pool and cancel connects; returns the tasks to wait for."""
+        self.retire()
+        self._waiters.clear()
+        return self.connector.cancel()
 
     # --- called by the connector; what a connection is depends on the transport
 

@@ -167,7 +167,7 @@ class Pools:
     def may_lease(self, pool: Pool) -> bool:
         """Return whether a request may take a connection of `pool` although `is_full`: it shares one, or an idle one
         can be closed for it."""
-        is_shared = pool.transport != NATIVE and (pool.has_idle or pool.opening > 0)
+        is_shared = pool.is_multiplexed and (pool.has_idle or pool.opening > 0)
         return is_shared or any(each.idle for pools in self.group for each in pools.by_id.values())
 
     def leaves_room(self, number: int) -> bool:

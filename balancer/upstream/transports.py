@@ -1,14 +1,15 @@
-"""Upstream transports by name: native, http2, curl and aiohttp. A transport's library is imported on first use."""
+"""Upstream transports by name, except for the native one. A transport's library is imported on first use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from balancer.upstream.http2.pool import MultiplexedPool
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.http1.stream import MultiplexedConnection
+    from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
     from policies.facts import Endpoint
 
@@ -24,19 +25,24 @@ async def open_curl(pool: MultiplexedPool, tls: ClientTls | None) -> Multiplexed
     """Return the adapter of libcurl for one endpoint."""
     from balancer.upstream.library.curl import CurlConnection
 
-    return CurlConnection(pool, tls)
+    return CurlConnection(cast("LibraryPool", pool), tls)
 
 
 async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """Return the adapter of aiohttp's client for one endpoint."""
     from balancer.upstream.library.aiohttp_client import AiohttpConnection
 
-    return AiohttpConnection(pool, tls)
+    return AiohttpConnection(cast("LibraryPool", pool), tls)
 
 
-OPENERS = {"http2": open_http2, "curl": open_curl, "aiohttp": open_aiohttp}
+LIBRARIES = {"curl": open_curl, "aiohttp": open_aiohttp}
 
 
 def pool_of(endpoint: Endpoint, pools: Pools, transport: str) -> MultiplexedPool:
     """Create the pool of an endpoint with a transport other than the native one."""
-    return MultiplexedPool(endpoint, pools, transport, OPENERS[transport])
+    opener = LIBRARIES.get(transport)
+    if opener is None:
+        return MultiplexedPool(endpoint, pools, open_http2)
+    from balancer.upstream.library.pool import LibraryPool
+
+    return LibraryPool(endpoint, pools, opener, transport)

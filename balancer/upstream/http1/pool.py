@@ -10,21 +10,16 @@ idle for `MIN_IDLE_AGE` to `IdleConnections`, which checks their idle time.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from balancer.errors import ConnectFailed
-from balancer.tls.contexts import HTTP1
-from balancer.upstream.connection_counts import WORKER, PoolCounts
+from balancer.upstream.connection_counts import WORKER
 from balancer.upstream.connection_info import ConnectionInfo, connection_info
-from balancer.upstream.connector import Connector
-from balancer.upstream.dial.target import Route
 from balancer.upstream.http1.connection import UpstreamConnection, connect
 from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
-from balancer.upstream.pool import NATIVE, LeaseWaiter, Pool
+from balancer.upstream.pool import LeaseWaiter, Pool
 from balancer.upstream.preconnect import Preconnect
 
 if TYPE_CHECKING:
@@ -38,24 +33,14 @@ class ConnectionPool(Pool):
     """HTTP/1.1 connections to one endpoint, each of which serves one request at a time."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
-        self.endpoint = endpoint
-        self.route = Route(endpoint, pools.routes)
-        self.transport = NATIVE
-        self.alpn = HTTP1
-        self.counts = PoolCounts()
-        self.connector = Connector(self.route, self.counts, pools)
-        self.is_retired = False
-        self.keeps_alive = True
+        super().__init__(endpoint, pools)
         self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
         self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
         self.idle_connections.apply(pools.limits.idle, 0.0)
         self.preconnect = Preconnect(self.counts)
-        self._pools = pools
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
         self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
         self._takes_back = True
-        self._waiters: deque[LeaseWaiter] = deque()
-        self._is_serving = False
 
     @property
     def idle(self) -> int:
@@ -154,26 +139,21 @@ class ConnectionPool(Pool):
 
     def give_back(self, upstream: UpstreamConnection) -> None:
         """Take back a leased connection: keep it if it can be reused, else close it."""
-        now = self._pools.cached_time
+        now = self.pools.cached_time
         upstream.requests_left = left = upstream.requests_left - 1
         if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
             upstream.close()
             return
         upstream.idle_since = now
         self._idle[upstream] = None
-        if self._waiters and not self._is_serving:
-            self._serve_waiters()
+        if self._waiters:
+            self._serve()
 
-    def _serve_waiters(self) -> None:
-        """Serve lease waiters one at a time. Not re-entrant: a cancelled waiter gives its connection back at once, and
-        a thousand of them would recurse."""
-        self._is_serving = True
-        try:
-            while self._waiters and self._idle:
-                self.counts.reused += 1
-                self._waiters.popleft().connected(self._idle.popitem()[0])
-        finally:
-            self._is_serving = False
+    def _lease_waited(self) -> UpstreamConnection | None:
+        if not self._idle:
+            return None
+        self.counts.reused += 1
+        return self._idle.popitem()[0]
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         """Remove a closed connection, idle or leased, from the pool and count why it closed."""
@@ -189,7 +169,7 @@ class ConnectionPool(Pool):
             self.counts.died += 1
             self.idle_connections.died(upstream)
         del self.connections[upstream]
-        self._pools.count_closed()
+        self.pools.count_closed()
 
     def prune(self, now: float) -> None:
         """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
@@ -199,13 +179,13 @@ class ConnectionPool(Pool):
                 break
             del self._idle[oldest]
             self.idle_connections.add(oldest)
-        limits = self._pools.limits
+        limits = self.pools.limits
         self.idle_connections.judge(now, self.counts.reused)
         if len(self.idle_connections):
             self.idle_connections.apply(limits.idle, self.round_trip)
             self.idle_connections.expire(now, limits.idle)
         if limits.warm or self.preconnect.heartbeats:
-            self.preconnect.look(self, now, limits, self._pools.room)
+            self.preconnect.look(self, now, limits, self.pools.room)
 
     def close_oldest(self) -> None:
         """Close the connection that has been idle longest."""
@@ -221,36 +201,25 @@ class ConnectionPool(Pool):
             self.close_oldest()
 
     def apply(self, limits: PoolLimits) -> None:
-        """Apply changed limits; learned estimates are kept."""
-        self.idle_timeout.rules, self.connector.backoff.longest = limits.idle_timeout, limits.backoff
+        super().apply(limits)
+        self.idle_timeout.rules = limits.idle_timeout
         self.idle_connections.apply(limits.idle, self.round_trip)
 
     def keep_alive(self, is_wanted: bool) -> None:
-        """Allow or forbid reuse of connections."""
-        self.keeps_alive = is_wanted
         self._takes_back = is_wanted and not self.is_retired
-        if not is_wanted:
-            self.close_idle()
+        super().keep_alive(is_wanted)
 
     def retire(self) -> None:
-        """Retire the pool of a removed endpoint: close idle connections and take none back."""
-        self.is_retired = True
         self._takes_back = False
         self.preconnect.stop()
-        self.close_idle()
-
-    def close(self) -> list[asyncio.Task[None]]:
-        """Retire the pool and cancel connects; returns the tasks to wait for."""
-        self.retire()
-        self._waiters.clear()
-        return self.connector.cancel()
+        super().retire()
 
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
         """Open a connection. Raises `ConnectFailed`."""
         route = self.route
-        return await connect(self, route.host, route.port, self._pools.limits.connect_timeout, tls, route)
+        return await connect(self, route.host, route.port, self.pools.limits.connect_timeout, tls, route)
 
     def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
         """Fail the connect's own lease waiter, or the first in the queue."""
@@ -280,8 +249,8 @@ class ConnectionPool(Pool):
 
     def _set_lifetime(self, upstream: UpstreamConnection) -> None:
         """Set the connection's maximum age and number of requests, with jitter."""
-        limits, rng = self._pools.limits, self._pools.rng
+        limits, rng = self.pools.limits, self.pools.rng
         upstream.is_counted = True
-        upstream.opened_at = self._pools.cached_time
+        upstream.opened_at = self.pools.cached_time
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
         upstream.granted = upstream.requests_left = limits.grant(rng)

@@ -81,11 +81,9 @@ class ConnectionRecord:
 class MultiplexedConnection(Protocol):
     """Connection that carries many streams, or the client of a library.
 
-    `leased`: number of streams in use. `heads`: parser of response heads. `life`: the pool's record. `is_library`: the
-    library opens, ages and counts its connections itself.
+    `leased`: number of streams in use. `heads`: parser of response heads. `life`: the pool's record.
     """
 
-    is_library: bool
     heads: ResponseHeads
     leased: int
     life: ConnectionRecord

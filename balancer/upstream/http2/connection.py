@@ -58,7 +58,6 @@ NO_FIELDS: Final[Any] = ()
 class Http2Session(asyncio.Protocol):
     """An HTTP/2 upstream connection; implements `MultiplexedConnection`."""
 
-    is_library = False
     transport: asyncio.Transport
 
     def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Pool of multiplexed connections to one endpoint: leases upstream streams instead of connections.
+"""HTTP/2 connection pool of one endpoint: leases upstream streams instead of connections.
 
 As in `http1/pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a
 time, and the lease waiters that arrive meanwhile share it. Another one is opened when no connection has room for a
@@ -11,23 +11,19 @@ processed are retried.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from balancer.errors import ConnectFailed, UpstreamError
-from balancer.tls.contexts import HTTP1, HTTP2
-from balancer.upstream.connection_counts import US, WORKER, PoolCounts
+from balancer.errors import ConnectFailed
+from balancer.tls.contexts import HTTP2
+from balancer.upstream.connection_counts import US, WORKER
 from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
-from balancer.upstream.connector import Connector
-from balancer.upstream.dial.target import Route
 from balancer.upstream.http1.stream import MultiplexedConnection, UpstreamStream
 from balancer.upstream.pool import LeaseWaiter, Pool
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.pools import Pools
 
@@ -36,24 +32,19 @@ Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[Multiplexed
 
 
 class MultiplexedPool(Pool):
-    """Pool of multiplexed connections to one endpoint. `idle` and `leased` count connections without and with
-    streams."""
+    """HTTP/2 connections to one endpoint. `idle` and `leased` count connections without and with streams."""
 
-    def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
-        self.endpoint = endpoint
-        self.route = Route(endpoint, pools.routes)
-        self.transport = transport
-        self.alpn = HTTP2 if transport == "http2" else HTTP1
-        self.counts = PoolCounts()
-        self.connector = Connector(self.route, self.counts, pools)
-        self.is_retired = False
-        self.keeps_alive = True
-        self.pools = pools
+    transport = "http2"
+    alpn = HTTP2
+    is_multiplexed = True
+    carries_rpcs = True
+    counts_reuse = True
+
+    def __init__(self, endpoint: Endpoint, pools: Pools, opener: Opener) -> None:
+        super().__init__(endpoint, pools)
         self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
         self._opener = opener
         self._connections: list[MultiplexedConnection] = []  # open ones, in order of opening
-        self._waiters: deque[LeaseWaiter] = deque()
-        self._is_serving = False
 
     @property
     def idle(self) -> int:
@@ -84,11 +75,7 @@ class MultiplexedPool(Pool):
         return False
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        return [
-            multiplexed_info(connection)
-            for connection in self._connections[:most]
-            if not connection.is_library
-        ]
+        return [multiplexed_info(connection) for connection in self._connections[:most]]
 
     @property
     def origin(self) -> tuple[str, int]:
@@ -101,7 +88,7 @@ class MultiplexedPool(Pool):
         """Lease a stream on a connection that has room, else None."""
         for connection in self._connections:
             if has_stream_room(connection):
-                if (connection.leased or connection.life.idle_since) and not connection.is_library:
+                if (connection.leased or connection.life.idle_since) and self.counts_reuse:
                     self.counts.reused += 1
                 return self._new_stream(connection)
         return None
@@ -155,17 +142,14 @@ class MultiplexedPool(Pool):
         if self._waiters:
             self._serve()
 
+    def _lease_waited(self) -> UpstreamRequest | None:
+        return self.lease()
+
     def _serve(self) -> None:
-        """Serve lease waiters one at a time. Not re-entrant: a waiter may call back into the pool at once."""
-        if self._is_serving:
-            return
-        self._is_serving = True
-        try:
-            while self._waiters and (upstream := self.lease()) is not None:
-                self._waiters.popleft().connected(upstream)
-        finally:
-            self._is_serving = False
-        self._open_for_waiters()
+        """Serve lease waiters, and open a connection for those that are left."""
+        if not self._is_serving:
+            super()._serve()
+            self._open_for_waiters()
 
     def _open_for_waiters(self) -> None:
         wanted = min(1, len(self._waiters)) if self.keeps_alive else len(self._waiters)
@@ -206,10 +190,8 @@ class MultiplexedPool(Pool):
     def _set_lifetime(self, connection: MultiplexedConnection, elapsed: float) -> None:
         """Set the connection's maximum age and number of streams, with jitter."""
         limits, rng, life = self.pools.limits, self.pools.rng, connection.life
-        life.opened_at = self.pools.cached_time
-        if connection.is_library:
-            return
         self.connector.record_opened(life.phases, elapsed)
+        life.opened_at = self.pools.cached_time
         life.retire_at = life.opened_at + limits.lifetime(rng)
         life.granted = limits.grant(rng) if self.keeps_alive else 1
 
@@ -218,17 +200,9 @@ class MultiplexedPool(Pool):
         if connection in self._connections:
             self._connections.remove(connection)
             self.pools.count_closed()
-            if not connection.is_library:
-                self._count_lost(connection, by)
+            self._count_lost(connection, by)
         if self._waiters:
             self._serve()
-
-    def library_failed(self, error: UpstreamError) -> UpstreamError:
-        """Record a failed connect of a library that connects by itself; returns `error`."""
-        if isinstance(error, ConnectFailed):
-            self.connector.record_failed(error)
-            self.route.failed(error)
-        return error
 
     def _count_lost(self, connection: MultiplexedConnection, by: str) -> None:
         self.counts.count_closed(by)
@@ -242,8 +216,7 @@ class MultiplexedPool(Pool):
         the newest idle connection is kept and a missing one is opened."""
         limits = self.pools.limits
         for connection in list(self._connections):
-            is_expired = now > connection.life.retire_at or self._is_surplus(connection, now)
-            if is_expired and not connection.is_library:
+            if now > connection.life.retire_at or self._is_surplus(connection, now):
                 connection.retire()
             else:
                 connection.prune(now, limits)
@@ -256,9 +229,6 @@ class MultiplexedPool(Pool):
             return False
         return not limits.warm or connection is not self._connections[-1]
 
-    def apply(self, limits: PoolLimits) -> None:
-        self.connector.backoff.longest = limits.backoff
-
     def close_oldest(self) -> None:
         idle = [connection for connection in self._connections if not connection.leased]
         if idle:
@@ -270,24 +240,20 @@ class MultiplexedPool(Pool):
                 connection.close()
 
     def keep_alive(self, is_wanted: bool) -> None:
-        self.keeps_alive = is_wanted
-        if is_wanted:
-            return
-        self.close_idle()
-        for connection in list(self._connections):
-            if not connection.is_library:
-                connection.retire()
+        super().keep_alive(is_wanted)
+        if not is_wanted:
+            self._retire_connections()
 
     def retire(self) -> None:
-        self.is_retired = True
+        super().retire()
+        self._retire_connections()
+
+    def _retire_connections(self) -> None:
         for connection in list(self._connections):
             connection.retire()
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Close all connections and cancel connects; returns the tasks to wait for."""
-        self.retire()
-        self._waiters.clear()
-        tasks = self.connector.cancel()
+        tasks = super().close()
         for connection in list(self._connections):
             connection.close()
         return tasks

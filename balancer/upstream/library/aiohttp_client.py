@@ -33,7 +33,7 @@ from balancer.upstream.library.connection import LibraryConnection, address_of
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.http1.stream import UpstreamStream
-    from balancer.upstream.http2.pool import MultiplexedPool
+    from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
 
 DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -124,7 +124,7 @@ class AiohttpCall:
         except MalformedResponse as error:
             self.stream.fail(error)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, TimeoutError) as error:
-            self.stream.fail(self._connection.pool.library_failed(error_of(error)))
+            self.stream.fail(self._connection.pool.failed(error_of(error)))
 
     async def _exchange(self) -> None:
         connection, outline = self._connection, self._outline
@@ -217,7 +217,7 @@ def _headers(outline: FieldList) -> CIMultiDict[str]:
 class AiohttpConnection(LibraryConnection):
     """`MultiplexedConnection` that represents aiohttp's client for one endpoint."""
 
-    def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
+    def __init__(self, pool: LibraryPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
         self.counts = pool.counts
         self.context: ssl.SSLContext | bool = True if tls is None else tls.context

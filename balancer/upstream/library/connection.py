@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from balancer.http.h1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.http1.stream import Stream, UpstreamStream
-    from balancer.upstream.http2.pool import MultiplexedPool
+    from balancer.upstream.library.pool import LibraryPool
 
 UNLIMITED_STREAMS = 1 << 30
 
@@ -24,9 +24,7 @@ UNLIMITED_STREAMS = 1 << 30
 class LibraryConnection(ABC):
     """Base class: all of a `MultiplexedConnection` except `begin`."""
 
-    is_library = True
-
-    def __init__(self, pool: MultiplexedPool) -> None:
+    def __init__(self, pool: LibraryPool) -> None:
         self.pool = pool
         self.heads = ResponseHeads()
         self.leased = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from balancer.http.h1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.http1.stream import UpstreamStream
-    from balancer.upstream.http2.pool import MultiplexedPool
+    from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
 
 SPARE = 64
@@ -162,7 +162,7 @@ class CurlClient:
 class CurlConnection(LibraryConnection):
     """`MultiplexedConnection` that represents libcurl for one endpoint."""
 
-    def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
+    def __init__(self, pool: LibraryPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
         self.client = client_of(pool.pools)
         self.tls = tls

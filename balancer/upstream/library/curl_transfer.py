@@ -233,7 +233,7 @@ class CurlTransfer:
         """Finish the stream; `error` is None on success."""
         if error is not None:
             self.settle()
-            self.stream.fail(self._connection.pool.library_failed(error))
+            self.stream.fail(self._connection.pool.failed(error))
             return
         self._deliver()
         try:

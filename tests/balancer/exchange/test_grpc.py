@@ -213,7 +213,7 @@ async def test_errors_are_grpc_responses(stage: Stage) -> None:
 
 
 async def test_endpoint_without_http2(stage: Stage) -> None:
-    """The message names the key; the endpoint is not to blame, and its connection stays."""
+    """The message names the key; the endpoint is not to blame, and no connection is opened."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await http2_client(stage)
@@ -222,7 +222,7 @@ async def test_endpoint_without_http2(stage: Stage) -> None:
         assert (name, 'transport = "http2"' in message) == ("UNIMPLEMENTED", True)
     assert stage.outcomes() == {"abandoned": 2}
     assert worker.requests == []
-    assert stage.pool().counts.opened == 1
+    assert stage.pool().counts.opened == 0
 
 
 async def test_no_route(stage: Stage) -> None:

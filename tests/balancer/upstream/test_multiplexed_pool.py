@@ -57,7 +57,7 @@ class RecordingWaiter:
 
 def pool_of(opener: Any) -> MultiplexedPool:
     pools = Pools(0.0, PoolLimits(seed=1), now=ManualClock().now)
-    return MultiplexedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, "http2", opener)
+    return MultiplexedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, opener)
 
 
 async def test_internal_fault_fails_all_waiters() -> None:

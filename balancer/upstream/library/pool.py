@@ -1,0 +1,47 @@
+"""Pool of one endpoint whose connections a library opens, ages and counts: here it has an adapter to the library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.errors import ConnectFailed, UpstreamError
+from balancer.tls.contexts import HTTP1
+from balancer.upstream.connection_counts import US
+from balancer.upstream.connection_info import ConnectionInfo
+from balancer.upstream.http1.stream import MultiplexedConnection
+from balancer.upstream.http2.pool import MultiplexedPool, Opener
+
+if TYPE_CHECKING:
+    from balancer.upstream.pools import Pools
+    from policies.facts import Endpoint
+
+
+class LibraryPool(MultiplexedPool):
+    """Requests to one endpoint by a library."""
+
+    alpn = HTTP1
+    carries_rpcs = False
+    counts_reuse = False
+
+    def __init__(self, endpoint: Endpoint, pools: Pools, opener: Opener, transport: str) -> None:
+        super().__init__(endpoint, pools, opener)
+        self.transport = transport
+
+    def failed(self, error: UpstreamError) -> UpstreamError:
+        """Record the error of a request if it is a failed connect; returns `error`."""
+        if isinstance(error, ConnectFailed):
+            self.connector.record_failed(error)
+            self.route.failed(error)
+        return error
+
+    def listed(self, most: int) -> list[ConnectionInfo]:
+        return []
+
+    def _set_lifetime(self, connection: MultiplexedConnection, elapsed: float) -> None:
+        """Do nothing: the library ages its connections."""
+
+    def _is_surplus(self, connection: MultiplexedConnection, now: float) -> bool:
+        return False
+
+    def _count_lost(self, connection: MultiplexedConnection, by: str = US) -> None:
+        """Do nothing: the library counts its connections."""
