@@ -59,7 +59,7 @@ HOT = [
     "balancer/exchange/client_connection.py",
     "balancer/exchange/responder.py",
     "balancer/exchange/turns.py",
-    "balancer/exchange/grpc_attempt.py",
+    "balancer/exchange/call_rules.py",
     "balancer/http/grpc/call.py",
     "balancer/http/grpc/status.py",
     "balancer/downstream/http2/connection.py",

@@ -15,11 +15,9 @@ from balancer.errors import (
     ConnectFailed,
     ForwardingError,
     MalformedResponse,
-    ResponseTimeout,
     UpstreamError,
 )
 from balancer.exchange.client_bounds import sent
-from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.state import AttemptState
 from balancer.exchange.tunnel import Tunnel
@@ -83,12 +81,12 @@ class Attempt:
     status = 0
     bytes_out = 0
     client_stays = True
-    is_call = False  # it is an RPC (`GrpcAttempt`)
     has_sent_interim = False  # an interim response has been sent to the client
     has_failed = False
     was_refused = False
     connection = NOT_CONNECTED
     load: ReportedLoad | None = None
+    failure: tuple[OutcomeKind, int] | None = None  # what policies see of an RPC whose status is a failure
     why = b""
     arm: Arm | None = None
     span: AttemptSpan | None = None
@@ -154,6 +152,8 @@ class Attempt:
         exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
+        if exchange.rules.is_rpc:
+            head = exchange.rules.head_for_worker(head, exchange.cluster.now())
         if kept is not None:
             downstream.unhold()  # before the write, whose back-pressure must take precedence
         upstream.send(head, sink, request.method, kept)
@@ -175,23 +175,24 @@ class Attempt:
     def response_whole(self, response: Response, body: bytes) -> None:
         """Pass on a final response of known length that came in one read: one write, one reading of the clock."""
         exchange = cast("Exchange", self.exchange)
-        if response.status >= 500 and exchange.retries_status(self, response.status, is_whole=True):
+        status, rules = response.status, exchange.rules
+        if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=True):
             return
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )
         self.bytes_out = len(body)
         now = exchange.cluster.now()
-        self._answered(exchange, response.status, now)
-        if self.is_call:
-            self._note_end(response.status)
+        self._answered(exchange, status, now)
+        if rules.is_rpc:
+            rules.ended(self, b"")
         exchange.complete(self, now)
 
     def response_started(self, response: Response) -> None:
         """Pass on a response head, interim or final."""
         exchange, status = cast("Exchange", self.exchange), response.status
-        request = exchange.request
-        if status >= 500 and exchange.retries_status(self, status, is_whole=False):
+        request, rules = exchange.request, exchange.rules
+        if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=False):
             return
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(exchange, response)
@@ -305,7 +306,7 @@ class Attempt:
         if buffering is None or not buffering.takes_over(self, exchange.downstream):
             upstream.pause_reading()
 
-    def _stop_buffering(self, exchange: Exchange) -> None:
+    def stop_buffering(self, exchange: Exchange) -> None:
         """Stop buffering the response: send what has come, and stream the rest."""
         self.state = STREAMING
         if exchange.body_buffer is not None:
@@ -322,57 +323,33 @@ class Attempt:
     def response_ended(self, trailers: bytes) -> None:
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
         exchange = cast("Exchange", self.exchange)
-        trailers = exchange.downstream.client.visible_trailers(trailers)
-        exchange.downstream.end_response(self._take_out(), trailers)
-        if self.is_call:
-            self._note_end(self.status)
+        visible = exchange.downstream.client.visible_trailers(trailers)
+        exchange.downstream.end_response(self._take_out(), visible)
+        if exchange.rules.is_rpc:
+            exchange.rules.ended(self, trailers)
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.complete(self, exchange.cluster.now())
-
-    def _note_end(self, status: int) -> None:
-        """Note how an RPC has ended."""
 
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""
         cast("Exchange", self.exchange).attempt_failed(self, error)
 
-    # --- timeouts
-
-    def check(self, exchange: Exchange, now: float) -> None:
-        """Enforce the timeouts of the worker; `now` is the cached time."""
-        timeouts, waited = exchange.cluster.timeouts, now - exchange.active_at
-        if self.state is SENT:
-            if exchange.is_complete and waited > timeouts.first_byte:
-                self._time_out(exchange, f"no response within {timeouts.first_byte:g} s")
-            elif exchange.is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
-                exchange.attempt_timed_out(self)
-            elif exchange.downstream.is_held & HELD_BY_BODY:
-                self._check_reads(exchange, now)
-        elif self.state is STREAMING or self.state is BUFFERING:
-            if self.state is BUFFERING and waited > 0:
-                self._stop_buffering(exchange)
-            if waited > timeouts.body_idle and not exchange.downstream.is_write_paused:
-                self._time_out(exchange, f"the response stalled for {timeouts.body_idle:g} s")
-
-    def _check_reads(self, exchange: Exchange, now: float) -> None:
-        """Fail the attempt if the worker has taken none of the request body within the idle timeout."""
-        body_idle = exchange.cluster.timeouts.body_idle
+    def is_stalled(self, exchange: Exchange, now: float) -> bool:
+        """Return whether the worker has taken nothing of the request body within the idle timeout."""
         unsent = self.upstream.unsent if self.upstream is not None else 0
         if unsent != self._unsent:
             self._unsent, exchange.active_at = unsent, now
-        elif now - exchange.active_at > body_idle:
-            self._time_out(exchange, f"the worker took nothing of the body for {body_idle:g} s")
-
-    def _time_out(self, exchange: Exchange, detail: str) -> None:
-        exchange.attempt_failed(self, ResponseTimeout(detail))
+        return now - exchange.active_at > exchange.cluster.timeouts.body_idle
 
     # --- ends
 
     def failed(self, error: ForwardingError) -> None:
         """Note the error that ends the attempt; called before it is settled."""
-        if self.exchange is not None and isinstance(error, ConnectFailed) and error.is_prompt:
-            self.exchange.unsent += 1
+        if self.exchange is not None:
+            self.exchange.rules.failed(error)
+            if isinstance(error, ConnectFailed) and error.is_prompt:
+                self.exchange.unsent += 1
         if self.span is not None:
             self.span.failed(error)
 
@@ -386,18 +363,18 @@ class Attempt:
         else:
             upstream.close()
 
-    def _outcome_status(self) -> int | None:
-        """Return the status that policies see."""
-        return self.status or None
-
     def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
         """Report the outcome to the router. A repeated call does nothing."""
         if self.assignment.is_settled:
             return
         has_lost = self.exchange is None
         self.exchange = None
+        status, first_byte_at = self.status or None, self.first_byte_at
+        if self.failure is not None:
+            status = self.failure[1]
+            if kind is OK:
+                kind = self.failure[0]
         self.has_failed = kind is not OK
-        status, first_byte_at = self._outcome_status(), self.first_byte_at
         outcome = Outcome(kind, status, self.sent_at, first_byte_at, now, bytes_in, self.bytes_out, self.load)
         router.settle(self.assignment, outcome)
         if self.arm is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import KeptBody, is_taken_by
+from balancer.exchange.call_rules import HTTP, CallRules, RpcRules, without_http2
 from balancer.exchange.client_bounds import (
     FREE_BODY,
     LARGE_HEAD,
@@ -23,7 +24,6 @@ from balancer.exchange.client_bounds import (
     refusal,
     sent,
 )
-from balancer.exchange.grpc_attempt import GrpcAttempt, no_http2
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
 from balancer.exchange.state import State
@@ -64,6 +64,7 @@ class Exchange:
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     state: State = NEW
+    rules: CallRules = HTTP
     level = 0  # its priority, and the instant after which its response is useless: with admission control
     deadline = inf
     queued_at = 0.0  # when it first entered the queue
@@ -89,6 +90,8 @@ class Exchange:
         self.request = request
         self.is_complete = True  # the whole request has been received
         self.tried = NONE_TRIED  # endpoints that are not asked again
+        if downstream.call is not None:
+            self.rules = RpcRules(downstream.call)
         if request.fields.has_body:
             self.is_complete = False
             self.body_buffer = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
@@ -205,8 +208,8 @@ class Exchange:
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
-        if attempt.is_call and not pool.carries_rpcs:
-            self.attempt_failed(attempt, no_http2(assignment.endpoint))
+        if self.rules.is_rpc and not pool.carries_rpcs:
+            self.attempt_failed(attempt, without_http2(assignment.endpoint))
             return
         if self._needs_fresh:
             pool.open(attempt)
@@ -217,10 +220,9 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        call, canary = self.downstream.call, self.cluster.canary
-        attempt = (
-            Attempt(self, assignment, canary) if call is None else GrpcAttempt(self, assignment, canary, call)
-        )
+        attempt = Attempt(self, assignment, self.cluster.canary)
+        if self.rules.is_rpc:
+            self.rules.attempted()
         if self.attempts:
             attempt.head = self.request.another_head()
         for one in self.observers:
@@ -236,8 +238,7 @@ class Exchange:
     def _join_queue(self) -> None:
         cluster, has_waited = self.cluster, self.queued_at > 0.0
         self.queued_at = self.queued_at or cluster.now()
-        if self.downstream.call is not None:
-            self.deadline = min(self.deadline, self.downstream.call.deadline)
+        self.deadline = min(self.deadline, self.rules.deadline)
         if not charge(self):
             self._answer(bytes_exhausted())
             return
@@ -319,14 +320,6 @@ class Exchange:
         else:
             self._answer(error)
 
-    def retries_status(self, attempt: Attempt, status: int, *, is_whole: bool) -> bool:
-        """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere."""
-        if status not in self.cluster.retries.statuses or not may_repeat(self, attempt, needs_other=True):
-            return False
-        attempt.status = status
-        self.repeat(attempt, ERROR_STATUS, is_clean=is_whole and self.is_complete)
-        return True
-
     def repeat(self, attempt: Attempt, kind: OutcomeKind, *, is_clean: bool) -> None:
         """Ask another endpoint. The client sees nothing of a response: only a head, or a whole response already
         received, is discarded."""
@@ -379,7 +372,7 @@ class Exchange:
         elif self.state is QUEUED:
             self.cluster.queue.check(self, now)
         elif attempt is not None:
-            attempt.check(self, now)
+            self.rules.check(self, attempt, now)
 
     @property
     def _may_ask(self) -> bool:

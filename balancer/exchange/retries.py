@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
-from balancer.http.grpc.status import NAMES, UNAVAILABLE
-from balancer.http.h1.request_head import Request
+from balancer.http.grpc.status import NAMES
 from policies.overload.retry_budget import RetryBudget
 from policies.overload.retry_limit import has_another_try
 
@@ -44,18 +43,6 @@ class Retries:
     grpc_statuses: frozenset[int] = frozenset()
     budget: RetryBudget = field(default_factory=RetryBudget)
 
-    def is_repeatable(self, request: Request) -> bool:
-        """Return whether repeating the request has the same effect. Called only after a failure."""
-        if request.method in IDEMPOTENT:
-            return True
-        if request.fields.is_grpc and UNAVAILABLE in self.grpc_statuses:  # as is a broken connection to gRPC
-            return True
-        return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
-
-    def is_repeatable_after(self, request: Request, code: int) -> bool:
-        """Return whether an RPC that has ended with this grpc-status may be repeated."""
-        return code in self.grpc_statuses or (code == UNAVAILABLE and self.is_repeatable(request))
-
 
 def retries_of(config: RetryConfig, limit: int) -> Retries:
     """Return the retry rules that `config` describes, for up to `limit` further endpoints."""
@@ -77,7 +64,7 @@ def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> boo
 
 def may_repeat(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
-    is_repeatable = exchange.cluster.retries.is_repeatable(exchange.request)
+    is_repeatable = exchange.rules.is_repeatable(exchange)
     return is_repeatable and take_another_try(exchange, attempt, needs_other=needs_other)
 
 

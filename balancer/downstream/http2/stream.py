@@ -376,7 +376,7 @@ class Http2Stream(Responder):
         self.call.failed(fault)
         if isinstance(fault, StreamReset):
             self.reset(fault.code or INTERNAL_ERROR)
-        elif self.call.has_begun:
+        elif self.is_long:
             self.send(None, b"", is_last=False)
             self._connection.engine.send_trailers(self._id, trailers_for(fault))
             self.exchange_ended(False)

@@ -28,21 +28,19 @@ def has_grpc_type(fields: tuple[tuple[bytes, bytes], ...]) -> bool:
 
 
 class GrpcCall:
-    """An RPC. `deadline` is the instant at which its client stops waiting, `inf` without one; `has_begun`: the client
-    has got a head with messages to follow; `fault` is the error that ended the last attempt; `status` its name, "-"
-    while there is none.
+    """An RPC. `deadline` is the instant at which its client stops waiting, `inf` without one; `fault` is the error
+    that ended the last attempt; `status` is the name of its status, "-" while there is none.
 
     `counts` are the numbers of RPCs by status code.
     """
 
-    __slots__ = ("_counts", "_started_at", "deadline", "fault", "has_begun", "status")
+    __slots__ = ("_counts", "_started_at", "deadline", "fault", "status")
 
     def __init__(self, counts: list[int], now: float) -> None:
         self._counts = counts
         self._started_at = now
         self.deadline = inf
         self.fault: ForwardingError | None = None
-        self.has_begun = False
         self.status = "-"
 
     def read_timeout(self, head: bytes) -> None:

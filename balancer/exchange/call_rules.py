@@ -1,0 +1,177 @@
+"""Call rules: what HTTP and gRPC judge differently of a request: its retries, timeouts, and how it has ended.
+
+Each exchange has one such object. That of HTTP has no state, so all share it; an RPC has one of its own.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport
+from balancer.exchange.client_connection import HELD_BY_BODY
+from balancer.exchange.retries import IDEMPOTENT, KEY_FIELD, may_repeat, take_another_try
+from balancer.exchange.state import AttemptState
+from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
+from policies.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from balancer.exchange.attempt import Attempt
+    from balancer.exchange.exchange import Exchange
+    from balancer.http.grpc.call import GrpcCall
+    from balancer.http.h1.response_head import Response
+    from policies.facts import Endpoint
+
+CONNECTING: Final = AttemptState.CONNECTING
+SENT: Final = AttemptState.SENT
+STREAMING: Final = AttemptState.STREAMING
+BUFFERING: Final = AttemptState.BUFFERING
+
+
+class CallRules:
+    """Rules of HTTP; those of another kind of call differ where they override them."""
+
+    is_rpc = False
+    """Whether the methods about heads and ends are to be called: HTTP needs them for a status of 500 or more only."""
+
+    @property
+    def deadline(self) -> float:
+        """Instant at which the client stops waiting."""
+        return inf
+
+    def attempted(self) -> None:
+        """Note that an attempt begins."""
+
+    def head_for_worker(self, head: bytes, now: float) -> bytes:
+        """Return the head that is sent at `now`."""
+        return head
+
+    # --- retries
+
+    def is_repeatable(self, exchange: Exchange) -> bool:
+        """Return whether repeating the request has the same effect. Called only after a failure."""
+        request = exchange.request
+        if request.method in IDEMPOTENT:
+            return True
+        return exchange.cluster.retries.trusts_idempotency_key and KEY_FIELD in request.head.lower()
+
+    def retries(self, exchange: Exchange, attempt: Attempt, response: Response, *, is_whole: bool) -> bool:
+        """Send a request whose response is a failure to another endpoint, where that is safe; return whether it goes
+        there. `is_whole`: the response has come with its body."""
+        is_failure = response.status in exchange.cluster.retries.statuses
+        if not is_failure or not may_repeat(exchange, attempt, needs_other=True):
+            return False
+        attempt.status = response.status
+        exchange.repeat(attempt, OutcomeKind.ERROR_STATUS, is_clean=is_whole and exchange.is_complete)
+        return True
+
+    # --- timeouts
+
+    def check(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
+        """Enforce the timeouts of the worker; `now` is the cached time."""
+        timeouts, waited = exchange.cluster.timeouts, now - exchange.active_at
+        if attempt.state is SENT:
+            if exchange.is_complete and waited > timeouts.first_byte:
+                self._time_out(exchange, attempt, f"no response within {timeouts.first_byte:g} s")
+            elif exchange.is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
+                exchange.attempt_timed_out(attempt)
+            elif exchange.downstream.is_held & HELD_BY_BODY and attempt.is_stalled(exchange, now):
+                detail = f"the worker took nothing of the body for {timeouts.body_idle:g} s"
+                self._time_out(exchange, attempt, detail)
+        elif attempt.state is STREAMING or attempt.state is BUFFERING:
+            if attempt.state is BUFFERING and waited > 0:
+                attempt.stop_buffering(exchange)
+            if waited > timeouts.body_idle and not exchange.downstream.is_write_paused:
+                self._time_out(exchange, attempt, f"the response stalled for {timeouts.body_idle:g} s")
+
+    def _time_out(self, exchange: Exchange, attempt: Attempt, detail: str) -> None:
+        exchange.attempt_failed(attempt, ResponseTimeout(detail))
+
+    # --- ends
+
+    def failed(self, error: ForwardingError) -> None:
+        """Note the error that ends an attempt."""
+
+    def ended(self, attempt: Attempt, trailers: bytes) -> None:
+        """Note that the response has ended; `trailers` is a block of fields or b""."""
+
+
+HTTP: Final = CallRules()
+
+
+class RpcRules(CallRules):
+    """Rules of an RPC of gRPC: it has a status of its own, behind the body, and may be silent for long."""
+
+    is_rpc = True
+
+    def __init__(self, call: GrpcCall) -> None:
+        self._call = call
+        self._code = -1  # the worker's grpc-status, -1 while there is none
+
+    @property
+    def deadline(self) -> float:
+        return self._call.deadline
+
+    def attempted(self) -> None:
+        self._code = -1
+        self._call.fault = None
+
+    def head_for_worker(self, head: bytes, now: float) -> bytes:
+        return self._call.shortened(head, now)
+
+    # --- retries
+
+    def is_repeatable(self, exchange: Exchange) -> bool:
+        """As for HTTP; a broken connection is UNAVAILABLE to gRPC."""
+        return UNAVAILABLE in exchange.cluster.retries.grpc_statuses or super().is_repeatable(exchange)
+
+    def retries(self, exchange: Exchange, attempt: Attempt, response: Response, *, is_whole: bool) -> bool:
+        """As for HTTP, but by the grpc-status of a response without messages, if it has one."""
+        code = status_in(response.block) if response.status >= 200 else None
+        if code is not None:
+            self._code = code
+            attempt.failure = FAILURES.get(code) if response.status == 200 else None
+            statuses = exchange.cluster.retries.grpc_statuses
+            is_repeatable = code in statuses or (code == UNAVAILABLE and self.is_repeatable(exchange))
+            if (
+                is_repeatable
+                and not forbids_retry(response.block)
+                and take_another_try(exchange, attempt, needs_other=True)
+            ):
+                attempt.status = response.status
+                exchange.repeat(attempt, OutcomeKind.OK, is_clean=False)
+                return True
+        return super().retries(exchange, attempt, response, is_whole=is_whole)
+
+    # --- timeouts
+
+    def check(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
+        """A stream may be silent, so only the first byte of an RPC without a deadline has a timeout of seconds. A
+        connect has its own."""
+        if attempt.state is SENT and exchange.is_complete and self.deadline == inf:
+            super().check(exchange, attempt, now)
+        elif attempt.state is not CONNECTING:
+            idle = exchange.cluster.timeouts.tunnel_idle
+            if now - exchange.active_at > idle and not exchange.downstream.is_write_paused:
+                self._time_out(exchange, attempt, f"no message in either direction for {idle:g} s")
+
+    # --- ends
+
+    def failed(self, error: ForwardingError) -> None:
+        self._call.fault = error
+
+    def ended(self, attempt: Attempt, trailers: bytes) -> None:
+        """Note the status of the RPC; without a grpc-status it is what the HTTP status means."""
+        code = status_in(trailers) if self._code < 0 else self._code
+        if code is None:
+            code = code_of_http(attempt.status)
+        self._code = code
+        self._call.ended(code)
+        attempt.failure = FAILURES.get(code) if attempt.status == 200 else None
+
+
+def without_http2(endpoint: Endpoint) -> UnsupportedByTransport:
+    """Return the error of an RPC that was to go to an endpoint with another transport."""
+    return UnsupportedByTransport(
+        f'gRPC needs an endpoint with transport = "http2"; {endpoint.id} has another one'
+    )
