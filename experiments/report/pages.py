@@ -29,7 +29,7 @@ from experiments.report.tables import (
     threshold_table,
 )
 from experiments.report.text import invalid_lines, to_json
-from experiments.results.directory import load_results
+from experiments.results.directory import Results, load_results
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.summary import Summary, summarise
 
@@ -41,18 +41,23 @@ def write_report(directory: Path, parquet: bool = False) -> Summary:
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
         document = document_of(summary, pictures)
-        write(directory / "summary.json", to_json(summary))
-        for table in data_tables(results, summary):
-            write(directory / f"{table.name}.csv", table.csv)
-            if parquet:
-                write_parquet(table, directory)
-        if parquet:
-            write_requests(results, directory)
+        write_tables(results, summary, directory, parquet)
         write(directory / "report.md", to_markdown(document))
         write(directory / "report.html", to_html(document))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
     return summary
+
+
+def write_tables(results: Results, summary: Summary, directory: Path, parquet: bool) -> None:
+    """Write `summary.json` and the tables of numbers. Raises `OSError`."""
+    write(directory / "summary.json", to_json(summary))
+    for table in data_tables(results, summary):
+        write(directory / f"{table.name}.csv", table.csv)
+        if parquet:
+            write_parquet(table, directory)
+    if parquet:
+        write_requests(results, directory)
 
 
 def write(path: Path, text: str) -> None:

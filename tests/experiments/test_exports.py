@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
+from experiments.__main__ import cli
 from experiments.capacity.curve_page import CSV_COLUMNS as CURVE_COLUMNS
-from experiments.report.pages import write_report
+from experiments.report.pages import write_tables
+from experiments.results.directory import load_results
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.matrix import Matrix
 from experiments.sweep.page import data_table
+from experiments.verdict.summary import summarise
+from tests.support.command_line import complaint
 from tests.support.documentation import paths_of
 from tests.support.root import ROOT
 
@@ -32,11 +35,12 @@ def documented(file: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
-    """Eight blocks with failures, and their report with Parquet files."""
+    """Eight blocks with failures, and their tables with Parquet files."""
     pytest.importorskip("pyarrow", reason="no pyarrow here (pip install '.[parquet]' in the checkout)")
     directory = tmp_path_factory.mktemp("exported") / "results"
     make_results(directory, blocks=8, requests=60, failures=0.02)
-    write_report(directory, parquet=True)
+    results = load_results(directory)
+    write_tables(results, summarise(results), directory, parquet=True)
     return directory
 
 
@@ -99,26 +103,17 @@ def test_every_key_of_the_summary_is_documented(reported: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["report", "."], ["run", "steady", "--simulated"], ["sweep"]])
-def test_without_pyarrow_one_line_names_the_extra(command: list[str], tmp_path: Path) -> None:
+def test_without_pyarrow_one_line_names_the_extra(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is run or written."""
-    code = (
-        "import sys, importlib.util as u; found = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'pyarrow' else found(name, *rest)\n"
-        "from experiments.__main__ import main; main()"
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else found(name, *rest)
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, *command, "--parquet"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )
-    assert ran.returncode == 2
-    assert (
-        ran.stderr
-        == "experiments: --parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout\n"
-    )
+    monkeypatch.chdir(tmp_path)
+    message = "--parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout"
+    assert complaint(cli, "experiments", *command, "--parquet") == f"experiments: {message}\n"
     assert list(tmp_path.iterdir()) == []
 
 

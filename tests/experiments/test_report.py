@@ -17,11 +17,14 @@ from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
-from experiments.report.pages import write_report
+from experiments.report.html import to_html
+from experiments.report.markdown import to_markdown
+from experiments.report.pages import document_of, write_report
 from experiments.report.palette import DARK, POLICY_COLOURS, WHITE, luminance, policy_colour
 from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
+from experiments.report.text import to_json
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
@@ -151,7 +154,7 @@ def test_runs_that_were_measured_again_are_kept_and_listed(make_results: MakeRes
     valid["round-robin"] = Run(late.model_copy(update={"invalid_reasons": ()}), valid["round-robin"].samples)
     for planned in again:
         save_result(valid[planned.label], planned, tmp_path / "r")
-    summary = write_report(tmp_path / "r")
+    summary = summarise(load_results(tmp_path / "r"))
     assert summary.blocks == 1  # the other still has a late run
     assert {run.set_aside for run in summary.set_aside} == {1}
     assert [run.label for run in summary.set_aside if not run.valid] == ["round-robin"]
@@ -161,18 +164,14 @@ def test_runs_that_were_measured_again_are_kept_and_listed(make_results: MakeRes
     print_summary(summary, console)
     shown = console.file
     assert isinstance(shown, io.StringIO)
-    for text in (
-        (tmp_path / "r" / "report.md").read_text(encoding="utf-8"),
-        (tmp_path / "r" / "report.html").read_text(encoding="utf-8"),
-        shown.getvalue(),
-    ):
+    document = document_of(summary, ())
+    table = to_markdown(document)
+    for text in (table, to_html(document), shown.getvalue()):
         assert line in text
         assert counts in text
-    table = (tmp_path / "r" / "report.md").read_text(encoding="utf-8")
     assert "INVALID, set aside, attempt 1: generator lag" in table
     assert "left out with its block" in table
-    written = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
-    assert len(written["set_aside"]) == len(again)
+    assert len(json.loads(to_json(summary))["set_aside"]) == len(again)
 
 
 def test_what_was_never_measured_is_null_and_never_nan(reported: Path) -> None:

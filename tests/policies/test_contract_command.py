@@ -29,7 +29,7 @@ def test_policy_that_fails_at_every_pick_is_tried_a_hundred_times(
 ) -> None:
     """Each rule ends at the hundredth fault, and nothing is measured."""
     path = tmp_path / "endless.py"
-    path.write_text("class Endless:\n    def pick(self, *given):\n        return self.pick(*given)\n")
+    path.write_text("class Endless:\n    def pick(self, *given):\n        raise RecursionError\n")
     assert main([f"{path}:Endless"]) == 1
     printed = capsys.readouterr().out
     assert (

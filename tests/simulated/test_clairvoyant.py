@@ -94,7 +94,9 @@ def test_pauses_that_are_repeated() -> None:
     assert list(Future([], 10.0).pauses(0.0)) == []
 
 
-@pytest.mark.parametrize("seed", [1, 4, 10, 12, 17])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (4, 10, 12, 17))]
+)
 def test_no_policy_is_better_in_random_scenarios(seed: int) -> None:
     names = ("round-robin", "least-in-flight", "steelyard", CLAIRVOYANT)
     scenario = overridden(load_scenario(f"random-{seed}"), Overrides(policies=names, quick=True))

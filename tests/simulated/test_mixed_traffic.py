@@ -9,6 +9,7 @@ from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(("workers", "slots", "rate"), [(3, 1, 150.0), (4, 4, 1000.0)])
 def test_cheap_and_expensive_requests_do_not_upset_shares(workers: int, slots: int, rate: float) -> None:
     """Nine of ten requests take 1 ms, one 100 ms. Over 30,000 requests the shares are within 10 % of equal."""

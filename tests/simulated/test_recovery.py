@@ -32,6 +32,7 @@ def home_share(
     return np.concatenate([run.sent_at for run in runs]), picked < 6 if target == "home" else picked == 0
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     ("target", "event", "lasts"),
     [
@@ -55,6 +56,7 @@ def test_traffic_returns_within_two_seconds(target: str, event: dict[str, Any], 
     assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
 
 
+@pytest.mark.second_tier
 def test_a_region_that_was_slow_is_not_taken_for_one_with_fewer_slots() -> None:
     """Workers serve two at a time. While they become slow, answers take the longer, the more are in flight, as if one
     were served at a time; with one in flight each, nothing would show the error afterwards."""

@@ -53,7 +53,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApplication:
-    """The admin application, with one aiohttp runner per entrance, and its listening sockets."""
+    """The admin application, with an aiohttp runner for each entrance that is open, and its listening sockets."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class AdminApplication:
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: dict[AdminConnection, None] = {}  # in order of arrival
-        self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
+        self._runners: dict[Entrance, web.AppRunner] = {}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
         limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
@@ -113,8 +113,14 @@ class AdminApplication:
 
     async def start(self) -> None:
         """Start listening; one of several processes first applies the runtime overrides of its siblings."""
-        for runner in self._runners.values():
-            await runner.setup()
+        is_open = {
+            Entrance.TRAFFIC: True,  # it takes over what `admin.listen` admits, too
+            Entrance.SOCKET: self._sockets.unix is not None,
+            Entrance.PROCESS: self._channel is not None,
+        }
+        for entrance in filter(is_open.get, is_open):
+            self._runners[entrance] = self._runner(entrance)
+            await self._runners[entrance].setup()
         if self._channel is not None and self._orders is not None:
             async with self._channel.turn():
                 await self._channel.start(self._runners[Entrance.PROCESS])
@@ -169,11 +175,11 @@ class AdminApplication:
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""
-        server = self._runners[Entrance.TRAFFIC].server
-        if server is None:
+        runner = self._runners.get(Entrance.TRAFFIC)
+        if runner is None or runner.server is None:
             transport.close()
             return
-        protocol = server()
+        protocol = runner.server()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(request)
