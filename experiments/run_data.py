@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
 from tokenize import TokenError
@@ -38,12 +38,18 @@ MALFORMED = (
 states more than there is memory for.
 """
 
+MAX_WEIGHT = 1 << 31
+"""Maximum number of requests that a row stands for."""
+
 MAX_INSTANT_S = 1e9
 """Maximum absolute instant of a run in seconds."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+EACH: Ints = np.array(1)
+"""Weight of rows that stand for one request each; a file with such rows alone has no column of weights."""
 
 WorldName = Literal["measured", "simulated"]
 """How a run was executed: on real processes, or in virtual time."""
@@ -92,6 +98,9 @@ class RunFacts(BaseModel):
     time_scale: float = 1.0
     lag_p50: float = Field(default=0.0, description="seconds from scheduled to sent, median")
     lag_p99: float = Field(default=0.0, description="seconds from scheduled to sent, 99th percentile")
+    seconds: float | None = Field(
+        default=None, description="of a run whose rows are of a histogram, without instants"
+    )
     places: tuple[Place, ...] = Field(description="row order of the `worker` column")
     invalid_reasons: tuple[str, ...] = Field(default=(), description="empty when the run is valid")
     status: dict[str, Any] = Field(default_factory=dict, description="the balancer's /-/status after the run")
@@ -113,7 +122,8 @@ class Samples:
 
     `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered. `attempts`
     is the number of workers that the balancer tried. Only simulated runs have it; it is 0 in measured ones, whose
-    retries are counted in `RunFacts.status`.
+    retries are counted in `RunFacts.status`. `weight` is the number of requests that a row stands for: 1, but for rows
+    of a histogram.
     """
 
     scheduled_at: Floats
@@ -126,14 +136,32 @@ class Samples:
     region: Ints
     sequence: Ints
     attempts: Ints
+    weight: Ints = field(default_factory=lambda: EACH)
 
     def __post_init__(self) -> None:
-        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if self.weight is EACH:
+            object.__setattr__(self, "weight", np.broadcast_to(EACH, len(self.sequence)))
+        lengths = {column.name: len(getattr(self, column.name)) for column in fields(self)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns differ in length: {lengths}")
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    @property
+    def requests(self) -> int:
+        """Number of requests."""
+        return int(self.weight.sum())
+
+    @property
+    def successes(self) -> int:
+        """Number of requests that succeeded."""
+        return int(self.weight[self.ok].sum())
+
+    def per_request(self, values: Floats, rows: Flags | slice = slice(None)) -> Floats:
+        """Values of the chosen rows, each as often as its row stands for requests."""
+        weight, chosen = self.weight[rows], values[rows]
+        return chosen if (weight == 1).all() else np.repeat(chosen, weight)
 
     @property
     def ok(self) -> Flags:
@@ -164,7 +192,7 @@ class Samples:
 TYPE_OF_MEMBER = {
     "facts": np.dtype("u1"),
     **dict.fromkeys(("scheduled_at", "sent_at", "first_byte_at", "ended_at"), np.dtype("f8")),
-    **dict.fromkeys(("status", "kind", "worker", "region", "sequence", "attempts"), np.dtype("i8")),
+    **dict.fromkeys(("status", "kind", "worker", "region", "sequence", "attempts", "weight"), np.dtype("i8")),
 }
 
 
@@ -174,6 +202,11 @@ class Run:
 
     facts: RunFacts
     samples: Samples
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first scheduled instant to the last end; 0 without requests."""
+        return self.samples.span if self.facts.seconds is None else self.facts.seconds
 
 
 def save_run(run: Run, path: Path) -> None:
@@ -187,7 +220,9 @@ def save_run(run: Run, path: Path) -> None:
 
 def write_run(run: Run, file: IO[bytes]) -> None:
     """Write the bytes of a run file; the same run gives the same bytes."""
-    columns = {field.name: getattr(run.samples, field.name) for field in fields(run.samples)}
+    columns = {column.name: getattr(run.samples, column.name) for column in fields(Samples)}
+    if run.samples.requests == len(run.samples):
+        del columns["weight"]
     facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
     np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
 
@@ -201,7 +236,10 @@ def load_run(path: Path) -> Run:
                     raise ValueError(f"{info.filename}: more than {MAX_MEMBER_BYTES:,} bytes")
         with np.load(path, allow_pickle=False) as arrays, warnings.catch_warnings(action="error"):
             facts = RunFacts.model_validate(json.loads(member(arrays, "facts").tobytes()))
-            columns = {column.name: member(arrays, column.name) for column in fields(Samples)}
+            names = [
+                column.name for column in fields(Samples) if column.name != "weight" or "weight" in arrays
+            ]
+            columns = {name: member(arrays, name) for name in names}
         samples = Samples(**columns)
         check_samples(samples, facts)
         return Run(facts, samples)
@@ -224,6 +262,7 @@ def check_samples(samples: Samples, facts: RunFacts) -> None:
         ("worker", -1, len(facts.places) - 1),
         ("region", -1, len(facts.regions) - 1),
         ("kind", 0, max(Kind)),
+        ("weight", 1, MAX_WEIGHT),
     ):
         column = getattr(samples, name)
         if len(column) and not least <= column.min() <= column.max() <= most:

@@ -155,8 +155,8 @@ def load(
     from experiments.commands.session import run_campaign
     from experiments.running.patience import Patience
     from experiments.service.runner import ServiceWorld
-    from experiments.service.turns import PolicyTurns
     from experiments.switchback.balancer import HttpBalancer
+    from experiments.switchback.turns import PolicyTurns
 
     if cacert is not None and insecure:
         raise BadInputError("--cacert: without effect with --insecure")

@@ -19,14 +19,17 @@ from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
-from experiments.results.directory import RUNS, Campaign
+from experiments.results.directory import RUNS, Campaign, PlannedRun, load_results
+from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
 from experiments.running.progress import Progress
-from experiments.running.runner import Observer, World
+from experiments.running.runner import NoObserver, Observer, World
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.service import LiveScenario
 from experiments.verdict.disturbed import repetitions
-from experiments.verdict.summary import Summary, invalid_advice
+from experiments.verdict.judged import counted as number_of
+from experiments.verdict.summary import Summary, invalid_advice, summarise
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
@@ -66,7 +69,10 @@ def run_campaign(
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
         with during or nullcontext(), Progress(campaign, console) as progress:
-            execute(campaign, directory, world, on_page(page, campaign, progress), patience)
+            observer = on_page(page, campaign, progress)
+            if isinstance(scenario, LiveScenario):
+                observer = VerdictSoFar(observer, campaign, directory, console)
+            execute(campaign, directory, world, observer, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
@@ -86,6 +92,33 @@ def on_page(page: LivePage | None, campaign: Campaign, progress: Progress) -> Ob
     from experiments.live_page.campaign import CampaignOnPage
 
     return CampaignOnPage(page, campaign, progress)
+
+
+class VerdictSoFar(NoObserver):
+    """Observer that prints each new winner after a block, and passes everything on to `observer`.
+
+    For campaigns whose intervals hold at every look, which may be stopped as soon as they have a winner.
+    """
+
+    def __init__(self, observer: Observer, campaign: Campaign, directory: Path, console: Console) -> None:
+        self._observer = observer
+        self._campaign, self._directory, self._console = campaign, directory, console
+        self._winner: str | None = None
+
+    def run_started(self, planned: PlannedRun) -> None:
+        """Pass it on."""
+        self._observer.run_started(planned)
+
+    def run_ended(self, planned: PlannedRun, run: Run) -> None:
+        """Look at the verdict after the last run of a block."""
+        self._observer.run_ended(planned, run)
+        if planned.order + 1 < len(self._campaign.scenario.entries):
+            return
+        verdict = summarise(load_results(self._directory)).verdict
+        if verdict.winner not in (None, self._winner):
+            blocks = number_of(planned.block + 1, "block", "blocks")
+            self._console.print(f"after {blocks}: {verdict.headline}.", highlight=False)
+        self._winner = verdict.winner
 
 
 def has_runs(directory: Path) -> bool:

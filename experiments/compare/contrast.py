@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from experiments.compare.sides import Side, common_labels
-from experiments.scenario.scenario import Measure
+from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import (
     Interval,
@@ -26,7 +26,8 @@ from experiments.stats.comparison import (
     standing,
 )
 from experiments.stats.estimates import geometric_mean, logarithms, welch
-from experiments.verdict.contest import MEASURES, deciding, supports_tail
+from experiments.verdict.contest import deciding, supports_tail
+from experiments.verdict.contest import measures_of as compared_measures
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
@@ -65,11 +66,12 @@ def contrasts(one: Side, other: Side) -> list[Contrast]:
     return [found for measure in measures_of(one, other) for found in of(measure, one, other)]
 
 
-def measures_of(one: Side, other: Side) -> list[Measure]:
+def measures_of(one: Side, other: Side) -> list[str]:
     """Measures to compare, the deciding one first; no p99 where runs of either side have too few requests for it."""
     has_tail = supports_tail((*one.runs, *other.runs))
     own = deciding(one.scenario.measure, has_tail)
-    return sorted((each for each in MEASURES if each != "p99" or has_tail), key=lambda each: each != own)
+    is_live = any(isinstance(each.scenario, LiveScenario) for each in (one, other))
+    return sorted(compared_measures(is_live, has_tail), key=lambda each: each != own)
 
 
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:
@@ -93,7 +95,7 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
     first, second = (geometric_mean(values.values()) if values else math.nan for values in (ours, theirs))
     pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
-    is_paired = len(pairs) >= 2
+    is_paired = len(pairs) >= 2 and not isinstance(one.scenario, LiveScenario)  # whose seed orders only
     ceilings = [side.ceiling(label, measure) for side in (one, other)]
     at = [ceiling.blocks[label] for ceiling in ceilings]
     tied = len(set(pairs) & at[0] & at[1]) if is_paired else min(map(len, at))

@@ -20,6 +20,7 @@ from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.service import LiveScenario
 from experiments.stats.comparison import EQUAL_WITHIN, floor_between
 from experiments.stats.measures import LEAST_BEYOND, deadline_mapped, percentile
 from experiments.verdict.summary import Summary
@@ -32,6 +33,9 @@ SAME_RATIO = 0.001
 
 OF_WORKERS = ("share-per-worker", "in-flight-per-worker")
 """Figures that show single workers."""
+
+BY_INSTANT = ("throughput", "in-flight-per-worker", "service-time-by-request")
+"""Figures that histograms of a balancer's own traffic have no data for: its rate is not the policy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     timed = alike(field, scenario)
     several = len(scenario.regions) > 1
     is_mapped = not all_at_deadline(timed)
-    bins = bins_of(timed, is_mapped)
+    bins = None if isinstance(scenario, LiveScenario) else bins_of(timed, is_mapped)
     has_bands = len(scenario.workers) > MOST_DRAWN
     made = [
         *paired_drawing(field, summary),
@@ -117,6 +121,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     left_out = {*uniform(summary)}
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
         left_out |= {*OF_WORKERS}
+    if isinstance(scenario, LiveScenario):
+        left_out |= {*BY_INSTANT}
     return [drawing for drawing in made if drawing.name not in left_out]
 
 

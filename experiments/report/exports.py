@@ -103,7 +103,7 @@ def write_parquet(table: DataTable, directory: Path) -> None:
 
 
 def write_requests(results: Results, directory: Path) -> None:
-    """Write the samples of all runs as `requests.parquet`, a row per request."""
+    """Write the samples of all runs as `requests.parquet`, a row per request, or per `weight` of them."""
     runs = results.runs
     sizes = [len(run.samples) for run in runs]
     columns: dict[str, Any] = {

@@ -106,7 +106,7 @@ def latency_distribution(field: Sequence[Competitor]) -> Figure:
     canvas.milliseconds(right.yaxis, ends)
     left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
     right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
-    spectrum_axis(right, max(sum(len(run.samples) for run in one.runs) for one in field))
+    spectrum_axis(right, max(sum(run.samples.requests for run in one.runs) for one in field))
     canvas.legend_above(figure, [line_of(one) for one in field])
     return figure
 
@@ -116,7 +116,7 @@ def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
 
     Returns the least and the greatest latency in ms, if there are any.
     """
-    total = sum(len(run.samples) for run in one.runs)
+    total = sum(run.samples.requests for run in one.runs)
     latency = success_latency(one.runs)
     latency.sort()
     latency *= 1e3
@@ -197,7 +197,7 @@ def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
 
 def completion_rate(one: Competitor) -> float:
     """Requests ended per second, failures included."""
-    return sum(len(run.samples) for run in one.runs) / sum(run.samples.span for run in one.runs)
+    return sum(run.samples.requests for run in one.runs) / sum(run.span for run in one.runs)
 
 
 def rate_text(rate: float, total: float) -> str:

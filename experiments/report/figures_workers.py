@@ -38,16 +38,18 @@ READABLE_SHARE = 0.07
 @mpl.rc_context(STYLE)
 def worker_share(field: Sequence[Competitor]) -> Figure:
     """Stacked bars of the share of answers per worker, a hue per region; with too many workers, per region."""
-    places = field[0].runs[0].facts.places
+    places = list(dict.fromkeys(place for one in field for run in one.runs for place in run.facts.places))
     figure, (axes,) = canvas.blank(1.4 + ROW * len(field))
     colours = worker_colours(places)
     if len(places) > MOST_DRAWN:
         colours = list(region_colours(places).values())
     for y, one in enumerate(field):
         shares = share_per_worker(one.runs)
-        if len(places) > MOST_DRAWN:
-            shares = share_per_region(shares, places)
-        share_bar(axes, y, list(shares.values()), colours)
+        by_region = share_per_region(shares, places)
+        parts = (
+            by_region.values() if len(places) > MOST_DRAWN else [shares.get(p.worker, 0.0) for p in places]
+        )
+        share_bar(axes, y, list(parts), colours)
     axes.set_xlim(0, 100)
     axes.set_xlabel("part of the answered requests, %")
     entry_rows(axes, field)

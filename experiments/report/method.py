@@ -6,7 +6,7 @@ Only facts from the files are stated.
 from __future__ import annotations
 
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.service import ServiceScenario
+from experiments.scenario.service import LiveScenario, RunningScenario, ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
 from experiments.verdict.judged import noise_line
@@ -19,16 +19,9 @@ def method_lines(summary: Summary) -> list[str]:
     lines = [
         f"Repeat it: {summary.command}",
         *setup_lines(scenario),
-        load_text(scenario),
         blocks_text(summary),
-        "Latency runs from the instant at which a request was due to its last byte, service time from the "
-        "instant at which it was sent.",
-        f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
-        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate. Its block then "
-        "counts for no entry, because an entry may itself make the generator late, and a difference that the late runs "
-        "contradict is undecided.",
+        *([] if isinstance(scenario, LiveScenario) else generator_lines(scenario)),
         noise_line(summary.noise_floor.get(summary.measure), summary.world == "simulated"),
-        f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
         f"Started {summary.started_at} on {summary.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
         *(f"Policy file: {file.path}, version {file.version}." for file in summary.policy_files),
@@ -36,8 +29,30 @@ def method_lines(summary: Summary) -> list[str]:
     return [*world_line(summary), *source_line(scenario), *lines, *scale_line(scenario)]
 
 
+def generator_lines(scenario: Scenario) -> list[str]:
+    """The load, what is measured of it, and when its generator makes a run invalid."""
+    return [
+        load_text(scenario),
+        "Latency runs from the instant at which a request was due to its last byte, service time from the "
+        "instant at which it was sent.",
+        f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
+        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate. Its block then "
+        "counts for no entry, because an entry may itself make the generator late, and a difference that the late runs "
+        "contradict is undecided.",
+        f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
+    ]
+
+
 def setup_lines(scenario: Scenario) -> list[str]:
     """What gets the load, and its warm-up."""
+    if isinstance(scenario, LiveScenario):
+        return [
+            f"Set-up: the balancer at {scenario.url}, which ran already, and its own traffic. Each policy has "
+            f"{scenario.period:g} s in a block; the first {scenario.washout:g} s do not count, in which requests that "
+            "its predecessor placed are answered.",
+            "Latency runs from the instant of sending a request to a worker to its last byte, from histograms with "
+            "buckets a tenth wide: within 5 %. Failures are errors of the balancer, rejections included, and 5xx.",
+        ]
     if isinstance(scenario, ServiceScenario):
         return [
             f"Set-up: a service that ran already. {scenario.service.in_words}.",
@@ -99,7 +114,7 @@ def blocks_text(summary: Summary) -> str:
     """Numbers of planned and measured blocks."""
     planned = summary.scenario.blocks
     missing = f", {summary.missing_runs} planned runs are missing" if summary.missing_runs else ""
-    is_fresh = not isinstance(summary.scenario, ServiceScenario)
+    is_fresh = not isinstance(summary.scenario, RunningScenario)
     fresh = ", with fresh workers and a fresh balancer for every run" if is_fresh else ""
     return (
         f"Randomised complete blocks: {planned} planned, {summary.blocks} with valid runs{missing}. Each "

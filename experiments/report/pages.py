@@ -22,6 +22,7 @@ from experiments.report.markdown import to_markdown
 from experiments.report.method import method_lines
 from experiments.report.tables import (
     comparison_table,
+    is_live,
     run_table,
     share_table,
     statistics_table,
@@ -89,7 +90,7 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     beside = {"paired-ratios", "share-per-worker"}
     statistics, tail = statistics_table(summary), tail_table(summary)
     thresholds, runs = threshold_table(summary), run_table(summary)
-    several = len(summary.entries) > 1
+    several = len(summary.entries) > 1 and not is_live(summary)
     lines = [replaced["throughput"]] if several and "throughput" in replaced else []
     shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
     framed = [

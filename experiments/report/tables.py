@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from experiments.scenario.places import places_of
+from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval
 from experiments.stats.measures import (
@@ -52,13 +53,27 @@ class Table:
     prose: bool = False
 
 
+def is_live(summary: Summary) -> bool:
+    """Whether the requests are those of clients, and not of a load generator."""
+    return isinstance(summary.scenario, LiveScenario)
+
+
+def without(table: Table, *names: str) -> Table:
+    """Table without the columns of these names."""
+    kept = [index for index, name in enumerate(table.columns) if name not in names]
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
+
+
 def statistics_table(summary: Summary) -> Table:
     """Gatling's statistics table, one row per entry."""
     heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
     columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
+    begins = (
+        "as the balancer counts it" if is_live(summary) else "from the instant at which the request was due"
+    )
     note = (
-        "Latency of successes in milliseconds, from the instant at which the request was due; req/s counts "
-        "successes. "
+        f"Latency of successes in milliseconds, {begins}; req/s counts successes. "
         "A percentile is grey with fewer than 100 samples beyond it, and left out with fewer than 10."
     )
     rows = tuple(
@@ -109,13 +124,16 @@ def tail_table(summary: Summary) -> Table:
         "entry", *(["load"] if len(loads) > 1 else []), "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
         "service p50 ms", "service p99 ms", f"within {slo} %", "errors by kind",
     )  # fmt: skip
-    note = (
-        "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast. Service time "
-        "runs from the instant of sending; latency minus service time is what the generator itself added. "
-        "Total time is the mean over blocks."
+    note = "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast. "
+    sent = (
+        "Service time runs from the instant of sending; latency minus it is what the generator itself added. "
     )
     rows = tuple(tail_cells(entry, len(loads) > 1) for entry in summary.entries)
-    return Table("Tail, failures and goodput", note, columns, rows)
+    whole = "Total time is the mean over blocks."
+    if is_live(summary):
+        table = Table("Tail, failures and goodput", note + whole, columns, rows)
+        return without(table, "service p50 ms", "service p99 ms")
+    return Table("Tail, failures and goodput", note + sent + whole, columns, rows)
 
 
 def tail_cells(entry: EntrySummary, has_load: bool) -> tuple[Cell, ...]:
@@ -162,9 +180,10 @@ def comparison_table(summary: Summary) -> Table:
         if comparison.interval.blocks
     ]
     rows += [floor_cells(measure, floor) for measure, floor in summary.noise_floor.items()]
+    method = "an interval that holds at every look" if is_live(summary) else "Student's interval"
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
-        "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
+        f"{method}. Above 1 is better for throughput, below 1 for latencies. They "
         "map failures to the deadline; where it is the latency of both, the odds of a late or failed answer are "
         "compared. An entry is ahead or behind if p after Holm's adjustment is below 5 %, the "
         "interval is not within ±5 %, and the ratio is further from 1 than the bias that the A/A pair proves, if it "
@@ -210,11 +229,11 @@ def region_table(summary: Summary) -> Table:
     rows = []
     for entry in summary.entries:
         shares = entry.share_per_worker
-        parts = [len(places) * shares.get(place.worker, 0.0) for place in places]
+        parts = [len(shares) * share for share in shares.values()]
         regions = share_per_region(shares, places).values()
         even = (Cell(f"{min(parts):.2f}"), Cell(f"{max(parts):.2f}"))
         rows.append((name_cell(entry), *(Cell(f"{100 * part:.1f}") for part in regions), *even))
-    note = f"Part of the answered requests. The least and the most asked of {len(places)} workers, in even parts."
+    note = "Part of the answered requests. The least and the most asked of all workers, in even parts."
     names = dict.fromkeys(place.region for place in places)
     columns = ("entry", *(f"{name} %" for name in names), "least ×", "most ×")
     return Table("Share per region", note, columns, tuple(rows))
@@ -241,13 +260,14 @@ def run_table(summary: Summary) -> Table:
         "entry", "block", "place", "requests", "KO", "OK/s", "p99 with KO ms",
         "offered /s", "sent /s", "lag p50 ms", "lag p99 ms", "validity",
     )  # fmt: skip
-    note = (
-        "The unit of comparison is the run. Lag is what the generator sent late; over 1 ms at p99: invalid, and its "
-        "block does not count for any entry."
-    )
+    note = "The unit of comparison is the run."
+    lag = " Lag is what the generator sent late; over 1 ms at p99: invalid, and its block does not count for any entry."
     kept = counted(summary.runs)
     rows = (run_cells(run, run in kept) for run in (*summary.runs, *summary.set_aside))
-    return Table("Runs", note, columns, tuple(rows))
+    if is_live(summary):
+        table = Table("Runs", note, columns, tuple(rows))
+        return without(table, "offered /s", "lag p50 ms", "lag p99 ms")
+    return Table("Runs", note + lag, columns, tuple(rows))
 
 
 def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:

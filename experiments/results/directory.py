@@ -17,7 +17,7 @@ from experiments.platform.printable import PrintableName
 from experiments.results.policy_files import PolicyFile
 from experiments.run_data import Run, WorldName, load_run, save_run
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.service import ServiceScenario
+from experiments.scenario.service import LiveScenario, ServiceScenario
 from experiments.stats.measures import spoils_block
 
 CAMPAIGN_FILE = "campaign.json"
@@ -49,7 +49,7 @@ class Campaign(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     world: WorldName = "measured"
-    scenario: Scenario | ServiceScenario
+    scenario: Scenario | ServiceScenario | LiveScenario
     command: str = Field(description="command line that repeats the campaign")
     started_at: str = Field(description="UTC, ISO 8601")
     versions: dict[str, str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.errors import BadInputError
-from experiments.scenario.service import ServiceScenario
+from experiments.scenario.service import RunningScenario
 from policies import registry
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
@@ -26,12 +26,12 @@ class PolicyFile(BaseModel):
     version: str = Field(description="beginning of the SHA-256 of the file and of the modules beside it")
 
 
-def policy_files(scenario: Scenario | ServiceScenario) -> tuple[PolicyFile, ...]:
+def policy_files(scenario: Scenario) -> tuple[PolicyFile, ...]:
     """Return the files of the scenario's policies as they are now. Raises `BadInputError`.
 
-    A running service has read the files of its policies itself, so its scenario has none.
+    A running balancer has read the files of its policies itself, so its scenario has none.
     """
-    if isinstance(scenario, ServiceScenario):
+    if isinstance(scenario, RunningScenario):
         return ()
     names = [name for entry in scenario.entries for name in references_in(entry.policy.model_dump())]
     try:

@@ -20,7 +20,7 @@ from experiments.platform.terminal import LivePanel, clock, in_ms
 from experiments.results.directory import Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.service import ServiceScenario
+from experiments.scenario.service import LiveScenario, ServiceScenario
 from experiments.stats.measures import percentile, statistics_row, success_latency
 from experiments.verdict.phrases import tail_text
 
@@ -93,14 +93,7 @@ class Progress(LivePanel):
             return [*title, ("waiting", others_take(self._taken))]
         if ledger is None:
             is_simulated = self._campaign.world == "simulated"
-            is_service = isinstance(self._campaign.scenario, ServiceScenario)
-            words = (
-                "simulating"
-                if is_simulated
-                else "warming up"
-                if is_service
-                else "starting and warming the fleet"
-            )
+            words = "simulating" if is_simulated else in_progress(self._campaign.scenario)
             return [*title, ("state", words)]
         return [*title, *live_facts(self._campaign.scenario, planned, ledger)]
 
@@ -121,6 +114,13 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
         ("errors", ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"),
         ("generator lag", f"{ledger.recent_lag() * 1e3:.2f} ms"),
     ]
+
+
+def in_progress(scenario: Scenario) -> str:
+    """What a run does before its load starts; that of a live evaluation is there all the time."""
+    if isinstance(scenario, LiveScenario):
+        return "observing the balancer's own traffic"
+    return "warming up" if isinstance(scenario, ServiceScenario) else "starting and warming the fleet"
 
 
 def others_take(part: float) -> str:
@@ -155,6 +155,8 @@ def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
     """Rough estimate of one run's seconds, fleet included; for a closed loop from its mean round trip."""
     entry = scenario.entry(planned.label)
     load = scenario.load_of(entry)
+    if isinstance(scenario, LiveScenario):
+        return scenario.period
     if isinstance(scenario, ServiceScenario):
         return scenario.service.warmup + load.duration
     if load.mode == "open":

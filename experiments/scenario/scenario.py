@@ -250,6 +250,10 @@ class Scenario(Model):
         """Load of the entry, with its own batch if it has one."""
         return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
 
+    def load_in_words(self, entry: Entry) -> str:
+        """Description of the entry's load, such as `batch 100` or `180 requests/s, poisson`."""
+        return self.load_of(entry).in_words
+
     @property
     def region_of_each(self) -> list[str]:
         """Region name of every worker, in the order of `workers`."""

@@ -1,6 +1,6 @@
-"""Scenario of `experiments load`: URLs, or the policies of a running balancer, instead of workers that are started.
+"""Scenarios of `experiments load` and `experiments live`: what runs already, instead of workers that are started.
 
-It is written to `campaign.json` like any other scenario; scenario files cannot contain it.
+They are written to `campaign.json` like any other scenario; scenario files cannot contain them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from experiments.platform.printable import PrintableLine
 from experiments.scenario.scenario import Entry, Region, Scenario, require_known, require_unique
-from experiments.scenario.table import Model, Seconds
+from experiments.scenario.table import Duration, Model, Seconds
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -44,13 +44,11 @@ class ServiceEntry(Entry):
     url: PrintableLine
 
 
-class ServiceScenario(Scenario):
-    """Scenario without regions: the service runs already."""
+class RunningScenario(Scenario):
+    """Scenario without regions: what gets the requests runs already."""
 
     home_region: str = ""
     regions: tuple[Region, ...] = ()
-    service: Service
-    entries: tuple[ServiceEntry, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
@@ -64,5 +62,23 @@ class ServiceScenario(Scenario):
             raise ValueError("regions, events: a service that runs already has none")
         return self
 
+
+class ServiceScenario(RunningScenario):
+    """URLs, or the policies of a running balancer, under the load of a generator."""
+
+    service: Service
+    entries: tuple[ServiceEntry, ...] = Field(min_length=1, max_length=1000)
+
     def entry(self, label: str) -> ServiceEntry:
         return next(entry for entry in self.entries if entry.label == label)
+
+
+class LiveScenario(RunningScenario):
+    """Policies of a running balancer in turns, under its own traffic. A failure counts as slow as `timeout`."""
+
+    url: PrintableLine
+    period: Duration = Field(description="seconds of each policy in a block")
+    washout: Seconds = Field(description="seconds at the beginning of each period that do not count")
+
+    def load_in_words(self, entry: Entry) -> str:
+        return "the balancer's own traffic"

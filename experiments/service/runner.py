@@ -22,7 +22,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import ServiceScenario
 from experiments.service.generator import ServiceGenerator
 from experiments.service.target import Destination
-from experiments.service.turns import PolicyTurns
+from experiments.switchback.turns import PolicyTurns, status_of
 
 
 class ServiceWorld:
@@ -49,7 +49,8 @@ class ServiceWorld:
         entry = scenario.entry(planned.label)
         if self._turns is not None:
             if self._turns.rails is None:
-                await self._turns.observe_initial(self._generator(scenario, planned, scenario.load))
+                first = self._generator(scenario, planned, scenario.load)
+                await self._turns.observe_initial(partial(first.run, 1))
             await self._turns.apply(entry.policy.model_dump())
         warm_requests = await self._warm_up(scenario, planned)
         generator = self._generator(scenario, planned, scenario.load)
@@ -59,7 +60,8 @@ class ServiceWorld:
             if self._turns is None:
                 await generator.run(spare_of(scenario))
             else:
-                status = await self._turns.guarded(partial(generator.run, spare_of(scenario)))
+                window = await self._turns.guarded(partial(generator.run, spare_of(scenario)))
+                status = status_of(entry.policy.model_dump(), window)
         except asyncio.CancelledError:
             raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
         run = conclude(scenario, entry, planned, generator.ledger, status, ())

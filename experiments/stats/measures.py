@@ -102,7 +102,7 @@ def supported_tail(count: int) -> float | None:
 def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
     """Pool the raw samples of `runs` (at least one) into one row."""
     latency = success_latency(runs)
-    total = sum(len(run.samples) for run in runs)
+    total = sum(run.samples.requests for run in runs)
     p50, p75, p95, p99 = (percentile(latency, percent) for percent in (50, 75, 95, 99))
     return StatisticsRow(
         total=total,
@@ -116,43 +116,49 @@ def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
         p95=p95,
         p99=p99,
         maximum=percentile(latency, 100),
-        mean=float(np.mean(latency)) if len(latency) else float("nan"),
+        mean=mean(latency),
         std_dev=float(np.std(latency)) if len(latency) else float("nan"),
     )
 
 
+def mean(values: Floats) -> float:
+    """Mean of the values; nan without values."""
+    return float(values.mean()) if len(values) else float("nan")
+
+
 def throughput(runs: Sequence[Run]) -> float:
     """Successes per second over the total span of the runs."""
-    span = sum(run.samples.span for run in runs)
-    return sum(int(run.samples.ok.sum()) for run in runs) / span if span else 0.0
+    span = sum(run.span for run in runs)
+    return sum(run.samples.successes for run in runs) / span if span else 0.0
 
 
 def success_latency(runs: Sequence[Run]) -> Floats:
     """Latency of every success in seconds, concatenated over the runs."""
-    return np.concatenate([run.samples.latency[run.samples.ok] for run in runs])
+    return np.concatenate([run.samples.per_request(run.samples.latency, run.samples.ok) for run in runs])
 
 
 def success_service_time(runs: Sequence[Run]) -> Floats:
     """Service time of every success in seconds, concatenated over the runs."""
-    return np.concatenate([run.samples.service_time[run.samples.ok] for run in runs])
+    return np.concatenate([run.samples.per_request(run.samples.service_time, run.samples.ok) for run in runs])
 
 
 def deadline_mapped(run: Run) -> Floats:
     """Latency of every request in seconds; a failure counts as the deadline, or later if it ended later."""
     taken = np.nan_to_num(run.samples.latency, nan=0.0)
-    return np.where(run.samples.ok, taken, np.maximum(taken, run.facts.timeout))
+    mapped = np.where(run.samples.ok, taken, np.maximum(taken, run.facts.timeout))
+    return run.samples.per_request(mapped)
 
 
 def goodput(runs: Sequence[Run], slo: float) -> float:
     """Fraction (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
-    total = sum(len(run.samples) for run in runs)
+    total = sum(run.samples.requests for run in runs)
     return float(np.sum(success_latency(runs) <= slo)) / total if total else 0.0
 
 
 def errors_by_kind(runs: Sequence[Run]) -> dict[str, int]:
     """Failure counts by name of the kind; only kinds that occurred."""
-    kinds = np.concatenate([run.samples.kind for run in runs])
-    counts = {kind.name.lower(): int(np.sum(kinds == kind)) for kind in Kind if kind is not Kind.OK}
+    weights = np.sum([np.bincount(run.samples.kind, run.samples.weight, len(Kind)) for run in runs], axis=0)
+    counts = {kind.name.lower(): int(weights[kind]) for kind in Kind if kind is not Kind.OK}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -160,8 +166,9 @@ def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
     """Fraction (0..1) of the answered requests that each worker answered."""
     counts = dict.fromkeys((place.worker for run in runs for place in run.facts.places), 0)
     for run in runs:
-        workers = run.samples.worker
-        answers = np.bincount(workers[workers >= 0], minlength=len(run.facts.places))
+        known = run.samples.worker >= 0
+        workers, weights = run.samples.worker[known], run.samples.weight[known]
+        answers = np.bincount(workers, weights, len(run.facts.places))
         for place, count in zip(run.facts.places, answers, strict=True):
             counts[place.worker] += int(count)
     answered = sum(counts.values())

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from experiments.errors import ExperimentError
 from experiments.switchback.readings import Reading, Window, between
+
+
+class RailBroken(ExperimentError):
+    """A guard rail was broken and the initial policy was restored."""
+
+    exit_code = 1
+
 
 JUDGED = 100
 """Least requests to check a rail: below, p99 is a single request."""

@@ -58,23 +58,33 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Difference of two readings. `answered` successes are in `buckets`; `errors` of `requests` are the balancer's own
-    errors or a worker's 5xx. `shares` are the endpoints' shares (0..1) of the successes.
+    """Difference of two readings. `answered` successes are in `by_endpoint`, as buckets; `errors` of `requests` are the
+    balancer's own errors or a worker's 5xx.
     """
 
     seconds: float
     requests: int
     errors: int
     fallback_picks: int
-    buckets: Ints
-    shares: dict[str, float]
+    by_endpoint: dict[str, Ints]
     shortest: float
     ratio: float
 
     @property
+    def buckets(self) -> Ints:
+        """Number of successes in each bucket."""
+        return np.asarray(np.sum([*self.by_endpoint.values()], axis=0, dtype=np.int64))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Endpoints' shares (0..1) of the successes."""
+        whole = max(1, self.answered)
+        return {id_: int(counts.sum()) / whole for id_, counts in self.by_endpoint.items()}
+
+    @property
     def answered(self) -> int:
         """Number of successes."""
-        return int(self.buckets.sum())
+        return int(sum(counts.sum() for counts in self.by_endpoint.values()))
 
     @property
     def ended(self) -> int:
@@ -91,37 +101,14 @@ class Window:
         """Share (0..1) of requests that ended in an error."""
         return self.errors / self.requests if self.requests else 0.0
 
-    @property
-    def mean(self) -> float:
-        """Mean latency in seconds, from the buckets' midpoints; nan without successes."""
-        return self.total / self.answered if self.answered else math.nan
-
-    @property
-    def total(self) -> float:
-        """Sum of the successes' latencies in seconds, from the buckets' midpoints."""
-        return float(self.shortest * self.ratio ** (np.arange(len(self.buckets)) - 0.5) @ self.buckets)
-
-    def mapped_mean(self, deadline: float) -> float:
-        """Mean latency in seconds of all requests that ended, a failure as slow as `deadline`; nan without any."""
-        return (self.total + deadline * self.errors) / self.ended if self.ended else math.nan
-
-    def mapped_quantile(self, q: float, deadline: float) -> float:
-        """Latency in seconds that a share `q` (0..1) of the requests that ended did not exceed, likewise."""
-        below = q * self.ended / self.answered if self.answered else math.inf
-        return self.quantile(below) if below <= 1 else deadline if self.ended else math.nan
-
-    def goodput(self, deadline: float) -> float:
-        """Share (0..1) of the requests that ended which were answered within `deadline` seconds; nan without any."""
-        edges = self.shortest * self.ratio ** np.arange(len(self.buckets))
-        return float(self.buckets[edges <= deadline].sum()) / self.ended if self.ended else math.nan
-
     def quantile(self, q: float) -> float:
         """Latency in seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""
         if not self.answered:
             return math.nan
-        rank, reached = q * self.answered, np.cumsum(self.buckets)
+        buckets = self.buckets
+        rank, reached = q * self.answered, np.cumsum(buckets)
         index = int(np.searchsorted(reached, rank, side="left"))
-        inside = (rank - (reached[index] - self.buckets[index])) / self.buckets[index]
+        inside = (rank - (reached[index] - buckets[index])) / buckets[index]
         return float(self.shortest * self.ratio ** (index - 1 + inside)) if index else self.shortest
 
 
@@ -138,15 +125,12 @@ def between(earlier: Reading, later: Reading) -> Window:
         raise BalancerRestarted(
             "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
         )
-    buckets = sum(grown.values(), start=nothing)
-    whole = int(buckets.sum())
     return Window(
         later.at - earlier.at,
         requests,
         max(0, errors),
         later.fallback_picks - earlier.fallback_picks,
-        buckets,
-        {id_: int(counts.sum()) / whole if whole else 0.0 for id_, counts in grown.items()},
+        grown,
         later.shortest,
         later.ratio,
     )

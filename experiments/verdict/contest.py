@@ -8,8 +8,8 @@ from typing import Literal
 
 from experiments.run_data import WorldName
 from experiments.scenario.scenario import Measure, Scenario, may_win
-from experiments.scenario.service import ServiceScenario
-from experiments.stats.estimates import Method, paired_student
+from experiments.scenario.service import LiveScenario, ServiceScenario
+from experiments.stats.estimates import Method, anytime_student, paired_student
 from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
 from experiments.stats.run_summary import RunSummary, counted
 
@@ -49,9 +49,14 @@ class Contest:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Measures that are compared: no p99 where runs have too few requests for it."""
-        known = LIVE_MEASURES if self.kind == "live" else MEASURES
-        return tuple(one for one in known if one != "p99" or self.has_tail)
+        """Measures that are compared."""
+        return measures_of(self.kind == "live", self.has_tail)
+
+
+def measures_of(is_live: bool, has_tail: bool) -> tuple[str, ...]:
+    """Measures that are compared: no p99 where runs have too few requests for it."""
+    known = LIVE_MEASURES if is_live else MEASURES
+    return tuple(one for one in known if one != "p99" or has_tail)
 
 
 def supports_tail(runs: Sequence[RunSummary]) -> bool:
@@ -67,9 +72,10 @@ def deciding(wanted: Measure, has_tail: bool) -> Measure:
 def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary]) -> Contest:
     """The contest of a campaign."""
     measured = {run.label for run in runs}
+    is_live = isinstance(scenario, LiveScenario)
     load, has_tail = scenario.load_of(scenario.entry(scenario.baseline)), supports_tail(runs)
     return Contest(
-        kind="service" if isinstance(scenario, ServiceScenario) else world,
+        kind="live" if is_live else "service" if isinstance(scenario, ServiceScenario) else world,
         measure=deciding(scenario.measure, has_tail),
         wanted=scenario.measure,
         baseline=scenario.baseline,
@@ -82,4 +88,5 @@ def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary])
         seed=scenario.seed,
         is_open=scenario.load.mode == "open",
         has_tail=has_tail,
+        method=anytime_student if is_live else paired_student,
     )

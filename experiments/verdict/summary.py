@@ -131,7 +131,7 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
     return EntrySummary(
         label=entry.label,
         policy=entry.policy.model_dump(),
-        load=describe_load(results.scenario, entry),
+        load=results.scenario.load_in_words(entry),
         runs=len(runs),
         valid_runs=sum(run.facts.is_valid for run in runs),
         valid=any(run.facts.is_valid for run in runs),
@@ -140,16 +140,11 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
         latency=measures.quantiles(measures.success_latency(kept)),
         latency_deadline_mapped=measures.quantiles(mapped),
         service_time=measures.quantiles(measures.success_service_time(kept)),
-        mean_span=float(np.mean([run.samples.span for run in kept])),
+        mean_span=float(np.mean([run.span for run in kept])),
         goodput=measures.goodput(kept, slo),
         errors=measures.errors_by_kind(kept),
         share_per_worker=measures.share_per_worker(kept),
     )
-
-
-def describe_load(scenario: Scenario, entry: Entry) -> str:
-    """Describe the load, for example `batch 100` or `180 requests/s, poisson`."""
-    return scenario.load_of(entry).in_words
 
 
 def judgements(results: Results) -> tuple[Judgement, ...]:

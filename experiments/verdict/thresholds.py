@@ -38,7 +38,8 @@ def measured(measure: str, runs: Sequence[Run], slo: float) -> float:
     if measure == "goodput":
         return goodput(runs, slo)
     if measure == "errors":
-        return 1.0 - float(np.mean(np.concatenate([run.samples.ok for run in runs])))
+        requests = sum(run.samples.requests for run in runs)
+        return 1.0 - sum(run.samples.successes for run in runs) / requests
     latency = np.concatenate([deadline_mapped(run) for run in runs])
     if measure == "mean":
         return float(latency.mean())

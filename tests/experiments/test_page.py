@@ -12,22 +12,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from aiohttp import ClientConnectorError, ClientSession, web
 
 from experiments.__main__ import cli
-from experiments.commands.live import LiveEvaluation
 from experiments.errors import BadInputError
 from experiments.live_page import follower
 from experiments.live_page.feed import Feed
 from experiments.live_page.follower import Follower, events_of
 from experiments.live_page.process import LivePage, host_and_port, moments_of
 from experiments.live_page.server import READ_ONLY
-from experiments.platform.terminal import console_here
 from experiments.scenario.events import Event
-from experiments.switchback.readings import Window
-from experiments.switchback.switchback import Plan
 from tests.experiments.offspring import children_of
 from tests.support.chromium import WIDE, Tab, chromium, program
 from tests.support.command_line import complaint
@@ -328,24 +323,6 @@ class Notes(LivePage):
 
     def _send(self, command: dict[str, Any]) -> None:
         self.commands.append(command)
-
-
-def test_notes_of_a_live_evaluation() -> None:
-    """Each period with its policy, and how many have ended."""
-    page = Notes()
-    plan = Plan({"random": {"name": "random"}, "steelyard": {"name": "steelyard"}}, 3, 30.0, 5.0)
-    evaluation = LiveEvaluation(plan, None, console_here(), page)
-    window = Window(30.0, 100, 0, 0, np.array([0, 100]), {}, 0.001, 1.1)
-    evaluation.period_began(None, "random")
-    evaluation.period_ended(None, "random", window)
-    evaluation.period_began(0, "steelyard")
-    assert [command["note"] for command in page.commands] == [
-        {"title": "experiments live", "text": "before: random", "done": 0, "total": 7},
-        {"title": "experiments live", "text": "block 1 of 3: steelyard", "done": 1, "total": 7},
-    ]
-
-
-# --- Chromium
 
 
 @pytest.fixture

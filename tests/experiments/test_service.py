@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -24,9 +25,9 @@ from experiments.scenario.service import ServiceScenario
 from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
-from experiments.service.turns import PolicyTurns
+from experiments.switchback.guard_rails import RailBroken
 from experiments.switchback.policy_in_force import PolicyChangedExternally
-from experiments.switchback.switchback import RailBroken
+from experiments.switchback.turns import PolicyTurns
 from tests.support.command_line import complaint, run_in_process
 from tests.support.made_up_balancer import MadeUpBalancer
 
@@ -322,7 +323,7 @@ POLICIES: list[dict[str, Any]] = [{"name": "fast", "choices": 2}]
 def in_turns(balancer: MadeUpBalancer, between: Callable[[PolicyTurns], Awaitable[None]]) -> list[str]:
     """Begin, run `between` while the policy is to be restored at the end; returns what was printed."""
     said: list[str] = []
-    turns = PolicyTurns(balancer, notify=said.append)
+    turns = PolicyTurns(balancer, notify=said.append, poll=0.01)
     assert turns.begin(POLICIES) == {"name": "old"}
     with turns.restoring():
         asyncio.run(between(turns))  # type: ignore[arg-type]
@@ -369,18 +370,16 @@ async def forever() -> Any:
     await asyncio.Event().wait()
 
 
-def test_broken_rail_ends_the_load(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr("experiments.service.turns.POLL", 0.01)
+def test_broken_rail_ends_the_load(server: Server) -> None:
     balancer = MadeUpBalancer()
     balancer.means["fast"] = 10.0
     url = server(answers(OK))
 
     async def load_under_policies(turns: PolicyTurns) -> None:
         destination = await reach(parse_target(url), None, Message("GET", (), b""), 5.0)
+        initial = ServiceGenerator(destination, np.zeros(3), 1.0, 8)
         await balancer.sleep(2.0)
-        first = asyncio.ensure_future(
-            turns.observe_initial(ServiceGenerator(destination, np.zeros(3), 1.0, 8))
-        )
+        first = asyncio.ensure_future(turns.observe_initial(partial(initial.run, 1)))
         while not first.done():
             await balancer.sleep(0.1)
         assert turns.rails is not None

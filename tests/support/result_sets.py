@@ -70,7 +70,7 @@ def as_run(scenario: Scenario, entry: Entry, planned: PlannedRun, rows: list[tup
     """Columns and facts from rows."""
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     whole: list[Any] = [column.astype(np.int64) if i >= 4 else column for i, column in enumerate(columns)]
-    samples = Samples(**{field.name: column for field, column in zip(fields(Samples), whole, strict=True)})
+    samples = Samples(**{field.name: column for field, column in zip(fields(Samples), whole, strict=False)})
     lag_p50, lag_p99 = lag_percentiles(samples)
     facts = RunFacts(
         label=entry.label,

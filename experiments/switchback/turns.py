@@ -1,0 +1,121 @@
+"""Turns of policies at a running balancer, under its own traffic or the load of `experiments load`.
+
+The initial policy is restored in every case, before the report is drawn, unless another client has changed the policy
+meanwhile. While a policy is tried the balancer's own counters are watched, because users may be served by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from experiments.platform.terminal import signals_ignored, signals_interrupt
+from experiments.switchback.balancer import LiveBalancer
+from experiments.switchback.guard_rails import RailBroken, Rails, Watch
+from experiments.switchback.policy_in_force import PolicyInForce
+from experiments.switchback.readings import Reading, Window, between
+
+
+class PolicyTurns:
+    """Puts policies in force for one run each. `p99` in seconds and `errors` as a share override the default rails.
+
+    `poll` is the time between two readings in seconds; `now` and `sleep` are the clock.
+    """
+
+    def __init__(
+        self,
+        balancer: LiveBalancer,
+        p99: float | None = None,
+        errors: float | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+        poll: float = 2.0,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._in_force = PolicyInForce(balancer, now)
+        self._p99, self._errors = p99, errors
+        self._poll = poll
+        self.now = now
+        self._watch: Watch | None = None
+        self.notify = notify
+        self.sleep = sleep
+        self.rails: Rails | None = None
+
+    def begin(self, policies: list[dict[str, Any]]) -> dict[str, Any]:
+        """Check that the policies can be applied; returns the initial one. Raises `ExperimentError`."""
+        return asyncio.run(self._in_force.begin(policies)).policy
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Restore the initial policy at the end, however it comes. Raises `RestoreFailed`."""
+        with signals_interrupt():
+            try:
+                yield
+            finally:
+                self._restore()
+
+    async def observe_initial(self, load: Callable[[], Awaitable[object]]) -> Window:
+        """Await the load of one run under the initial policy, and set the rails."""
+        first = await self._in_force.read()
+        await load()
+        window = between(first, await self._in_force.read())
+        self.rails = Rails.after(window, self._p99, self._errors)
+        return window
+
+    async def apply(self, policy: dict[str, Any]) -> None:
+        """Put a policy in force, and watch it."""
+        await self._in_force.apply(policy)
+        self._watch = None if self.rails is None else Watch(self.rails)
+
+    async def observe(self, until: float) -> Window:
+        """Read the counters until that instant; returns what they grew by. Raises `RailBroken`."""
+        first = last = await self._read()
+        while (left := until - self.now()) > 0:
+            await self.sleep(min(self._poll, left))
+            last = await self._read()
+        return between(first, last)
+
+    async def guarded(self, load: Callable[[], Awaitable[object]]) -> Window:
+        """Await the load while the rails are watched; returns what the counters grew by. Raises `RailBroken`."""
+        first = await self._read()
+        sending, watching = asyncio.ensure_future(load()), asyncio.ensure_future(self.observe(math.inf))
+        try:
+            await asyncio.wait((sending, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                await watching  # raises what ended it
+            await sending
+        finally:
+            sending.cancel()
+            watching.cancel()
+            await asyncio.gather(sending, watching, return_exceptions=True)
+        return between(first, await self._in_force.read())
+
+    async def _read(self) -> Reading:
+        """Read the counters, and check the rails. Raises `RailBroken`."""
+        reading = await self._in_force.read()
+        problem = self._watch.broken_by(reading) if self._watch is not None else None
+        if problem is not None:
+            raise RailBroken(
+                f"{reading.policy['name']}: {problem}; '{self._in_force.initial['name']}' is in force again"
+            )
+        return reading
+
+    def _restore(self) -> None:
+        """Restore the initial policy; stop signals are ignored meanwhile."""
+        with signals_ignored():
+            if asyncio.run(self._in_force.restore()):
+                self.notify(f"'{self._in_force.initial['name']}' is in force again.")
+
+
+def status_of(policy: dict[str, Any], window: Window) -> dict[str, Any]:
+    """What the balancer counted of a policy, with the keys of its status."""
+    counts = {
+        "routed": window.requests,
+        "fallback_picks": window.fallback_picks,
+        "last_fault": "see the status",
+    }
+    return {"policy": {"name": policy["name"], **counts}, "shares": window.shares}
