@@ -62,9 +62,9 @@ def handler_of(
     if handler is not None:
         return handler, cluster
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.limits.body)
-    exchange, tracing = Exchange(cluster, downstream, request), cluster.tracing
-    spans = None if tracing is None else tracing.spans
-    if copy is not None or cluster.journal is not None or spans is not None:
+    exchange = Exchange(cluster, downstream, request)
+    exports_spans = cluster.tracing is not None and cluster.tracing.spans is not None
+    if copy is not None or cluster.journal is not None or exports_spans:
         exchange.observers = observers_of(exchange, copy)
     return exchange, cluster
 

@@ -38,8 +38,8 @@ class Http1Responder(Responder):
         self, request: Request, response: Response, fields: bytes, body: bytes, is_complete: bool
     ) -> bool:
         stays = self.begin_response(request, response, fields, is_complete)
-        head, self._response_head = self._response_head, b""
-        self.write(head + body)
+        self.write(self._response_head + body)
+        self._response_head = b""
         return stays
 
     def begin_response(self, request: Request, response: Response, fields: bytes, is_complete: bool) -> bool:

@@ -19,23 +19,19 @@ from balancer.errors import (
 )
 from balancer.exchange.client_bounds import sent
 from balancer.exchange.retries import IDEMPOTENT
-from balancer.exchange.state import AttemptState
+from balancer.exchange.routed_attempt import RoutedAttempt
+from balancer.exchange.state import AttemptState, End
 from balancer.exchange.tunnel import Tunnel
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.load_report import reported_load
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import is_taken
-from balancer.log.formats import NEW, NOT_CONNECTED, REUSED
-from balancer.upstream.pool import Pool
+from balancer.log.formats import NEW, REUSED
 from balancer.upstream.request import ResponseSink, UpstreamRequest
-from policies.facts import Outcome, OutcomeKind, ReportedLoad
-from policies.routing.assignment import Assignment
+from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.request_trace import AttemptSpan
-    from policies.insight.canary import Arm, Canary
-    from policies.routing.router import Router
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 CONNECTING: Final = AttemptState.CONNECTING
@@ -43,6 +39,8 @@ SENT: Final = AttemptState.SENT
 BUFFERING: Final = AttemptState.BUFFERING
 STREAMING: Final = AttemptState.STREAMING
 OK: Final = OutcomeKind.OK
+ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+WHOLE: Final = End.WHOLE
 LENGTH: Final = Framing.LENGTH
 REPEATABLE: Final = IDEMPOTENT
 ON_NEW: Final = NEW
@@ -57,50 +55,20 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 """
 
 
-class Attempt:
-    """An attempt at one endpoint: the `LeaseWaiter` of its pool and the `ResponseSink` of its upstream connection.
+class Attempt(RoutedAttempt):
+    """An attempt at one endpoint; a hedged one has a `HedgedAttempt` for its `ResponseSink` until one has won."""
 
-    `exchange` is None once no exchange waits for the attempt. `head` is sent instead of the request's, b"" if the
-    request's own is. `upstream` is None before the attempt has a connection
-    and after it has released it.
-
-    Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when the
-    response head came, None before. `status` and `bytes_out` are of the response as far as the client gets it, 0 before
-    it. `client_stays`: the downstream connection is kept alive after the response. `has_failed`: the attempt is settled
-    with an outcome other than OK. `was_refused`: the response was not taken over because of the bound on buffers.
-    `connection` is for the access log. `load` is the load that the worker reported,
-    where load reports are read. `why` is a response line that explains the pick, where explanations are enabled. `arm`
-    is the canary's arm that picked the endpoint, if there is a canary. `span` is set while the request is traced.
-    """
-
-    # Not slots: an attribute that keeps its class default costs nothing.
+    exchange: Exchange | None = None  # None once no exchange waits for the attempt
     state: AttemptState = CONNECTING
-    head = b""
-    upstream: UpstreamRequest | None = None
-    first_byte_at: float | None = None
-    status = 0
-    bytes_out = 0
-    client_stays = True
+    head = b""  # sent instead of the request's, unless it is b""
+    client_stays = True  # the downstream connection is kept alive after the response
     has_sent_interim = False  # an interim response has been sent to the client
-    has_failed = False
-    was_refused = False
-    connection = NOT_CONNECTED
-    load: ReportedLoad | None = None
-    failure: tuple[OutcomeKind, int] | None = None  # what policies see of an RPC whose status is a failure
-    why = b""
-    arm: Arm | None = None
-    span: AttemptSpan | None = None
+    was_refused = False  # the response was not taken over because of the bound on buffers
+    why = b""  # response line that explains the pick, where explanations are enabled
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _length = 0  # bytes of the response body, if it is streamed and their number is known
     _is_head_due = False  # the response's head has not been sent
     _out: list[bytes]  # body of the response that one read has brought: one write, one system call
-
-    def __init__(self, exchange: Exchange, assignment: Assignment, canary: Canary | None) -> None:
-        self.exchange: Exchange | None = exchange
-        self.assignment = assignment
-        self.sent_at = assignment.routed_at
-        if canary is not None:
-            self.arm = canary.take()
 
     @property
     def is_awaiting(self) -> bool:
@@ -108,27 +76,6 @@ class Attempt:
         return self.exchange is not None and self.first_byte_at is None
 
     # --- the upstream connection (`LeaseWaiter`)
-
-    def lease(self, pool: Pool, is_idempotent: bool) -> None:
-        """Send the request on an idle connection of the endpoint, or wait for a new one."""
-        upstream = pool.lease() if is_idempotent else pool.lease_quiet()
-        if upstream is None:
-            self.assignment.connecting()
-            pool.wait(self)
-        else:
-            self._send(cast("Exchange", self.exchange), upstream)
-
-    def connected(self, upstream: UpstreamRequest) -> None:
-        """Send the request on the upstream connection that was waited for."""
-        exchange = self.exchange
-        if exchange is None:
-            upstream.release()
-        else:
-            if self.span is not None:
-                self.span.connected(upstream)
-            self.sent_at = exchange.cluster.now()
-            self.assignment.connected(self.sent_at)
-            self._send(exchange, upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
         """Report that no upstream connection could be opened."""
@@ -140,7 +87,8 @@ class Attempt:
         else:
             exchange.attempt_failed(self, error)
 
-    def _send(self, exchange: Exchange, upstream: UpstreamRequest) -> None:
+    def send(self, upstream: UpstreamRequest) -> None:
+        exchange = cast("Exchange", self.exchange)
         request, downstream, kept = exchange.request, exchange.downstream, exchange.body_buffer
         self.upstream = upstream
         self.state = SENT
@@ -153,7 +101,7 @@ class Attempt:
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
         if exchange.rules.is_rpc:
-            head = exchange.rules.head_for_worker(head, exchange.cluster.now())
+            head = exchange.rules.head_for_worker(head, self.cluster.now())
         if kept is not None:
             downstream.unhold()  # before the write, whose back-pressure must take precedence
         upstream.send(head, sink, request.method, kept)
@@ -182,11 +130,11 @@ class Attempt:
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
         )
         self.bytes_out = len(body)
-        now = exchange.cluster.now()
-        self._answered(exchange, status, now)
+        now = exchange.active_at = self.cluster.now()
+        self.answered(status, now)
         if rules.is_rpc:
             rules.ended(self, b"")
-        exchange.complete(self, now)
+        exchange.finish(WHOLE, OK if status < 500 else ERROR_STATUS, None, now)
 
     def response_started(self, response: Response) -> None:
         """Pass on a response head, interim or final."""
@@ -203,7 +151,8 @@ class Attempt:
         self.client_stays = exchange.downstream.begin_response(
             request, response, self._visible_fields(exchange, response), exchange.is_complete
         )
-        self._answered(exchange, status, exchange.cluster.now())
+        exchange.active_at = self.cluster.now()
+        self.answered(status, exchange.active_at)
         self._out = []
         self._is_head_due = True
         self._length = response.length
@@ -212,7 +161,7 @@ class Attempt:
             and not (response.is_bodiless or request.method == b"HEAD")
             and response.length <= BUFFERED_RESPONSE
             and exchange.is_complete
-            and exchange.cluster.retries.limit > 0
+            and self.cluster.retries.limit > 0
             and request.method in REPEATABLE
         ):
             self.state = BUFFERING
@@ -221,22 +170,16 @@ class Attempt:
         if exchange.body_buffer is not None:
             exchange.body_buffer.spend()
 
-    def _answered(self, exchange: Exchange, status: int, now: float) -> None:
-        """Note the final status, and the instant at which it came."""
-        self.status = status
-        self.first_byte_at = exchange.active_at = now
-        self.assignment.answered(now)
-
     def _visible_fields(self, exchange: Exchange, response: Response) -> bytes:
         """Return the fields of a final response as the client may see them."""
-        cluster = exchange.cluster
+        cluster = self.cluster
         if cluster.reads_load or cluster.edits is not None or self.why:
             return self._fields_of(exchange, response)
         return response.block
 
     def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
-        cluster, fields = exchange.cluster, response.block
+        cluster, fields = self.cluster, response.block
         if cluster.reads_load:
             self.load = reported_load(fields)
         if cluster.edits is not None:
@@ -246,7 +189,7 @@ class Attempt:
 
     def _send_interim(self, exchange: Exchange, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
-        exchange.active_at = exchange.cluster.now()
+        exchange.active_at = self.cluster.now()
         fields = self._fields_of(exchange, response)
         if not exchange.request.fields.is_http10:
             self.has_sent_interim = True
@@ -254,7 +197,7 @@ class Attempt:
 
     def _switch(self, exchange: Exchange, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
-        pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, exchange.cluster
+        pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, self.cluster
         if pending is None or upstream is None or not is_taken(exchange.request, response):
             exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
             return
@@ -262,9 +205,7 @@ class Attempt:
             exchange.attempt_failed(self, MalformedResponse("Sec-WebSocket-Accept does not match the key"))
             return
         fields = self._fields_of(exchange, response)
-        now = self.first_byte_at = cluster.now()
-        self.status = response.status
-        self.assignment.answered(now)
+        self.answered(response.status, cluster.now())
         self.upstream = None
         exchange.tunnel_began(response.status)
         Tunnel(cluster.tunnels, pending, upstream, exchange.tunnel_ended).begin(response, fields)
@@ -273,7 +214,7 @@ class Attempt:
         """Collect bytes of the response body, without framing; `response_paused` sends them."""
         exchange = cast("Exchange", self.exchange)
         self.bytes_out += len(data)
-        exchange.active_at = exchange.cluster.now()
+        exchange.active_at = self.cluster.now()
         self._out.append(data)
 
     def response_paused(self) -> None:
@@ -302,7 +243,7 @@ class Attempt:
         exchange, upstream = self.exchange, self.upstream
         if exchange is None or upstream is None:
             return
-        buffering = exchange.cluster.buffering
+        buffering = self.cluster.buffering
         if buffering is None or not buffering.takes_over(self, exchange.downstream):
             upstream.pause_reading()
 
@@ -329,7 +270,7 @@ class Attempt:
             exchange.rules.ended(self, trailers)
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
-        exchange.complete(self, exchange.cluster.now())
+        exchange.finish(WHOLE, OK if self.status < 500 else ERROR_STATUS)
 
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""
@@ -340,44 +281,30 @@ class Attempt:
         unsent = self.upstream.unsent if self.upstream is not None else 0
         if unsent != self._unsent:
             self._unsent, exchange.active_at = unsent, now
-        return now - exchange.active_at > exchange.cluster.timeouts.body_idle
+        return now - exchange.active_at > self.cluster.timeouts.body_idle
 
-    # --- ends
-
-    def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends the attempt; called before it is settled."""
-        if self.exchange is not None:
-            self.exchange.rules.failed(error)
-            if isinstance(error, ConnectFailed) and error.is_prompt:
-                self.exchange.unsent += 1
-        if self.span is not None:
+    def end(
+        self,
+        kind: OutcomeKind,
+        error: ForwardingError | None = None,
+        now: float = 0.0,
+        *,
+        is_clean: bool = False,
+    ) -> None:
+        """Give up the connection, to its pool if `is_clean`, and settle with outcome `kind`; `error` is the cause. A
+        hedged attempt beside it ends, too. A repeated call does nothing."""
+        exchange, upstream, bytes_in = self.exchange, self.upstream, 0
+        if error is not None and self.span is not None:
             self.span.failed(error)
-
-    def release(self, is_clean: bool) -> None:
-        """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
-        upstream, self.upstream = self.upstream, None
-        if upstream is None:
-            return
-        if is_clean:
-            upstream.release()
-        else:
-            upstream.close()
-
-    def settle(self, router: Router, kind: OutcomeKind, now: float, bytes_in: int = 0) -> None:
-        """Report the outcome to the router. A repeated call does nothing."""
-        if self.assignment.is_settled:
-            return
-        has_lost = self.exchange is None
-        self.exchange = None
-        status, first_byte_at = self.status or None, self.first_byte_at
-        if self.failure is not None:
-            status = self.failure[1]
-            if kind is OK:
-                kind = self.failure[0]
-        self.has_failed = kind is not OK
-        outcome = Outcome(kind, status, self.sent_at, first_byte_at, now, bytes_in, self.bytes_out, self.load)
-        router.settle(self.assignment, outcome)
-        if self.arm is not None:
-            self.arm.record(outcome, self.assignment.routed_at)
-        if self.span is not None:
-            self.span.ended(self, kind, now, has_lost=has_lost)
+        if exchange is not None:
+            self.exchange = None
+            bytes_in = exchange.bytes_in
+            if error is not None:
+                exchange.rules.failed(error)
+                exchange.unsent += isinstance(error, ConnectFailed) and error.is_prompt
+            if exchange.race is not None:
+                exchange.end_hedging(kind)
+        self.release(is_clean)
+        if exchange is not None and upstream is not None and exchange.downstream.is_held:
+            exchange.downstream.unhold()
+        self.settle(kind, now or self.cluster.now(), bytes_in)

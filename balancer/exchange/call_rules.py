@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport
+from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport, UpstreamError
 from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.retries import IDEMPOTENT, KEY_FIELD, may_repeat, take_another_try
 from balancer.exchange.state import AttemptState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange
     from balancer.http.grpc.call import GrpcCall
     from balancer.http.h1.response_head import Response
-    from policies.facts import Endpoint
+    from balancer.upstream.pool import Pool
 
 CONNECTING: Final = AttemptState.CONNECTING
 SENT: Final = AttemptState.SENT
@@ -39,8 +39,9 @@ class CallRules:
         """Instant at which the client stops waiting."""
         return inf
 
-    def attempted(self) -> None:
-        """Note that an attempt begins."""
+    def attempted(self, pool: Pool) -> UpstreamError | None:
+        """Note that an attempt begins, for an upstream of `pool`; return an error if that carries no such call."""
+        return None
 
     def head_for_worker(self, head: bytes, now: float) -> bytes:
         """Return the head that is sent at `now`."""
@@ -112,9 +113,13 @@ class RpcRules(CallRules):
     def deadline(self) -> float:
         return self._call.deadline
 
-    def attempted(self) -> None:
+    def attempted(self, pool: Pool) -> UpstreamError | None:
         self._code = -1
         self._call.fault = None
+        if pool.carries_rpcs:
+            return None
+        detail = f'gRPC needs an endpoint with transport = "http2"; {pool.endpoint.id} has another one'
+        return UnsupportedByTransport(detail)
 
     def head_for_worker(self, head: bytes, now: float) -> bytes:
         return self._call.shortened(head, now)
@@ -168,10 +173,3 @@ class RpcRules(CallRules):
         self._code = code
         self._call.ended(code)
         attempt.failure = FAILURES.get(code) if attempt.status == 200 else None
-
-
-def without_http2(endpoint: Endpoint) -> UnsupportedByTransport:
-    """Return the error of an RPC that was to go to an endpoint with another transport."""
-    return UnsupportedByTransport(
-        f'gRPC needs an endpoint with transport = "http2"; {endpoint.id} has another one'
-    )

@@ -62,13 +62,19 @@ def sent(exchange: Exchange) -> None:
 
 def count_out(exchange: Exchange) -> None:
     """Give back what a request took of its client's bounds."""
-    usage, pending = exchange.usage, exchange.pending
+    usage = exchange.usage
     if usage is not None:
         exchange.usage = None
         usage.requests -= 1
         usage.tunnels -= exchange.request.fields.is_offer
+    if exchange.pending is not None:
+        uncharge(exchange)
+
+
+def uncharge(exchange: Exchange) -> None:
+    """Give back the bytes of a request, whose head and body are not needed any more."""
+    pending, exchange.pending = exchange.pending, None
     if pending is not None:
-        exchange.pending = None
         pending.close()
         exchange.request.unshelve()
 

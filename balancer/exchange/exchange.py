@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import KeptBody, is_taken_by
-from balancer.exchange.call_rules import HTTP, CallRules, RpcRules, without_http2
+from balancer.exchange.call_rules import HTTP, CallRules, RpcRules
 from balancer.exchange.client_bounds import (
     FREE_BODY,
     LARGE_HEAD,
@@ -23,10 +23,11 @@ from balancer.exchange.client_bounds import (
     count_out,
     refusal,
     sent,
+    uncharge,
 )
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
-from balancer.exchange.state import State
+from balancer.exchange.state import End, State
 from balancer.exchange.wait_queue import Waiter
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
@@ -51,10 +52,12 @@ RECEIVING: Final = State.RECEIVING
 QUEUED: Final = State.QUEUED
 ATTEMPTING: Final = State.ATTEMPTING
 ENDED: Final = State.ENDED
-OK: Final = OutcomeKind.OK
-ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 ABANDONED: Final = OutcomeKind.ABANDONED
-TUNNELLED: Final = OutcomeKind.TUNNELLED
+WHOLE: Final = End.WHOLE
+ERROR: Final = End.ERROR
+CUT: Final = End.CUT
+LEFT: Final = End.LEFT
+TUNNEL: Final = End.TUNNEL
 CHUNKED: Final = Framing.CHUNKED
 REPEATABLE: Final = IDEMPOTENT
 
@@ -113,13 +116,13 @@ class Exchange:
         is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
         error = refusal(self, usage, limit) if is_bounded else None
         if error is not None:
-            self._answer(error)
+            self.reject(error)
             return
         if self.cluster.admission is not None:
             try:
                 self.level, self.deadline = self.cluster.admission.admit(request.fields.stated)
             except ForwardingError as refused:
-                self._answer(refused)
+                self.reject(refused)
                 return
         if self.is_complete or not receive_whole(self):
             self.attempt()
@@ -189,7 +192,7 @@ class Exchange:
                 else explaining.route(facts, request, self.downstream.client)
             )
         except Overloaded:
-            self._answer(cluster.queue.overloaded(self))
+            self.reject(cluster.queue.overloaded(self))
             return
         except NoEndpointAvailable:
             self._join_queue()
@@ -208,9 +211,11 @@ class Exchange:
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)
-        if self.rules.is_rpc and not pool.carries_rpcs:
-            self.attempt_failed(attempt, without_http2(assignment.endpoint))
-            return
+        if self.rules.is_rpc:
+            error = self.rules.attempted(pool)
+            if error is not None:
+                self.attempt_failed(attempt, error)
+                return
         if self._needs_fresh:
             pool.open(attempt)
             return
@@ -220,9 +225,8 @@ class Exchange:
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
-        attempt = Attempt(self, assignment, self.cluster.canary)
-        if self.rules.is_rpc:
-            self.rules.attempted()
+        attempt = Attempt(self.cluster, assignment)
+        attempt.exchange = self
         if self.attempts:
             attempt.head = self.request.another_head()
         for one in self.observers:
@@ -240,12 +244,12 @@ class Exchange:
         self.queued_at = self.queued_at or cluster.now()
         self.deadline = min(self.deadline, self.rules.deadline)
         if not charge(self):
-            self._answer(bytes_exhausted())
+            self.reject(bytes_exhausted())
             return
         try:
             cluster.queue.join(self, is_first=has_waited)
         except ForwardingError as error:
-            self._answer(error)
+            self.reject(error)
         else:
             self.state = QUEUED
             self.request.shelve()
@@ -265,7 +269,7 @@ class Exchange:
         self.attempt()
 
     def decline(self, error: Unserved) -> None:
-        self._answer(error)
+        self.reject(error)
 
     # --- hedging
 
@@ -282,8 +286,8 @@ class Exchange:
         if attempt.upstream is not None and self.downstream.is_write_paused:
             attempt.upstream.pause_reading()
 
-    def _end_hedging(self, kind: OutcomeKind) -> None:
-        """End hedging; the other attempt ends with outcome `kind`."""
+    def end_hedging(self, kind: OutcomeKind) -> None:
+        """End hedging; the attempt beside the current one ends with outcome `kind`."""
         race, self.race = self.race, None
         if race is not None:
             race.end_other(cast(Attempt, self.last_attempt), kind)
@@ -307,24 +311,18 @@ class Exchange:
     # --- ends of an attempt
 
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
-        """Retry a failed attempt where that is safe, else answer with an error, or cut a response that has begun."""
-        attempt.failed(error)
-        self._end_hedging(error.outcome)
-        self._release(is_clean=False)
+        """Retry a failed attempt where that is safe, else end the exchange."""
         attempt.discard_buffered()
-        self._settle(error.outcome, self.cluster.now())
-        if attempt.state is STREAMING:
-            self._cut(error)
-        elif may_retry(self, attempt, error):
+        attempt.end(error.outcome, error)
+        if attempt.state is not STREAMING and may_retry(self, attempt, error):
             self._retry(attempt, needs_fresh=True)
         else:
-            self._answer(error)
+            self.reject(error)
 
     def repeat(self, attempt: Attempt, kind: OutcomeKind, *, is_clean: bool) -> None:
         """Ask another endpoint. The client sees nothing of a response: only a head, or a whole response already
         received, is discarded."""
-        self._release(is_clean=is_clean)
-        self._settle(kind, self.cluster.now())
+        attempt.end(kind, is_clean=is_clean)
         self._retry(attempt, needs_fresh=False)
 
     def attempt_timed_out(self, attempt: Attempt) -> None:
@@ -343,18 +341,6 @@ class Exchange:
         self.cluster.counts.retried += 1
         self.attempt()
 
-    def _release(self, *, is_clean: bool) -> None:
-        """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
-        if self._upstream is None:
-            return
-        cast(Attempt, self.last_attempt).release(is_clean)
-        if self.downstream.is_held:
-            self.downstream.unhold()
-
-    def _settle(self, kind: OutcomeKind, now: float) -> None:
-        if self.last_attempt is not None:
-            self.last_attempt.settle(self.cluster.router, kind, now, self.bytes_in)
-
     # --- timeouts
 
     def check(self, now: float) -> None:
@@ -368,7 +354,7 @@ class Exchange:
             self.kept.update(self._upstream)
         if total is not None and now - self._started_at > total:
             error = RequestOverdue(f"not answered in full within {total:g} s")
-            self._end_with(error, error.outcome)
+            self.reject(error, error.outcome)
         elif self.state is QUEUED:
             self.cluster.queue.check(self, now)
         elif attempt is not None:
@@ -381,113 +367,82 @@ class Exchange:
             return False
         return self.last_attempt is None or self.last_attempt.is_awaiting
 
-    # --- ends of the exchange
-
-    def complete(self, attempt: Attempt, now: float) -> None:
-        """End the exchange after the whole response has been written."""
-        cluster, downstream, status = self.cluster, self.downstream, attempt.status
-        is_sent = self.is_complete and (self.kept is None or is_taken_by(self._upstream))
-        attempt.release(is_clean=is_sent)
-        if downstream.is_held:
-            downstream.unhold()
-        cluster.counts.responses[status] += 1
-        attempt.settle(cluster.router, OK if status < 500 else ERROR_STATUS, now, self.bytes_in)
-        self._close()
-        downstream.exchange_ended(attempt.client_stays)
-        self._finish(None)
+    # --- the end
 
     def tunnel_began(self, status: int) -> None:
-        """End the exchange for the client's connection: a tunnel takes both connections over."""
+        """End the exchange for the client's connection: a tunnel takes both connections over. The request counts as its
+        client's until the tunnel has closed."""
         self.cluster.counts.responses[status] += 1
-        usage, self.usage = self.usage, None  # it counts until the tunnel has closed
-        self._close()
-        self.usage = usage
+        if self.kept is not None:
+            drop_body(self, self.kept)
+        self.state = ENDED
+        uncharge(self)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
         """Settle the exchange of a closed tunnel: bytes from and to the client, and why the balancer closed it."""
-        count_out(self)
         attempt = cast(Attempt, self.last_attempt)
         self.bytes_in, attempt.bytes_out = bytes_in, bytes_out
-        self._settle(TUNNELLED, self.cluster.now())
-        self._finish(error)
+        self.finish(TUNNEL, OutcomeKind.TUNNELLED, error)
 
     def abandon(self, error: ConnectionCut) -> None:
         """Abandon the exchange because the client's connection has ended; the endpoint is not blamed for it."""
+        if self.state is not ENDED:
+            self.finish(LEFT, ABANDONED, error)
+
+    def reject(self, error: ForwardingError, kind: OutcomeKind = ABANDONED) -> None:
+        """End the exchange with an error, which the client sees as an error response or as a response that breaks off;
+        an attempt that is in flight has outcome `kind`."""
         attempt = self.last_attempt
-        if self.state is ENDED:
-            return
-        self._leave_queue()
-        if error is CLIENT_LEFT:
-            self.cluster.counts.abandoned += 1
-        else:
-            self.cluster.counts.count_error(error)
-            if attempt is not None:
-                attempt.failed(error)
-        self._end_hedging(ABANDONED)
-        self._release(is_clean=False)
-        if attempt is not None:
-            if attempt.state is STREAMING:
-                self.cluster.counts.responses[attempt.status] += 1
-            attempt.discard_buffered()
-        self._close()
-        self._settle(ABANDONED, self.cluster.now())
-        self._finish(error)
+        self.finish(CUT if attempt is not None and attempt.state is STREAMING else ERROR, kind, error)
 
-    def reject(self, error: ForwardingError) -> None:
-        """Reject a request whose body is malformed or incomplete, since the worker must not take it for complete, or
-        for which its client does not wait any longer."""
-        self._end_with(error, ABANDONED)
-
-    def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
-        attempt = self.last_attempt
-        if attempt is not None:
-            attempt.failed(error)
-        self._end_hedging(kind)
-        self._release(is_clean=False)
-        self._settle(kind, self.cluster.now())
-        if attempt is not None and attempt.state is STREAMING:
-            self._cut(error)
-            return
-        if attempt is not None:
-            attempt.discard_buffered()
-        self._answer(error)
-
-    def _answer(self, error: ForwardingError) -> None:
-        """Send an error response; nothing of a response has been sent to the client."""
-        self._leave_queue()
-        self.cluster.counts.count_error(error)
-        self.cluster.counts.responses[error.status] += 1
-        stays = self.request.fields.keep_alive and self.is_complete and self.cluster.keeps_alive
-        is_head = self.request.method == b"HEAD"
-        self.downstream.write_error(error, self.request.id, stays=stays, is_head=is_head)
-        # A body may have been received whole, and held the client, before an endpoint could take it.
-        if stays and self.downstream.is_held:
-            self.downstream.unhold()
-        self._close()
-        self.downstream.exchange_ended(stays)
-        self._finish(error)
-
-    def _close(self) -> None:
-        """Give back what the request holds; nothing is sent for it any more."""
+    def finish(
+        self, end: End, kind: OutcomeKind, error: ForwardingError | None = None, now: float = 0.0
+    ) -> None:
+        """End the exchange. `kind` is the outcome of its attempt, if that has not been settled; `error` is what ends
+        the exchange, None for a normal end."""
+        cluster, downstream, attempt = self.cluster, self.downstream, self.last_attempt
+        cause, status, stays = error, 0, False
+        if error is not None and (end is TUNNEL or error is CLIENT_LEFT):
+            cause = None  # it is no error of the exchange
+        if self.state is QUEUED:
+            cluster.queue.leave(self)
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
         count_out(self)
+        if attempt is not None:
+            is_clean = False
+            if end is WHOLE:
+                is_clean = self.is_complete and (self.kept is None or is_taken_by(attempt.upstream))
+                status, stays = attempt.status, attempt.client_stays
+            elif attempt.state is STREAMING:
+                status = attempt.status
+            else:
+                attempt.discard_buffered()
+            attempt.end(kind, cause, now, is_clean=is_clean)
+        if cause is not None:
+            cluster.counts.count_error(cause)
+            if end is ERROR:
+                status, stays = cause.status, self._send_error(cause)
+        elif end is LEFT:
+            cluster.counts.abandoned += 1
+        if status:
+            cluster.counts.responses[status] += 1
+        if end is WHOLE or end is ERROR:
+            downstream.exchange_ended(stays)
+        elif end is CUT:
+            downstream.abort()
+        if self.observers:
+            for one in self.observers:
+                one.on_end(self, error)
+            self.observers = ()
 
-    def _leave_queue(self) -> None:
-        if self.state is QUEUED:
-            self.cluster.queue.leave(self)
-
-    def _cut(self, error: ForwardingError) -> None:
-        """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
-        self.cluster.counts.count_error(error)
-        self.cluster.counts.responses[cast(Attempt, self.last_attempt).status] += 1
-        self._close()
-        self.downstream.abort()
-        self._finish(error)
-
-    def _finish(self, error: ForwardingError | None) -> None:
-        """Tell how the request has ended: the last step of each end."""
-        observers, self.observers = self.observers, ()
-        for one in observers:
-            one.on_end(self, error)
+    def _send_error(self, error: ForwardingError) -> bool:
+        """Send an error response. Returns whether the connection stays."""
+        request, downstream = self.request, self.downstream
+        stays = request.fields.keep_alive and self.is_complete and self.cluster.keeps_alive
+        downstream.write_error(error, request.id, stays=stays, is_head=request.method == b"HEAD")
+        # A body may have been received whole, and held the client, before an endpoint could take it.
+        if stays and downstream.is_held:
+            downstream.unhold()
+        return stays

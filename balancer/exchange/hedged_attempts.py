@@ -48,8 +48,8 @@ class HedgeRace:
         """
         if status in self.cluster.retries.statuses:
             runner.attempt.status = status
-            runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             self._continue_with(self._other(runner))
+            runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             return False
         self._other(runner).lose()
         if runner is self._second:
@@ -59,9 +59,8 @@ class HedgeRace:
 
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """Drop a failed attempt; the other continues alone."""
-        runner.attempt.failed(error)
-        runner.end(error.outcome, is_clean=False)
         self._continue_with(self._other(runner))
+        runner.end(error.outcome, error)
 
     def _continue_with(self, runner: HedgedAttempt) -> None:
         self._decide(runner)
@@ -77,7 +76,7 @@ class HedgeRace:
         """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None
-        self._other(runner).end(kind, is_clean=False)
+        self._other(runner).end(kind)
 
 
 class HedgedAttempt:
@@ -117,8 +116,7 @@ class HedgedAttempt:
 
     def response_failed(self, error: UpstreamError) -> None:
         if self.race is None:
-            self.attempt.failed(error)
-            self.end(error.outcome, is_clean=False)
+            self.end(error.outcome, error)
         else:
             self.race.failed(self, error)
 
@@ -134,16 +132,17 @@ class HedgedAttempt:
         """Mark this attempt as the loser. It ends now if it was not sent; otherwise it runs on for its latency."""
         self.race = None
         self.attempt.exchange = None
+        self.attempt.has_lost = True
         hedges = self._cluster.hedges
         if self.attempt.upstream is None or hedges is None:  # None if a reload has turned hedging off
-            self.end(OutcomeKind.ABANDONED, is_clean=False)
+            self.end(OutcomeKind.ABANDONED)
         else:
             hedges.losers[self] = None
 
     def check(self, now: float) -> None:
         """Enforce the first-byte timeout on a losing attempt; called by the sweep."""
         if now - self.attempt.sent_at > self._cluster.timeouts.first_byte:
-            self.end(ResponseTimeout.outcome, is_clean=False)
+            self.end(ResponseTimeout.outcome)
 
     def _learn(self, status: int, *, is_clean: bool) -> None:
         """Settle a losing attempt at its response head; the body is not awaited."""
@@ -151,10 +150,9 @@ class HedgedAttempt:
         self.attempt.status = status
         self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, is_clean=is_clean)
 
-    def end(self, kind: OutcomeKind, *, is_clean: bool) -> None:
+    def end(self, kind: OutcomeKind, error: UpstreamError | None = None, *, is_clean: bool = False) -> None:
         """Release the connection and settle the attempt."""
         self.race = None
         if self._cluster.hedges is not None:
             self._cluster.hedges.losers.pop(self, None)
-        self.attempt.release(is_clean)
-        self.attempt.settle(self._cluster.router, kind, self._cluster.now())
+        self.attempt.end(kind, error, is_clean=is_clean)

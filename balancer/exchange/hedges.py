@@ -115,7 +115,7 @@ class Hedges:
         self._search_at = inf
         self._set_timer(0.0)
         for loser in list(self.losers):
-            loser.end(OutcomeKind.ABANDONED, is_clean=False)
+            loser.end(OutcomeKind.ABANDONED)
 
     def _look(self, attempt: Attempt, now: float) -> None:
         """Judge one attempt as on time or late, and hedge a late one. A failed attempt says nothing about latency."""

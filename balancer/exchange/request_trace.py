@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.observers import Observer
+from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.span_attributes import (
     Values,
     attempt_attributes,
@@ -166,7 +167,7 @@ class AttemptSpan:
         """Note the error that ends the attempt."""
         self._fault = fault_of(error)
 
-    def ended(self, attempt: Attempt, kind: OutcomeKind, now: float, *, has_lost: bool) -> None:
+    def ended(self, attempt: RoutedAttempt, kind: OutcomeKind, now: float) -> None:
         """Export the span of a settled attempt, and that of its wait for a connection."""
         is_failure = kind.is_failure or self._fault is not None
         error = _description(self._fault) or kind.value if is_failure else None
@@ -180,7 +181,7 @@ class AttemptSpan:
             values.setdefault("error.type", kind.value)
         values["steelyard.outcome"] = kind.value
         values["steelyard.connection"] = attempt.connection
-        if has_lost:
+        if attempt.has_lost:
             values["steelyard.lost"] = True
         is_error = is_failure or attempt.status >= ERROR_OF_WORKER
         self._trace.add(
@@ -188,7 +189,7 @@ class AttemptSpan:
             error or "" if is_error else None,
         )  # fmt: skip
 
-    def _export_connect(self, attempt: Attempt, end: float, error: str | None) -> None:
+    def _export_connect(self, attempt: RoutedAttempt, end: float, error: str | None) -> None:
         """Export the wait for a connection."""
         trace, values = self._trace, phase_attributes(self._phases)
         values["steelyard.connection"] = attempt.connection

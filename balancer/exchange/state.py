@@ -24,6 +24,25 @@ class State(Enum):
     """Answered, cut, abandoned, or handed over to a tunnel."""
 
 
+class End(Enum):
+    """How an exchange ends."""
+
+    WHOLE = "whole"
+    """The whole response has been written."""
+
+    ERROR = "error"
+    """The client gets an error response: nothing of another one has been sent."""
+
+    CUT = "cut"
+    """A response that has started is aborted: the client must see that it is incomplete (RFC 9112 § 8)."""
+
+    LEFT = "left"
+    """The client's connection has ended."""
+
+    TUNNEL = "tunnel"
+    """The tunnel that had taken both connections over has closed."""
+
+
 class AttemptState(Enum):
     """State of an attempt; it keeps its last one when its exchange ends."""
 

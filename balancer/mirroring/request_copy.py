@@ -14,7 +14,7 @@ from balancer.http.h1.fields import Framing, without
 from balancer.mirroring.copy_attempt import CopyAttempt
 from balancer.upstream.request_body import RequestBody, whole_body
 from policies.errors import NoEndpointAvailable, Overloaded
-from policies.facts import RequestFacts
+from policies.facts import OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
     from balancer.http.h1.client import Client
@@ -105,10 +105,13 @@ class RequestCopy:
             self._skip("full" if cluster.router.has_eligible else "no_endpoint_available")
             return
         self._attempt = attempt = CopyAttempt(self, cluster, assignment)
-        if attempt.lease():
-            self._mirror.counts.sent += 1
-        else:
+        pool = cluster.pools.by_id[assignment.state.id]
+        if cluster.pools.room == 0 and not pool.has_idle:
+            attempt.end(OutcomeKind.ABANDONED, is_clean=False)
             self._skip("descriptors")
+        else:
+            attempt.lease(pool, is_idempotent=False)
+            self._mirror.counts.sent += 1
 
     def take_request(self) -> tuple[bytes, RequestBody | None]:
         """Return head and body to be sent, of which the body is not kept."""
@@ -157,7 +160,7 @@ class RequestCopy:
         if self._attempt is None:
             self._skip("abandoned")
         else:
-            self._attempt.abandon()
+            self._attempt.end(OutcomeKind.ABANDONED, is_clean=False)
             self.failed("abandoned")
 
     def _skip(self, reason: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.upstream.attempt import UpstreamAttempt
 from balancer.upstream.request_body import whole_body
 from policies.facts import OutcomeKind
 
@@ -67,8 +68,8 @@ def internal_head(endpoint: Endpoint, path: str, sender: str, method: str = "GET
     ).encode()
 
 
-class InternalRequest:
-    """One internal request: a `LeaseWaiter`, then the `ResponseSink` of one response.
+class InternalRequest(UpstreamAttempt):
+    """One internal request.
 
     `head` is the request's, None: only connect. `on_end` is called once with the result, after the connection was
     released or closed, unless the request is cancelled. `timeout`: seconds from `started_at` to the last byte. `clock`
@@ -99,13 +100,11 @@ class InternalRequest:
             None  # for a retry; None: the connection is new, or was leased by the caller
         )
         self._is_trial = False
-        self._upstream: UpstreamRequest | None = None
         self._response: Response | None = None  # final head
         self._size = 0
         self._pieces: list[bytes] = []
         self._trailers = b""
         self._sent_at = clock()
-        self._is_over = False
 
     def lease(self, pool: Pool, *, needs_new: bool = False, is_trial: bool = False) -> None:
         """Send the request over an idle connection, or open one. `needs_new`: always open one. `is_trial`: ignore the
@@ -120,7 +119,7 @@ class InternalRequest:
 
     def send(self, upstream: UpstreamRequest) -> None:
         """Send the request over a leased connection."""
-        self._upstream = upstream
+        self.upstream = upstream
         if self._head is None:
             self._end()
             return
@@ -131,41 +130,26 @@ class InternalRequest:
         """Fail the request if it has timed out at `now`."""
         if now < self._deadline:
             return
-        kind, what = (ConnectTimeout, "connection") if self._upstream is None else (ResponseTimeout, "answer")
+        kind, what = (ConnectTimeout, "connection") if self.upstream is None else (ResponseTimeout, "answer")
         fault = f"no {what} within {self._timeout:g} s"
         self._end(kind(fault), fault)
 
     def cancel(self) -> None:
         """End the request without a result, and close its connection."""
-        self._is_over = True
-        self._part(is_clean=False)
+        self.is_over = True
+        self.release(is_clean=False)
 
     def _end(self, error: UpstreamError | None = None, fault: str | None = None) -> None:
         """Release the connection if the response is complete, else close it; then report the result."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
-        self._part(is_clean=error is None)
+        self.is_over = True
+        self.release(is_clean=error is None)
         seconds = self._clock() - self._sent_at
         body = b"".join(self._pieces)
         self._on_end(InternalResult(error, fault, self._response, seconds, body, self._trailers))
 
-    def _part(self, *, is_clean: bool) -> None:
-        upstream, self._upstream = self._upstream, None
-        if upstream is None:
-            return
-        if is_clean:
-            upstream.release()
-        else:
-            upstream.close()
-
     # --- LeaseWaiter
-
-    def connected(self, upstream: UpstreamRequest) -> None:
-        if self._is_over:
-            upstream.release()
-        else:
-            self.send(upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
         self._end(error, f"no connection: {error.inside}")
@@ -190,9 +174,6 @@ class InternalRequest:
             fault = f"more than {self._body_limit >> 10} KiB of body"
             self._end(BodyTooLong(fault), fault)
 
-    def response_paused(self) -> None:
-        """Do nothing: more of the response, or the timeout, will follow."""
-
     def response_ended(self, trailers: bytes) -> None:
         self._trailers = trailers
         self._end()
@@ -201,14 +182,8 @@ class InternalRequest:
         pool, self._pool = self._pool, None
         if error.outcome is OutcomeKind.REFUSED:  # from a transport that connects by itself
             self._end(error, f"no connection: {error}")
-        elif pool is None or self._response is not None or self._is_over:
+        elif pool is None or self._response is not None or self.is_over:
             self._end(error, f"{error.reason}: {error}")
         else:  # retry: the worker may close an idle connection at any time
-            self._part(is_clean=False)
+            self.release(is_clean=False)
             pool.open(self, is_trial=self._is_trial)
-
-    def upstream_paused(self) -> None:
-        """Do nothing: the whole request is written at once."""
-
-    def upstream_resumed(self) -> None:
-        """Do nothing: the request has no body to resume."""

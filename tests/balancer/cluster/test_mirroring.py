@@ -299,7 +299,7 @@ async def test_long_and_endless_answers_are_cut(stage: Stage) -> None:
     assert mirror.counts.cut == 1
     assert (await stage.ask(get(b"/slow"))).body == b"main"
     attempt = next(iter(mirror.copies))._attempt
-    await stage.eventually(lambda: attempt is not None and attempt._first_byte_at)
+    await stage.eventually(lambda: attempt is not None and attempt.first_byte_at)
     sweep(stage, READ_TIME + 0.5)
     await ended(stage, mirror)
     assert (mirror.counts.cut, mirror.counts.answered, mirror.counts.classes) == (2, 2, {(2, 2): 2})

@@ -1,0 +1,85 @@
+"""Attempt at the endpoint that a router has picked, for a request or for a copy: leases, and reports the outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from balancer.log.formats import NOT_CONNECTED
+from balancer.upstream.attempt import UpstreamAttempt
+from policies.facts import Outcome, OutcomeKind, ReportedLoad
+
+if TYPE_CHECKING:
+    from balancer.exchange.cluster import Cluster
+    from balancer.exchange.request_trace import AttemptSpan
+    from balancer.upstream.pool import Pool
+    from balancer.upstream.request import UpstreamRequest
+    from policies.insight.canary import Arm
+    from policies.routing.assignment import Assignment
+
+OK: Final = OutcomeKind.OK
+
+
+class RoutedAttempt(UpstreamAttempt):
+    """An attempt with an assignment, which it settles once; abstract."""
+
+    # Not slots: an attribute that keeps its class default costs nothing.
+    first_byte_at: float | None = None  # instant of the response head
+    status = 0  # and bytes of the response, as far as it is used
+    bytes_out = 0
+    load: ReportedLoad | None = None  # that the worker reported, where load reports are read
+    failure: tuple[OutcomeKind, int] | None = None  # what policies see of an RPC whose status is a failure
+    connection = NOT_CONNECTED  # for the access log
+    has_lost = False  # another attempt at the request was answered first
+    has_failed = False  # the attempt is settled with an outcome other than OK
+    arm: Arm | None = None  # of the canary, that picked the endpoint
+    span: AttemptSpan | None = None  # while the request is traced
+
+    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
+        self.cluster = cluster
+        self.assignment = assignment
+        self.sent_at = assignment.routed_at  # later the instant at which it had a connection
+        if cluster.canary is not None:
+            self.arm = cluster.canary.take()
+
+    def lease(self, pool: Pool, is_idempotent: bool) -> None:
+        """Send the request on an idle connection of the endpoint, or wait for a new one."""
+        upstream = pool.lease() if is_idempotent else pool.lease_quiet()
+        if upstream is None:
+            self.assignment.connecting()
+            pool.wait(self)
+        else:
+            self.send(upstream)
+
+    def connected(self, upstream: UpstreamRequest) -> None:
+        if not self.is_over:
+            self.sent_at = self.cluster.now()
+            self.assignment.connected(self.sent_at)
+            if self.span is not None:
+                self.span.connected(upstream)
+        super().connected(upstream)
+
+    def answered(self, status: int, now: float) -> None:
+        """Note the final status, and the instant at which it came."""
+        self.status = status
+        self.first_byte_at = now
+        self.assignment.answered(now)
+
+    def settle(self, kind: OutcomeKind, now: float, bytes_in: int) -> None:
+        """Report the outcome to the router. A repeated call does nothing."""
+        if self.is_over:
+            return
+        self.is_over = True
+        status = self.status or None
+        if self.failure is not None:
+            status = self.failure[1]
+            if kind is OK:
+                kind = self.failure[0]
+        self.has_failed = kind is not OK
+        outcome = Outcome(
+            kind, status, self.sent_at, self.first_byte_at, now, bytes_in, self.bytes_out, self.load
+        )
+        self.cluster.router.settle(self.assignment, outcome)
+        if self.arm is not None:
+            self.arm.record(outcome, self.assignment.routed_at)
+        if self.span is not None:
+            self.span.ended(self, kind, now)
