@@ -70,7 +70,7 @@ def client_for(url: str, *, compression: str | None = None, origin: str = "http:
         subprotocols=[Subprotocol("chat")],
         max_size=32 * MIB,
         ping_interval=None,
-        cluster=None,
+        proxy=None,
     )
 
 
