@@ -67,6 +67,7 @@ HOT = [
     "balancer/http/grpc/call.py",
     "balancer/http/grpc/status.py",
     "balancer/downstream/http2/connection.py",
+    "balancer/downstream/http2/open_streams.py",
     "balancer/downstream/http2/request_heads.py",
     "balancer/downstream/http2/response_heads.py",
     "balancer/downstream/http2/stream.py",

@@ -53,6 +53,7 @@ class Http1Connection(Http1Responder):
         "_routes",
         "_unsent",
         "_unstarted",
+        "ends_late",
     )
 
     def __init__(
@@ -72,6 +73,7 @@ class Http1Connection(Http1Responder):
         self._answering: RequestHandler | None = None
         self._unstarted: RequestHandler | None = None  # started at the end of the current read
         self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
+        self.ends_late = False
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
         self._is_begun = False  # a request has come
@@ -125,14 +127,14 @@ class Http1Connection(Http1Responder):
     def take_turn(self, steps: int) -> int:
         body = self._body
         if body is None or self._reader is None:  # the rest of the body is not read
-            self.end_turns()
+            self._cluster.turns.end(self)
             return 0
         body.parts_left = steps
         rest = self._read_body(b"")
         if rest:
             self._keep(rest)
         if not body.is_late:
-            self.end_turns()
+            self._cluster.turns.end(self)
         return steps - body.parts_left
 
     def _start_late(self) -> None:
@@ -279,7 +281,7 @@ class Http1Connection(Http1Responder):
                 self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
         elif body.is_late:
-            self.wait_turn()
+            self._cluster.turns.wait(self)
         return body.rest
 
     def eof_received(self) -> bool:

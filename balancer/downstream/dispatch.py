@@ -71,8 +71,7 @@ def handler_of(
 
 def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[Observer, ...]:
     """Return what observes an exchange."""
-    cluster, request, downstream = exchange.cluster, exchange.request, exchange.downstream
-    arrived = downstream.head_at, downstream.came_at or cluster.now()
+    cluster, request, arrived = exchange.cluster, exchange.request, exchange.downstream.arrived
     observers: list[Observer] = []
     if cluster.journal is not None:
         observers.append(RequestLog(cluster.journal, arrived))

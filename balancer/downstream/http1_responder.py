@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from balancer.exchange.responder import Responder
@@ -23,12 +24,21 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 class Http1Responder(Responder):
     """The responder that each `Http1Connection` is; abstract."""
 
-    __slots__ = ("_framing", "_response_head")
+    __slots__ = ("_framing", "_response_head", "came_at", "head_at", "write")
+
+    write: Callable[[bytes], None]
+    """Write to the client: the transport's own method, to save a call."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
+        self.head_at = 0.0  # when the first byte of a head came, if the head came in pieces
+        self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
         self._response_head = b""  # of the response that has begun, until it is sent
         self._framing = LENGTH  # of the body of that response
+
+    @property
+    def arrived(self) -> tuple[float, float]:
+        return self.head_at, self.came_at or self._cluster.now()
 
     @property
     def first_read_size(self) -> int:

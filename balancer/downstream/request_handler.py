@@ -49,7 +49,7 @@ class Refusal:
         self._downstream = downstream
         self._error = error
         self.head = head  # possibly incomplete
-        self._arrived = downstream.head_at, downstream.came_at or cluster.now()
+        self._arrived = downstream.arrived
 
     def start(self) -> None:
         is_head = self.head.startswith(b"HEAD ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from balancer.exchange.client_connection import ClientConnection
+from balancer.exchange.client_connection import ClientSide
 from balancer.http.h1.own_responses import error_response
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
 
 
-class Responder(ClientConnection):
+class Responder(ClientSide):
     """The client of one exchange at a time; abstract."""
 
     __slots__ = (
         "call",
-        "came_at",
         "charge",
         "has_ended",
         "is_stream",
@@ -41,13 +40,17 @@ class Responder(ClientConnection):
         super().__init__(cluster)
         self.is_stream = False  # of HTTP/2, with a window of its own
         self.call: GrpcCall | None = None  # while the request is an RPC of gRPC
-        self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
         self.pending_upgrade: PendingUpgrade | None = None
         # More of a response is kept for the client than the write buffer's high-water mark (`buffering.py`).
         self.charge: Charge | None = None
         # The client has sent its FIN while a request was unanswered: it has closed, or has half-closed and still
         # reads. False again once it was asked.
         self.has_ended = False
+
+    @property
+    def arrived(self) -> tuple[float, float]:
+        """When the first byte of the request's head came, 0 if the head came in one piece, and when all of it had."""
+        return 0.0, self._cluster.now()
 
     # --- the response of a worker
 

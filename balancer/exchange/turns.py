@@ -10,7 +10,9 @@ are large takes no turn and counts nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.exchange.client_connection import HELD_BY_TURN
 
 if TYPE_CHECKING:
     from balancer.exchange.client_connection import ClientConnection
@@ -52,9 +54,21 @@ class Turns:
         self._left -= steps
 
     def wait(self, connection: ClientConnection) -> None:
-        """Call `take_turn` of the connection, after one of each other client that waits."""
+        """Let a connection read no more, and call its `take_turn` after one of each other client that waits."""
+        connection.hold(HELD_BY_TURN)
         self._waiting.setdefault(connection.usage, {})[connection] = None
         self._give_soon()
+
+    def end(self, connection: ClientConnection) -> None:
+        """Let a connection read again, after all input has been taken; the client's FIN may have been behind it."""
+        connection.unhold(HELD_BY_TURN)
+        if connection.ends_late:
+            connection.ends_late = False
+            protocol = cast(
+                asyncio.Protocol, connection.transport.get_protocol()
+            )  # another one after `detach`
+            if not protocol.eof_received():
+                connection.transport.close()
 
     def forget(self, connection: ClientConnection) -> None:
         """Give no turn to a connection that has ended."""

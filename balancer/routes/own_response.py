@@ -28,7 +28,7 @@ class OwnResponse:
         self._request = request
         self._answer = answer
         self._is_complete = not request.fields.has_body
-        self._arrived = downstream.head_at, downstream.came_at or cluster.now()
+        self._arrived = downstream.arrived
 
     @property
     def head(self) -> bytes:

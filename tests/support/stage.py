@@ -16,6 +16,7 @@ import pytest
 
 from balancer.config.loading import Settings
 from balancer.control.control_plane import ControlPlane
+from balancer.downstream.connection import Http1Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.cluster import Cluster
 from balancer.process.server import Server
@@ -192,6 +193,10 @@ class Stage:
         pool = self.pool(endpoint)
         assert isinstance(pool, ConnectionPool)
         return pool
+
+    def heads_begun(self) -> list[float]:
+        """Of each client connection in HTTP/1.1, when the first byte of a head came whose rest has not, else 0."""
+        return [one.head_at for one in self.cluster.downstreams if isinstance(one, Http1Connection)]
 
     def pool(self, endpoint: str = "w0") -> Pool:
         return self.cluster.pools.by_id[endpoint]

@@ -44,8 +44,9 @@ class Connection(Protocol):
 
     transport: asyncio.Transport
     client: Client
-    head_at: float
 
+    @property
+    def arrived(self) -> tuple[float, float]: ...
     def detach(self) -> asyncio.Transport: ...
     def exchange_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
@@ -144,7 +145,7 @@ class AdminExchange:
         request = self._request
         self._connection.respond(head if request.method == b"HEAD" else head + body)
         self._application.log_answer(
-            request, self._connection.client, self._connection.head_at, int(status[:3])
+            request, self._connection.client, self._connection.arrived[0], int(status[:3])
         )
         self._connection.exchange_ended(stays=False)
 

@@ -1,22 +1,22 @@
 """Downstream connection (HTTP/2, RFC 9113): a client's frames become streams, each with an exchange of its own.
 
-After each read its events are handled, and all that they have caused is sent in one write. What workers send in one
-iteration of the event loop is sent in one write as well. The engine (`balancer/http/h2`) frames, validates and limits
-floods; this class limits what is left: idle connections, and the resets of a client over all its connections.
+After each read its events are handled, and all that they have caused is sent in one write (`open_streams.py`). The
+engine (`balancer/http/h2`) frames, validates and limits floods; this class limits what is left: idle connections, and
+the resets of a client over all its connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from balancer.downstream.dispatch import handler_of
+from balancer.downstream.http2.open_streams import OpenStreams
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
-from balancer.downstream.http2.response_heads import StreamResponseHeads
-from balancer.downstream.http2.stream import MANY, Http2Stream
+from balancer.downstream.http2.stream import Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import CLIENT_LEFT, Http2Error, RequestRejected
-from balancer.exchange.client_connection import HELD_BY_TURN, ClientConnection
+from balancer.exchange.client_connection import HELD_BY_TURN
 from balancer.exchange.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
 from balancer.http.h1.client import HTTP2
 from balancer.http.h1.field_list import trailers_of
@@ -36,7 +36,6 @@ from balancer.http.h2.events import (
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import TICK
 from balancer.http.h2.reset_counts import FLOOD, REFUSED_LATER, TOO_MANY_RESETS
-from balancer.http.h2.server_engine import ServerEngine
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
@@ -44,22 +43,15 @@ if TYPE_CHECKING:
     from balancer.http.h2.limits import Limits
     from balancer.routes.table import RouteTable
 
-AT_ONCE: Final = 131_072
-"""Bytes taken from the engine until the transport may say that its buffer is full."""
 
-
-class Http2Connection(ClientConnection):
+class Http2Connection(OpenStreams):
     """A client's HTTP/2 connection; the protocol of its transport."""
 
     __slots__ = (
         "_admin_exchange",
-        "_ended",
-        "_flush_is_due",
         "_frames",
         "_heads",
-        "_high",
         "_is_begun",
-        "_is_reading",
         "_is_refused",
         "_late",
         "_late_at",
@@ -67,13 +59,10 @@ class Http2Connection(ClientConnection):
         "_resets",
         "_routes",
         "_steps",
-        "_streams",
         "_ticked_at",
         "_unsent",
         "_unstarted",
-        "_watched",
-        "engine",
-        "response_heads",
+        "ends_late",
     )
 
     def __init__(
@@ -83,17 +72,11 @@ class Http2Connection(ClientConnection):
         admin_exchange: AdminExchanges,
         routes: RouteTable | None = None,
     ) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, limits)
         self._admin_exchange = admin_exchange
         self._routes = routes
-        self.engine = ServerEngine(limits, connect=True)
-        self.response_heads = StreamResponseHeads()
-        self._streams: dict[int, Http2Stream] = {}  # in order of arrival
-        self._ended: dict[int, Http2Stream] = {}  # answered ones, whose response the client has not taken
-        self._watched: dict[Http2Stream, None] = {}  # of which a part of the response has been sent
         self._unstarted: list[Http2Stream] = []  # started at the end of the current read
-        self._flush_is_due = False  # at the end of this read, or scheduled
-        self._is_reading = False
+        self.ends_late = False
         self._is_begun = False  # a request has come
         self._frames = FrameScanner()
         self._late = b""  # from `_late_at` on, input that has not been parsed
@@ -103,15 +86,6 @@ class Http2Connection(ClientConnection):
         self._ticked_at = cluster.cached_time
         self._unsent = 0  # bytes for the client at the last sweep, while it is left
         self._resets = 0  # of those of the engine that have been counted for the client
-
-    @property
-    def answering(self) -> int:
-        return len(self._streams)
-
-    @property
-    def unsent_when_full(self) -> int:
-        """Bytes in the transport while it takes no more, else 0."""
-        return self.transport.get_write_buffer_size() if self.is_write_paused else 0
 
     # --- asyncio.Protocol
 
@@ -156,14 +130,14 @@ class Http2Connection(ClientConnection):
         self._take(limit)
         if self._steps >= limit:
             self._cluster.turns.spend(self._steps - limit)
-            self.wait_turn()
+            self._cluster.turns.wait(self)
 
     def take_turn(self, steps: int) -> int:
         self._take(steps)
         if self._steps >= steps:
-            self.wait_turn()
+            self._cluster.turns.wait(self)
         else:
-            self.end_turns()
+            self._cluster.turns.end(self)
         return self._steps
 
     def _take(self, limit: int) -> None:
@@ -207,7 +181,6 @@ class Http2Connection(ClientConnection):
                 self._handle(kind, stream_id, value, flag)
 
     def _handle(self, kind: int, stream_id: int, value: object, flag: bool) -> None:
-        """Handle an event other than HEAD and DATA."""
         stream = self._streams.get(stream_id)
         if kind == RESET:
             self.flush_soon()
@@ -307,94 +280,6 @@ class Http2Connection(ClientConnection):
         self.count_fault()
         stream.refuse(Refusal(self._cluster, stream, error, self._heads.raw), has_ended)
 
-    def count_fault(self) -> None:
-        """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""
-        if not self.client.is_trusted:
-            self.engine.count_fault()
-
-    def stream_ended(self, stream: Http2Stream) -> None:
-        """Send the end of a stream that has been answered, and forget it once the client has taken the response.
-
-        Where other streams are open, their responses may come in this iteration of the event loop, too.
-        """
-        streams = self._streams
-        if streams.pop(stream.id, None) is None:
-            return
-        if stream.is_long:
-            self._ended[stream.id] = stream
-        self.idle_since = self._cluster.now()
-        if streams or self._is_reading or self._flush_is_due:
-            self.flush_soon()
-        else:
-            self._flush()
-
-    def forget(self, stream: Http2Stream) -> None:
-        """Forget a stream that was reset."""
-        self.idle_since = self._cluster.now()
-        self._streams.pop(stream.id, None)
-        self._ended.pop(stream.id, None)
-        self._watched.pop(stream, None)
-        stream.uncharge()
-
-    def watch(self, stream: Http2Stream) -> None:
-        """Send soon, and pause the stream's response while the client does not take it: at once, since the event loop
-        may read from one worker many times in an iteration.
-        """
-        self._watched[stream] = None
-        stream.note_pressure(self._high_of_each())
-        self.flush_soon()
-
-    # --- sending
-
-    def flush_soon(self) -> None:
-        """Send what was submitted at the end of this read, or of this iteration of the event loop."""
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            if not self._is_reading:
-                asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        engine = self.engine
-        self._flush_is_due = False
-        if self.transport.is_closing():
-            return
-        while not engine.is_blocked:  # with many streams, all at once would fill the transport's buffer
-            data = engine.data_to_send(AT_ONCE)
-            if data:
-                self.write(data)
-            if len(data) < AT_ONCE:
-                break
-        if self._ended:
-            self._forget_sent()
-        if self._watched:
-            self._note_pressure()
-        if engine.is_leaving or engine.is_closed:
-            self._handle_events()
-        elif not self._cluster.keeps_alive and not self._streams:
-            self._leave()
-
-    def _forget_sent(self) -> None:
-        """Forget the answered streams of whose response the client has taken all. The idle time starts with the
-        last."""
-        is_sent = not self.engine.unsent_in_all
-        for stream in list(self._ended.values()):
-            if is_sent or not stream.unsent:
-                stream.uncharge()
-                del self._ended[stream.id]
-        if not self._ended:
-            self.idle_since = self._cluster.now()
-
-    def _high_of_each(self) -> int:
-        """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
-        number = len(self._streams)
-        return self._high if number <= MANY else self._high * MANY // number
-
-    def _note_pressure(self) -> None:
-        high = self._high_of_each()
-        for stream in list(self._watched):
-            if not stream.note_pressure(high):
-                self._watched.pop(stream, None)
-
     # --- ends
 
     def check(self, now: float) -> None:
@@ -454,17 +339,14 @@ class Http2Connection(ClientConnection):
         self._leave()
         return True
 
+    def end_late_head(self, now: float, longer_than: float) -> bool:
+        return False
+
     def _leave(self) -> None:
-        """Tell the client to use another connection (RFC 9113 § 6.8), and close when its streams have ended."""
         if not self._left_at and not self.transport.is_closing():
             self._left_at = self._cluster.now()
             self.engine.leave()
             self.flush_soon()
-
-    def _handle_events(self) -> None:
-        """Handle the events that sending has caused."""
-        for kind, stream_id, value, flag in self.engine.events():
-            self._handle(kind, stream_id, value, flag)
 
     def _end(self, code: int, reason: str = "") -> None:
         """End the connection and all its streams."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
+from balancer.downstream.http2.open_streams import MANY, OpenStreams
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
@@ -28,7 +29,6 @@ from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
 from balancer.upstream.library.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
-    from balancer.downstream.http2.connection import Http2Connection
     from balancer.exchange.cluster import Cluster
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
-
-MANY = 16
-"""Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a
-slow client, each stream keeps what one read has brought."""
 
 OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
 
@@ -66,7 +62,7 @@ class Http2Stream(Responder):
         "is_long",
     )
 
-    def __init__(self, cluster: Cluster, connection: Http2Connection, stream_id: int) -> None:
+    def __init__(self, cluster: Cluster, connection: OpenStreams, stream_id: int) -> None:
         super().__init__(cluster)
         self.is_stream = True
         self.client = connection.client
@@ -87,10 +83,6 @@ class Http2Stream(Responder):
         self._read_size = READ  # bytes per read from the worker
         self.expects_body = False
         self.is_long = False
-
-    @property
-    def answering(self) -> int:
-        return int(self._handler is not None)
 
     @property
     def id(self) -> int:

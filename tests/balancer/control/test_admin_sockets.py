@@ -223,7 +223,7 @@ async def test_limits_of_admin_listen(stage: Stage) -> None:
     await client.close()
     slow = await stage.listen_client()
     await slow.send(b"GET /-/status HTTP/1.1\r\nHost:")
-    await stage.eventually(lambda: any(client.head_at for client in stage.cluster.downstreams))
+    await stage.eventually(lambda: any(stage.heads_begun()))
     stage.advance(stage.cluster.timeouts.head + 1)
     assert (await slow.response()).status == 408
     await slow.close()

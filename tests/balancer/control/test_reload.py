@@ -136,7 +136,7 @@ async def test_request_with_a_partial_head_survives_reload(stage: Stage) -> None
     client = await stage.client()
     request = get(b"/", b"X-Internal: 1")
     await client.send(request[:30])
-    await stage.eventually(lambda: any(each.head_at for each in stage.cluster.downstreams))
+    await stage.eventually(lambda: any(stage.heads_begun()))
     await stage.reload(headers={"internal": ["x-internal"]})
     assert (await client.ask(request[30:])).status == 200
     assert worker.requests[0].value(b"X-Internal") is None

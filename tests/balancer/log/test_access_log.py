@@ -100,7 +100,7 @@ async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> Non
     await watched.serve(worker, retries=0)  # else the head would wait for the rest
     client = await stage.client()
     await client.send(get()[:10])
-    await stage.eventually(lambda: any(one.head_at for one in stage.cluster.downstreams))
+    await stage.eventually(lambda: any(stage.heads_begun()))
     stage.clock.at += 3
     await client.send(get()[10:])
     await stage.eventually(lambda: worker.requests)
@@ -345,7 +345,7 @@ async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
     await watched.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(b"GET /slow HTTP/1.1\r\nHos")
-    await stage.eventually(lambda: any(one.head_at for one in stage.cluster.downstreams))
+    await stage.eventually(lambda: any(stage.heads_begun()))
     stage.advance(11)
     await client.response()
     line = await watched.line()

@@ -397,8 +397,7 @@ async def test_late_starts_give_way_to_waiting_clients(stage: Stage, shelf: Shel
         client = await stage.client()
         if phase == "head":
             client.write(b"GET / HTTP/1.1\r\n")
-        heads = stage.cluster.downstreams
-        await stage.eventually(lambda: len(present) == number and all(one.head_at for one in heads))
+        await stage.eventually(lambda: len(present) == number and all(stage.heads_begun()))
         return client
 
     oldest, newer = await begun(1), await begun(2)

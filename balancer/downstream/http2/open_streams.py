@@ -1,0 +1,161 @@
+"""Open streams of a client's HTTP/2 connection: what workers send in one iteration of the loop is sent in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from balancer.downstream.http2.response_heads import StreamResponseHeads
+from balancer.exchange.client_connection import ClientSide
+from balancer.http.h2.server_engine import ServerEngine
+
+if TYPE_CHECKING:
+    from balancer.downstream.http2.stream import Http2Stream
+    from balancer.exchange.cluster import Cluster
+    from balancer.http.h2.limits import Limits
+
+MANY: Final = 16
+"""Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a
+slow client, each stream keeps what one read has brought."""
+
+AT_ONCE: Final = 131_072
+"""Bytes taken from the engine until the transport may say that its buffer is full."""
+
+
+class OpenStreams(ClientSide):
+    """The part of a connection that its streams use; abstract."""
+
+    __slots__ = (
+        "_ended",
+        "_flush_is_due",
+        "_high",
+        "_is_reading",
+        "_streams",
+        "_watched",
+        "engine",
+        "response_heads",
+        "write",
+    )
+
+    write: Callable[[bytes], None]
+
+    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+        super().__init__(cluster)
+        self.engine = ServerEngine(limits, connect=True)
+        self.response_heads = StreamResponseHeads()
+        self._high = cluster.limits.high_water
+        self._streams: dict[int, Http2Stream] = {}  # in order of arrival
+        self._ended: dict[int, Http2Stream] = {}  # answered ones, whose response the client has not taken
+        self._watched: dict[Http2Stream, None] = {}  # of which a part of the response has been sent
+        self._flush_is_due = False  # at the end of this read, or scheduled
+        self._is_reading = False
+
+    @property
+    def answering(self) -> int:
+        return len(self._streams)
+
+    @property
+    def unsent_when_full(self) -> int:
+        """Bytes in the transport while it takes no more, else 0."""
+        return self.transport.get_write_buffer_size() if self.is_write_paused else 0
+
+    def count_fault(self) -> None:
+        """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""
+        if not self.client.is_trusted:
+            self.engine.count_fault()
+
+    def stream_ended(self, stream: Http2Stream) -> None:
+        """Send the end of a stream that has been answered, and forget it once the client has taken the response.
+
+        Where other streams are open, their responses may come in this iteration of the event loop, too.
+        """
+        streams = self._streams
+        if streams.pop(stream.id, None) is None:
+            return
+        if stream.is_long:
+            self._ended[stream.id] = stream
+        self.idle_since = self._cluster.now()
+        if streams or self._is_reading or self._flush_is_due:
+            self.flush_soon()
+        else:
+            self._flush()
+
+    def forget(self, stream: Http2Stream) -> None:
+        """Forget a stream that was reset."""
+        self.idle_since = self._cluster.now()
+        self._streams.pop(stream.id, None)
+        self._ended.pop(stream.id, None)
+        self._watched.pop(stream, None)
+        stream.uncharge()
+
+    def watch(self, stream: Http2Stream) -> None:
+        """Send soon, and pause the stream's response while the client does not take it: at once, since the event loop
+        may read from one worker many times in an iteration.
+        """
+        self._watched[stream] = None
+        stream.note_pressure(self._high_of_each())
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Send what was submitted at the end of this read, or of this iteration of the event loop."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            if not self._is_reading:
+                asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        engine = self.engine
+        self._flush_is_due = False
+        if self.transport.is_closing():
+            return
+        while not engine.is_blocked:  # with many streams, all at once would fill the transport's buffer
+            data = engine.data_to_send(AT_ONCE)
+            if data:
+                self.write(data)
+            if len(data) < AT_ONCE:
+                break
+        if self._ended:
+            self._forget_sent()
+        if self._watched:
+            self._note_pressure()
+        if engine.is_leaving or engine.is_closed:
+            self._handle_events()
+        elif not self._cluster.keeps_alive and not self._streams:
+            self._leave()
+
+    def _forget_sent(self) -> None:
+        """Forget the answered streams of whose response the client has taken all. The idle time starts with the
+        last."""
+        is_sent = not self.engine.unsent_in_all
+        for stream in list(self._ended.values()):
+            if is_sent or not stream.unsent:
+                stream.uncharge()
+                del self._ended[stream.id]
+        if not self._ended:
+            self.idle_since = self._cluster.now()
+
+    def _high_of_each(self) -> int:
+        """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
+        number = len(self._streams)
+        return self._high if number <= MANY else self._high * MANY // number
+
+    def _note_pressure(self) -> None:
+        high = self._high_of_each()
+        for stream in list(self._watched):
+            if not stream.note_pressure(high):
+                self._watched.pop(stream, None)
+
+    def _handle_events(self) -> None:
+        """Handle the events that sending has caused."""
+        for kind, stream_id, value, flag in self.engine.events():
+            self._handle(kind, stream_id, value, flag)
+
+    @abstractmethod
+    def _handle(self, kind: int, stream_id: int, value: object, flag: bool) -> None:
+        """Handle an event other than HEAD and DATA."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Tell the client to use another connection (RFC 9113 § 6.8), and close when its streams have ended."""
