@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from experiments.platform.terminal import plain_table
@@ -28,9 +29,6 @@ from experiments.scenario.scenario import Scenario
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE_SLOW = {"round-robin": 245, "shortest queue": 80}
 SOURCE_FAILED = {"round-robin": 6, "shortest queue": 11}

@@ -2,30 +2,247 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
+from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from balancer.http.h1.internal_fields import InternalFields
+from experiments.errors import FleetFailedError
 from experiments.platform.build import describe_build
-from experiments.platform.cpu_time import is_known_here
+from experiments.platform.cpu_time import cpu_of, is_known_here
+from experiments.platform.processes import Child
 from experiments.platform.terminal import plain_table
-from experiments.reproduce.header_removal import (
-    Cost,
-    RemovalMethod,
-    costs_of,
-    least_cost_of_names,
-    timed_methods,
-)
-from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
-from experiments.reproduce.header_share import RequestCost, Share, measure_shares, shares_of
+from experiments.reproduce import launch
+from experiments.reproduce.blocking_client import TIMEOUT, read_response
+from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
+from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.stats.comparison import typical
+from experiments.stats.estimates import geometric_mean
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+REPETITIONS = 20
+"""Repetitions of every set within one measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalMethod:
+    """`prepare` makes a fresh input from a set's text; `remove` is timed. `source`: the source's µs."""
+
+    name: str
+    prepare: Callable[[str], Any]
+    remove: Callable[[Any], Any]
+    source: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds per request: geometric mean over rounds and its 95 % interval."""
+
+    method: str
+    micros: float
+    interval: tuple[float, float]
+    source: float | None
+
+
+def as_map(text: str) -> dict[str, str]:
+    return {name.lower(): value for name, value in fields_of(text)}
+
+
+def over_the_table(fields: dict[str, str]) -> dict[str, str]:
+    """Look up every internal name in the request."""
+    for name in INTERNAL:
+        fields.pop(name, None)
+    return fields
+
+
+_SET = frozenset(INTERNAL)
+
+
+def over_the_request(fields: dict[str, str]) -> dict[str, str]:
+    """Look up every field of the request in the set of internal names."""
+    return {name: value for name, value in fields.items() if name not in _SET}
+
+
+_END = ""
+
+
+def trie_of(names: Iterable[str]) -> dict[str, Any]:
+    """Build a trie: each node maps the next letter to the next node."""
+    root: dict[str, Any] = {}
+    for name in names:
+        node = root
+        for letter in name:
+            node = node.setdefault(letter, {})
+        node[_END] = {}
+    return root
+
+
+_TRIE = trie_of(INTERNAL)
+
+
+def is_in_trie(name: str) -> bool:
+    node = _TRIE
+    for letter in name:
+        if letter not in node:
+            return False
+        node = node[letter]
+    return _END in node
+
+
+def through_the_trie(fields: dict[str, str]) -> dict[str, str]:
+    """Look up every field of the request in the trie; most fail at their first letter."""
+    return {name: value for name, value in fields.items() if not is_in_trie(name)}
+
+
+OURS = "ours, on the bytes of the head"
+PASS, PASS_WITH_NAMES = "the pass over every new head", "  the same, for the names too"
+_no_fields, _fields = InternalFields(()), InternalFields(INTERNAL)
+
+
+def in_lower_case(text: str) -> bytes:
+    return block_of(text).lower()
+
+
+METHODS = (
+    RemovalMethod("loop over the table", as_map, over_the_table, 3.65),
+    RemovalMethod("loop over the request, set", as_map, over_the_request, 1.53),
+    RemovalMethod("loop over the request, trie", as_map, through_the_trie),
+    RemovalMethod(OURS, block_of, _fields.without),
+    # Parts of its time; the rest is removing lines, if any.
+    RemovalMethod("  of it: to lower case", block_of, bytes.lower),
+    RemovalMethod("  of it: the search", in_lower_case, _fields._next),
+    # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
+    # one.
+    RemovalMethod(PASS, in_lower_case, _no_fields.find_special),
+    RemovalMethod(PASS_WITH_NAMES, in_lower_case, _fields.find_special),
+)
+
+
+def timed_methods(rounds: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
+    """Method and seconds per request; every method once in each round, in random order."""
+    rng = Random(seed)
+    for _ in range(rounds):
+        for method in rng.sample(METHODS, len(METHODS)):
+            inputs = [method.prepare(text) for _ in range(REPETITIONS) for text in SETS]
+            remove, began_at = method.remove, time.perf_counter()
+            for one in inputs:
+                remove(one)
+            yield method, (time.perf_counter() - began_at) / len(inputs)
+
+
+def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
+    """Cost of each method that was measured."""
+    rows = []
+    for method in METHODS:
+        micros = [1e6 * seconds for one, seconds in found if one is method]
+        if micros:
+            mean = typical(micros)
+            rows.append(Cost(method.name, mean.ratio, (mean.low, mean.high), method.source))
+    return rows
+
+
+def least_cost_of_names(costs: Sequence[Cost]) -> float:
+    """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
+    intervals = {one.method: one.interval for one in costs}
+    if not {PASS, PASS_WITH_NAMES} <= intervals.keys():
+        return 0.0
+    return max(0.0, intervals[PASS_WITH_NAMES][0] - intervals[PASS][1])
+
+
+CONNECTIONS = 16
+HEADS = [f"GET / HTTP/1.1\n{text}\n".replace("\n", "\r\n").encode() for text in SETS]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCost:
+    """CPU time of a balancer per request in microseconds, in one block.
+
+    `removes`: it has internal names to remove; `repeats`: each client repeats its fields.
+    """
+
+    block: int
+    removes: bool
+    repeats: bool
+    micros: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Geometric means over blocks. `share` is relative to the time of a request without internal names, 0 to 1."""
+
+    repeats: bool
+    without: float
+    added: float
+    share: float
+    interval: tuple[float, float]
+
+
+def shares_of(found: Sequence[RequestCost]) -> list[Share]:
+    """Added time, paired within a block: for clients whose fields change, and for clients that repeat theirs."""
+    shares = []
+    for repeats in (False, True):
+        own = {(one.block, one.removes): one.micros for one in found if one.repeats is repeats}
+        without = {block: micros for (block, removes), micros in own.items() if not removes}
+        pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
+        if pairs:
+            ratio = typical([with_ / base for with_, base in pairs])
+            base, share = geometric_mean(base for _, base in pairs), ratio.ratio - 1
+            shares.append(Share(repeats, base, base * share, share, (ratio.low - 1, ratio.high - 1)))
+    return shares
+
+
+async def measure_shares(
+    blocks: int, requests: int, seed: int, folder: Path, measured: Callable[[RequestCost], None]
+) -> None:
+    """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
+    async with AsyncExitStack() as stack:
+        endpoint = {"id": "w", "region": "here", "address": await launch.fast_worker(stack)}
+        names = {"headers": {"internal": list(INTERNAL)}}
+        files = {
+            True: BalancerFile(tables=names, endpoints=[endpoint]),
+            False: BalancerFile(endpoints=[endpoint]),
+        }
+        balancers = {
+            removes: await launch.balancer(f"internal names {removes}", file, folder, stack)
+            for removes, file in files.items()
+        }
+        rng = Random(seed)
+        cases = [(removes, repeats) for removes in (False, True) for repeats in (False, True)]
+        for block in range(-1, blocks):  # the first block is warm-up
+            for removes, repeats in rng.sample(cases, len(cases)):
+                micros = await asyncio.to_thread(request_cost, balancers[removes], requests, repeats)
+                if block >= 0:
+                    measured(RequestCost(block, removes, repeats, micros))
+
+
+def request_cost(balancer: Child, requests: int, repeats: bool) -> float:
+    """CPU microseconds per request, with sixteen connections. Raises `FleetFailedError`."""
+    try:
+        sockets = [socket.create_connection(balancer.address, TIMEOUT) for _ in range(CONNECTIONS)]
+        before = cpu_of(balancer.pid).total
+        for number in range(rounds := max(1, requests // CONNECTIONS)):
+            for at, one in enumerate(sockets):
+                one.sendall(HEADS[(at + (0 if repeats else number)) % len(HEADS)])
+            for one in sockets:
+                if (status := read_response(one).status) != 200:
+                    raise FleetFailedError(f"the balancer answered {status}")
+        spent = cpu_of(balancer.pid).total - before
+        for one in sockets:
+            one.close()
+    except OSError as failure:
+        raise FleetFailedError(f"the balancer: {failure}{balancer.tail}") from None
+    return 1e6 * spent / (rounds * CONNECTIONS)
+
 
 BOUND = 0.0034
 """The source's final share; it began at 1.71 %."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from experiments.platform.terminal import plain_table
-from experiments.reproduce.keepalive_cases import (
+from experiments.report import canvas
+from experiments.report.canvas import STYLE
+from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
+from experiments.reproduce.keepalive_runs import (
     CASES,
     MOST_OVERSLEEP,
     PROXIED,
@@ -22,15 +27,12 @@ from experiments.reproduce.keepalive_cases import (
     Plan,
     Row,
     http2_to_http1,
+    measure,
     oversleep_of,
     rows_of,
     saved_by_keep_alive,
 )
-from experiments.reproduce.keepalive_runs import measure
 from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 """The source's results in ms, by TLS version and whether it is the first call. It counts TCP's third packet, which
@@ -96,8 +98,6 @@ class Keepalive(Reproduction):
         return row.is_met or (None if oversleep_of(self._found) > MOST_OVERSLEEP else False)
 
     def figure(self) -> Figure | None:
-        from experiments.reproduce.keepalive_figure import keepalive_figure
-
         return keepalive_figure(rows) if (rows := self._rows) else None
 
     def content(self) -> dict[str, Any]:
@@ -157,3 +157,32 @@ def conclusions(rows: Sequence[Row], found: Sequence[Measurement]) -> Iterator[s
     direct = Case(PROXIED.http, PROXIED.tls, PROXIED.keep_alive)
     if PROXIED in later and direct in later:
         yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
+
+
+FIRST, LATER = BAD, GOOD
+HEIGHT = 0.36
+
+
+@mpl.rc_context(STYLE)
+def keepalive_figure(rows: Sequence[Row]) -> Figure:
+    """Figure with two bars for each case, in milliseconds."""
+    figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
+    rows = rows[::-1]
+    for at, row in enumerate(rows):
+        for value, expected, interval, place, colour in (
+            (row.first, row.first_expected, row.first_interval, at + HEIGHT / 2, FIRST),
+            (row.later, row.later_expected, row.later_interval, at - HEIGHT / 2, LATER),
+        ):
+            bar(axes, place, value, f"{value:.1f}", colour, 0.92 * HEIGHT, interval, expected)
+    label_bars(
+        axes,
+        [row.case.name for row in rows],
+        "ms per call: median, its 95 % interval, and round trips plus the time without delay (stroke)",
+    )
+    axes.set_title("Gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client", fontweight="bold")
+    handles = [
+        mpl.patches.Patch(color=FIRST, label="first call"),
+        mpl.patches.Patch(color=LATER, label="later calls"),
+    ]
+    axes.legend(handles=handles, loc="lower right")
+    return figure

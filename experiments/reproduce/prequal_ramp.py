@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from experiments.platform.terminal import plain_table
@@ -26,9 +27,6 @@ from experiments.reproduce.simulated import (
     written,
 )
 from experiments.scenario.scenario import Scenario
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WEIGHTED, PREQUAL = "reported-load", "prequal"
 OTHERS = ("least-in-flight", "steelyard")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,6 +30,7 @@ from experiments.reproduce.regions_cases import (
     SERVICE,
     AddedLatency,
     Concurrency,
+    Overload,
     Plan,
     PolicyRun,
     Results,
@@ -199,3 +201,65 @@ async def policy_times(plan: Plan, seed: int, results: Results, progress: Report
             samples = run.samples
             span = samples.span / plan.policy_scale
             results.policy_runs.append(PolicyRun(policy, block, span, int((~samples.ok).sum())))
+
+
+OTHER_FILES = 400
+"""Descriptors of this process besides those of clients."""
+
+
+async def overloads(plan: Plan, folder: Path, results: Results) -> None:
+    """Run each number of clients in order, as far as this process may open as many files."""
+    limit = file_limit()
+    async with AsyncExitStack() as stack:
+        workers = await all_workers(stack, plan.overload_scale)
+        endpoints = [
+            {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
+            for place, worker in zip(PLACES, workers, strict=True)
+        ]
+        file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints)
+        for at_once, requests in plan.overloads:
+            if at_once + OTHER_FILES > limit:
+                results.skipped.append(
+                    f"{at_once} clients at once: this process may open {limit} files (ulimit -Hn)"
+                )
+                continue
+            async with AsyncExitStack() as inner:
+                balancer = await launch.balancer(f"for {at_once}", file, folder, inner, plan.descriptors)
+                results.overloads.append(await overload(balancer, at_once, requests, plan.descriptors))
+
+
+async def overload(balancer: Child, at_once: int, requests: int, descriptors: int) -> Overload:
+    """Start all clients at once; each makes its share of the requests."""
+    ended: list[float] = []
+    failed = 0
+    began_at = time.monotonic()
+
+    async def calls(count: int) -> None:
+        nonlocal failed
+        client = Client(*balancer.address)
+        try:
+            for _ in range(count):
+                failed += not (await client.ask()).is_ok
+                ended.append(time.monotonic() - began_at)
+        finally:
+            client.close()
+
+    await all_of(calls(count) for count in shares(requests, at_once))
+    return Overload(at_once, requests, descriptors, failed, tuple(ended))
+
+
+def shares(requests: int, clients: int) -> list[int]:
+    """Split `requests` into whole parts that differ by at most one."""
+    each, more = divmod(requests, clients)
+    return [each + (number < more) for number in range(clients)]
+
+
+def file_limit() -> int:
+    """Open-file limit of this process, after raising the soft limit to the hard one."""
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return soft if soft != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

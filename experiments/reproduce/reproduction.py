@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
@@ -28,9 +29,6 @@ from experiments.platform.terminal import (
     require_writable,
     write_json,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ReportProgress = Callable[[str], None]
 

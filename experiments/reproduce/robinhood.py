@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from experiments.platform.terminal import plain_table
@@ -23,9 +24,6 @@ from experiments.reproduce.simulated import (
     written,
 )
 from experiments.scenario.scenario import Scenario
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE = {"Envoy cluster": (1.26, 1.01), "database frontend": (1.4, 1.05)}
 """Ratio of the largest to the mean utilisation before and after, by cluster, as a summary of the article has it."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.errors import BadInputError
+from experiments.run_data import Run
+from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import RunningScenario
 from policies import registry
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
-
-if TYPE_CHECKING:
-    from experiments.run_data import Run
-    from experiments.scenario.scenario import Scenario
 
 
 class PolicyFile(BaseModel):

@@ -8,20 +8,23 @@ import pytest
 
 from experiments.platform.cpu_time import is_known_here
 from experiments.report.canvas import to_png
-from experiments.reproduce.header_removal import (
+from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
+from experiments.reproduce.headers import (
     METHODS,
     PASS,
     PASS_WITH_NAMES,
     Cost,
+    RequestCost,
+    Share,
     as_map,
     costs_of,
     is_in_trie,
+    is_met,
     least_cost_of_names,
+    methods_figure,
+    shares_of,
     timed_methods,
 )
-from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
-from experiments.reproduce.header_share import RequestCost, Share, shares_of
-from experiments.reproduce.headers import is_met, methods_figure
 from tests.experiments.reproduced import quick_run
 
 ON_MAPS, OURS = METHODS[:3], METHODS[3]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.keepalive_cases import (
+from experiments.reproduce.keepalive import keepalive_figure
+from experiments.reproduce.keepalive_runs import (
     CASES,
     DIRECT,
     Case,
@@ -19,7 +20,6 @@ from experiments.reproduce.keepalive_cases import (
     rows_of,
     saved_by_keep_alive,
 )
-from experiments.reproduce.keepalive_figure import keepalive_figure
 from tests.experiments.reproduced import quick_run
 
 PLAN = Plan(one_way=0.015, service=0.0)

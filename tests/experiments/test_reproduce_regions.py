@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.regions_answers import answers, bounds, rankings
+from experiments.reproduce.regions import answers, bounds, rankings
 from experiments.reproduce.regions_cases import (
     OURS,
     PLACES,
@@ -27,8 +27,7 @@ from experiments.reproduce.regions_cases import (
     policy_spans,
 )
 from experiments.reproduce.regions_figure import regions_figure
-from experiments.reproduce.regions_overload import shares
-from experiments.reproduce.regions_runs import concurrency_of, policy_scenario
+from experiments.reproduce.regions_runs import concurrency_of, policy_scenario, shares
 from experiments.run_data import Kind, Samples
 from tests.experiments.reproduced import quick_run
 

@@ -11,21 +11,23 @@ from random import Random
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.api_calls import CALLS_PER_USER, MIX, Calls, random_instants
 from experiments.reproduce.client import Answer, service_in
 from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import BalancerFile, ConnectionCounts
-from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, row_of, verdicts
-from experiments.reproduce.reuse_figure import reuse_figure
+from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, reuse_figure, row_of, verdicts
 from experiments.reproduce.reuse_runs import (
+    CALLS_PER_USER,
+    MIX,
     NEW_CONNECTIONS,
     OURS,
     QUICK,
     TRANSPORTS,
+    Calls,
     Part,
     Plan,
     Run,
     file_of,
+    random_instants,
 )
 from tests.experiments.reproduced import quick_run
 

@@ -12,9 +12,8 @@ import pytest
 from rich.text import Text
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.ab_lies import INTERVAL, NEAREST, SHORTEST, SWITCHBACK, TRUTH, AbLies
+from experiments.reproduce.ab_lies import INTERVAL, NEAREST, SHORTEST, SWITCHBACK, TRUTH, AbLies, Split
 from experiments.reproduce.ab_lies import scenario_of as ab_scenario
-from experiments.reproduce.ab_policies import Split
 from experiments.reproduce.els import FAILING, LONG, SLOW, Els
 from experiments.reproduce.prequal_ramp import PREQUAL, STEPS, WEIGHTED, WORKERS, PrequalRamp, antagonists
 from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster

@@ -15,9 +15,8 @@ from experiments.report.canvas import to_png
 from experiments.reproduce.client import Answer
 from experiments.reproduce.launch import ConnectionCounts, counts_in
 from experiments.reproduce.name_server import answer_to, name_server
-from experiments.reproduce.third_party import statements, verdicts
-from experiments.reproduce.third_party_figure import third_party_figure
-from experiments.reproduce.third_party_modes import (
+from experiments.reproduce.third_party import statements, third_party_figure, verdicts
+from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
     MODES,
@@ -30,8 +29,9 @@ from experiments.reproduce.third_party_modes import (
     ModeResult,
     Plan,
     RouteChange,
+    file_of,
+    instants,
 )
-from experiments.reproduce.third_party_runs import file_of, instants
 from tests.experiments.reproduced import quick_run
 
 REPORTED = RouteChange(8, 20.0, "its TLS handshake takes longer")
