@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from experiments.simulator.clock import Event
+from experiments.generator.demand import Batch
+from experiments.simulator.clock import Event, VirtualClock
 from policies.facts import OutcomeKind, ReportedLoad
+from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
-    from experiments.generator.demand import Batch
     from experiments.simulator.worker_connections import WorkerConnections
-    from policies.routing.assignment import Assignment
 
 ARRIVING: Final = 0
 SERVED: Final = 1
@@ -23,7 +23,33 @@ RETURNING: Final = 2
 _OK: Final = OutcomeKind.OK
 
 
-class Attempt(Event):
+class BalancerBase:
+    """Balancer as its clients, attempts and connections see it."""
+
+    clock: VirtualClock
+
+    def start(self, number: int, demand: Batch, now: float) -> None:
+        """Accept a client's request."""
+        raise NotImplementedError
+
+    def returned(self, attempt: Attempt, now: float) -> None:
+        """Process the outcome of an attempt that has returned."""
+        raise NotImplementedError
+
+    def abandon(self, attempt: Attempt, now: float) -> None:
+        """Abandon the request's attempts after the client has left."""
+        raise NotImplementedError
+
+
+class PendingRequest(Event):
+    """What a request waits for: an attempt, or its place in a balancer's queue."""
+
+    def abandon(self, now: float) -> int:
+        """Leave with the client; return the number of attempts."""
+        raise NotImplementedError
+
+
+class Attempt(PendingRequest):
     """One attempt, as an event.
 
     `number` is the request's, `demand` the batch of service times that contains its own, the same for all its attempts;

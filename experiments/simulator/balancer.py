@@ -7,28 +7,25 @@ they may be retried, and an answer arrives as a whole.
 from __future__ import annotations
 
 from math import inf, nextafter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.errors import Unserved
-from balancer.exchange.wait_queue import RequestQueue
-from experiments.simulator.attempt import Attempt
+from balancer.exchange.wait_queue import RequestQueue, Waiter
+from experiments.generator.demand import Batch, Keys
+from experiments.simulator.attempt import Attempt, BalancerBase, PendingRequest
+from experiments.simulator.client import Client
 from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.worker_connections import WorkerConnections
+from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
 from policies.overload.retry_limit import has_another_try
+from policies.overload.wait_queue import Ticket
 from policies.routing.router import Router
 from policies.routing.units import OtherUnits
-
-if TYPE_CHECKING:
-    from balancer.exchange.wait_queue import Waiter
-    from experiments.generator.demand import Batch, Keys
-    from experiments.simulator.client import Client
-    from experiments.simulator.hedges import Hedges
-    from policies.endpoint.state import EndpointState
-    from policies.overload.wait_queue import Ticket
 
 _OK: Final = OutcomeKind.OK
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
@@ -41,7 +38,7 @@ UNAVAILABLE: Final = 503
 GATEWAY_TIMEOUT: Final = 504
 
 
-class Waiting(Event):
+class Waiting(PendingRequest):
     """A request in the balancer's wait queue (`Waiter`), and the event of its timeout there."""
 
     deadline = inf
@@ -95,20 +92,22 @@ class Waiting(Event):
 class Overdue(Event):
     """Event: per-attempt or first-byte timeout of an attempt."""
 
-    def __init__(self, attempt: Attempt, is_final: bool) -> None:
+    def __init__(self, balancer: SimulatedBalancer, attempt: Attempt, is_final: bool) -> None:
+        self._balancer = balancer
         self._attempt = attempt
         self._is_final = is_final
 
     def fire(self, now: float) -> None:
         """Handle the timeout unless the attempt is over."""
         if not self._attempt.is_over:
-            self._attempt.connections.balancer.overdue(self._attempt, self._is_final, now)
+            self._balancer.overdue(self._attempt, self._is_final, now)
 
 
 class Probe(Event):
     """Load probe of a worker: request and answer."""
 
-    def __init__(self, connections: WorkerConnections, sent_at: float) -> None:
+    def __init__(self, router: Router, connections: WorkerConnections, sent_at: float) -> None:
+        self._router = router
         self._connections = connections
         self._sent_at = sent_at
         self._load: ReportedLoad | None = None
@@ -120,10 +119,10 @@ class Probe(Event):
             self._load = connections.worker.report(now)
             connections.agenda.add(now + connections.worker.half, self)
         else:
-            connections.balancer.router.probed(connections.state, self._load, now - self._sent_at, now)
+            self._router.probed(connections.state, self._load, now - self._sent_at, now)
 
 
-class SimulatedBalancer:
+class SimulatedBalancer(BalancerBase):
     """One balancer. `units` is its knowledge of the other balancers, `worker_connections` are its connections to each
     worker, in the router's order.
 
@@ -232,9 +231,9 @@ class SimulatedBalancer:
     def _limit(self, attempt: Attempt, now: float) -> None:
         rules = self._rules
         if rules.attempt < rules.first_byte:
-            self._agenda.add(now + rules.attempt, Overdue(attempt, is_final=False))
+            self._agenda.add(now + rules.attempt, Overdue(self, attempt, is_final=False))
         if rules.first_byte < self._client.timeout:
-            self._agenda.add(now + rules.first_byte, Overdue(attempt, is_final=True))
+            self._agenda.add(now + rules.first_byte, Overdue(self, attempt, is_final=True))
 
     def returned(self, attempt: Attempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
@@ -396,7 +395,7 @@ class SimulatedBalancer:
         connections = self.worker_connections[state.order]
         worker, now = connections.worker, self.clock.at
         if not worker.is_down and worker.hang < 1.0:
-            self._agenda.add(now + worker.half, Probe(connections, now))
+            self._agenda.add(now + worker.half, Probe(self.router, connections, now))
 
     # --- wait queue
 

@@ -6,17 +6,15 @@ that a failure that takes no time does not recurse.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from experiments.generator.demand import BATCH, MASK, Batch, Demand
 from experiments.run_data import Floats
+from experiments.simulator.attempt import BalancerBase, PendingRequest
 from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-
-if TYPE_CHECKING:
-    from experiments.simulator.attempt import Attempt
-    from experiments.simulator.balancer import SimulatedBalancer, Waiting
 
 TIMEOUT: Final = 3
 
@@ -56,7 +54,7 @@ class Client:
     ) -> None:
         self.clock = clock
         self.timeout = timeout
-        self.balancers: list[SimulatedBalancer] = []
+        self.balancers: Sequence[BalancerBase] = ()
         self._agenda = agenda
         self._demand = demand
         self._overhead = overhead
@@ -71,7 +69,7 @@ class Client:
     def begin(self, columns: Columns, instants: Floats | None, start: float) -> None:
         """Start a run of the requests in `columns`: at `instants` after `start`, or as a closed loop."""
         self.columns = columns
-        self.open: dict[int, Attempt | Waiting] = {}
+        self.open: dict[int, PendingRequest] = {}
         self._due: dict[int, float] = {}
         self.left = self.count = columns.count
         self.sent = self._promised = 0

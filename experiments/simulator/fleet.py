@@ -116,7 +116,7 @@ class Fleet:
         if rules.hedging is not None:
             hedge = rules.hedging
             hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
-            balancer.hedges = Hedges(balancer, self._agenda, hedging, hedge.after)
+            balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging, hedge.after)
         if model.keys:
             balancer.keys = Keys(model.keys, model.key_skew, self._seed)
         return balancer

@@ -6,14 +6,14 @@ second endpoint; or, to compare with theory, a hedge after a fixed time, at the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
+from policies.routing.router import Router
 
-if TYPE_CHECKING:
-    from experiments.simulator.balancer import SimulatedBalancer
+Race = Callable[[Attempt, frozenset[str], float], None]
 
 
 class Bucket(Event):
@@ -53,13 +53,17 @@ class Search(Event):
 
 
 class Hedges:
-    """Hedging of one balancer. With `after`, the delay is fixed and there is no budget."""
+    """Hedging of one balancer. `race` sends a second attempt to an endpoint that is not one of those named.
+
+    With `after`, the delay is fixed and there is no budget.
+    """
 
     def __init__(
-        self, balancer: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None
+        self, router: Router, race: Race, agenda: EventQueue, hedging: Hedging, after: float | None
     ) -> None:
         self.hedging = hedging
-        self._balancer = balancer
+        self._router = router
+        self._race = race
         self._agenda = agenda
         self._after = after
         self._wheel: dict[int, Bucket] = {}
@@ -88,7 +92,7 @@ class Hedges:
         self._is_searching = bool(self._attempts)
         if self._is_searching:
             self._agenda.add(now + SEARCH_EVERY, Search(self))
-        for state in self.hedging.silent(self._balancer.router.states, now):
+        for state in self.hedging.silent(self._router.states, now):
             sent_before = now - state.latency.mean
             for attempt in self._attempts:
                 assignment = attempt.assignment
@@ -117,14 +121,14 @@ class Hedges:
     def _hedge(self, attempt: Attempt, now: float) -> None:
         if attempt.rival is not None or attempt.is_loser:
             return
-        router = self._balancer.router
+        router = self._router
         others = self.hedging.others(attempt.assignment.state, router.available)
         if others and router.has_room and self.hedging.take(now):
             wanted = {state.id for state in others}
             avoided = frozenset(state.id for state in router.available if state.id not in wanted)
-            self._balancer.race(attempt, avoided, now)
+            self._race(attempt, avoided, now)
 
     def ask(self, attempt: Attempt, now: float) -> None:
         """Hedge after a fixed delay, at another endpoint, without a budget."""
         if not attempt.is_over:
-            self._balancer.race(attempt, frozenset((attempt.assignment.state.id,)), now)
+            self._race(attempt, frozenset((attempt.assignment.state.id,)), now)

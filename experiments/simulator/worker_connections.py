@@ -7,19 +7,15 @@ is being opened, or for one that is returned sooner.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from balancer.config.schema.pool_limits import IdleTimeoutRules
-from experiments.simulator.attempt import Attempt
+from experiments.simulator.attempt import Attempt, BalancerBase
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle
+from experiments.simulator.model import PoolModel
+from experiments.simulator.worker import Worker
+from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
-
-if TYPE_CHECKING:
-    from experiments.simulator.balancer import SimulatedBalancer
-    from experiments.simulator.model import PoolModel
-    from experiments.simulator.worker import Worker
-    from policies.endpoint.state import EndpointState
 
 
 class Opening(Event):
@@ -45,7 +41,7 @@ class WorkerConnections:
 
     def __init__(
         self,
-        balancer: SimulatedBalancer,
+        balancer: BalancerBase,
         worker: Worker,
         state: EndpointState,
         agenda: EventQueue,
