@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from experiments.results.plan import plan
+from experiments.results.directory import plan
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate

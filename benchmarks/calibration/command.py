@@ -16,8 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.calibration.campaigns import many
-from benchmarks.calibration.methods import METHODS
-from benchmarks.calibration.null_campaign import LABELS, lasting, null_campaign
+from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, names_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.calibration.null_campaign import null_campaign
+from benchmarks.calibration.methods import null_campaign
 from experiments.run_data import Floats, Ints, Run, RunFacts, Samples
 from experiments.scenario.load import Load
 from experiments.scenario.places import places_of

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.cost.plan import Run
-from benchmarks.harness.blocks import block_ratios, in_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION, TRACED
-from benchmarks.harness.verdicts import Verdict, side_of
+from benchmarks.harness.verdicts import Verdict, block_ratios, in_blocks, side_of
 from experiments.stats.comparison import Interval, average, typical
 
 NO_BLOCK = "no block has a valid run of each"

@@ -14,11 +14,11 @@ from benchmarks.cost.bounds import verdicts
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.runs import run_plan
 from benchmarks.cost.table import doubts, rows_of, table_of
-from benchmarks.harness.blocks import in_blocks
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import WORKER_PORTS, described, worker_name
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
+from benchmarks.harness.verdicts import in_blocks
 from experiments.platform.build import interpreter_in_words
 
 

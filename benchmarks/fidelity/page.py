@@ -9,18 +9,27 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.fidelity import plot
-from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs, scenario_result_of
 from benchmarks.fidelity.session import REPEATS, read
-from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
+from benchmarks.fidelity.tables import bound_text, headline, overview, ranking_table, scenario_table
 from experiments.errors import BadInputError
 from experiments.platform.json_values import json_value
+from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
 from experiments.report.document import Document, Picture, sections_of
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
+from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results
+from experiments.run_data import Floats
+from experiments.stats import measures
 
 TITLE = "Do the simulator and the real thing say the same?"
 
@@ -51,14 +60,14 @@ def drawings(
             "Simulated over measured",
             "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
             "on no valid run and are not judged.",
-            lambda: plot.scatter(scenario_results),
+            lambda: scatter(scenario_results),
         ),
         Drawing(
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
             "leaves the solid one, the model lacks something. Grey rests on no valid run.",
-            lambda: plot.distributions(pairs),
+            lambda: distributions(pairs),
         ),
     ]
 
@@ -100,4 +109,122 @@ def method(pairs: Sequence[tuple[Results, Results]]) -> list[str]:
         "it lies wholly beyond. A failed request counts as slow as the deadline.",
         f"Measured from {first.started_at} on {first.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first.versions.items()) + ".",
+    ]
+
+
+MARKERS = "osD^vP*Xph<>"
+TAIL = 1 - np.logspace(0, -3, 200)
+"""Quantiles at which distributions are drawn: the same number of points for each nine."""
+
+
+def scatter(scenario_results: Sequence[ScenarioResult]) -> Figure:
+    """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
+    with mpl.rc_context(STYLE):
+        figure, axes = blank(5.4, columns=len(LATENCY))
+        for axis, quantity in zip(axes, LATENCY, strict=True):
+            draw_scatter(axis, scenario_results, quantity)
+        figure.legend(
+            handles=[*policy_handles(scenario_results), *scenario_handles(scenario_results)],
+            loc="outside lower center",
+            ncols=5,
+            fontsize=8,
+        )
+    return figure
+
+
+def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantity: str) -> None:
+    """One scatter plot: a point for each entry, on log axes with equal limits."""
+    points = [
+        (one, row.policy, MARKERS[number % len(MARKERS)])
+        for number, scenario_result in enumerate(scenario_results)
+        for row in scenario_result.rows
+        for one in row.agreements
+        if one.quantity == quantity and np.isfinite(one.distance)
+    ]
+    values = [value * 1e3 for one, _, _ in points for value in (one.measured, one.simulated)]
+    names = policies_of(scenario_results)
+    for one, policy, marker in points:
+        colour = INVALID if one.is_met is None else policy_colour(policy, names)
+        face = "none" if one.is_met is None else colour
+        axis.plot(one.measured * 1e3, one.simulated * 1e3, marker, color=colour, mfc=face, ms=7, alpha=0.85)
+    milliseconds(axis.xaxis, values)
+    milliseconds(axis.yaxis, values)
+    if values:
+        line = np.array(axis.get_xlim())
+        bound = BOUNDS[quantity]
+        axis.fill_between(line, line * (1 - bound), line * (1 + bound), color=GRID, zorder=0)
+        axis.plot(line, line, color=GREY, lw=0.8, zorder=0)
+    axis.set(title=bound_text(quantity), xlabel="measured, ms", ylabel="simulated, ms")
+
+
+def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
+    """One panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
+    with mpl.rc_context(STYLE):
+        rows = -(-len(pairs) // COLUMNS)
+        figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
+        for axis in axes[len(pairs) :]:
+            axis.set_visible(False)
+        for axis, (measured, simulated) in zip(axes, pairs, strict=False):
+            draw_distributions(axis, measured, simulated)
+        names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
+        handles = [Line2D([], [], color=policy_colour(name, names), label=name) for name in names]
+        styles = [("solid", "measured"), ("dashed", "simulated")]
+        worlds = [Line2D([], [], color=GREY, ls=style, label=world) for style, world in styles]
+        figure.legend(
+            handles=[*handles, *worlds],
+            loc="outside lower center",
+            ncols=5,
+            fontsize=8,
+        )
+    return figure
+
+
+def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> None:
+    """Distributions of one scenario, for every entry except the A/A control."""
+    entries = [entry for entry in measured.entries() if entry.repeat_of is None]
+    names, shown = [entry.policy.name for entry in entries], list[float]()
+    for entry in entries:
+        ours, theirs = paired_runs(measured, simulated, entry.label)
+        is_judged = any(run.facts.is_valid for run in ours)
+        colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
+        for runs, style in ((ours, "solid"), (theirs, "dashed")):
+            latency = measures.success_latency(runs) if runs else np.empty(0)
+            if len(latency):
+                curve = tail_of(latency)
+                shown += curve.tolist()
+                axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=colour, zorder=2 if is_judged else 1)
+    axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="requests that take longer")
+    axis.set_xticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
+    milliseconds(axis.yaxis, shown)
+    axis.set_ylabel("latency, ms")
+
+
+def tail_of(latency: Floats) -> Floats:
+    """Latency in milliseconds at every quantile of `TAIL`."""
+    return np.asarray(np.quantile(latency, TAIL) * 1e3)
+
+
+def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:
+    """Policies in order of first appearance."""
+    return list(
+        dict.fromkeys(row.policy for scenario_result in scenario_results for row in scenario_result.rows)
+    )
+
+
+def policy_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
+    names = policies_of(scenario_results)
+    return [Line2D([], [], color=policy_colour(name, names), lw=4, label=name) for name in names]
+
+
+def scenario_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
+    return [
+        Line2D(
+            [],
+            [],
+            ls="",
+            marker=MARKERS[n % len(MARKERS)],
+            color=GREY,
+            label=scenario_result.name,
+        )
+        for n, scenario_result in enumerate(scenario_results)
     ]

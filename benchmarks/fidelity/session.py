@@ -32,10 +32,10 @@ from experiments.results.directory import (
     PlannedRun,
     Results,
     load_results,
+    plan,
     save_result,
     set_aside,
 )
-from experiments.results.plan import plan
 from experiments.run_data import Run, Samples, load_run
 from experiments.running import execute
 from experiments.running.patience import Patience

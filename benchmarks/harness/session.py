@@ -6,10 +6,16 @@ However it ends, no process is left running, and what was measured so far is pre
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
+import re
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +23,8 @@ from rich.console import RenderableType
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.harness.circumstances import circumstances
 from benchmarks.harness.verdicts import Verdict, table_of_verdicts
-from experiments.platform.build import describe_build
+from experiments.platform.build import describe_build, interpreter_in_words, versions
 from experiments.platform.terminal import (
     BOUND_MISSED,
     STOPPED,
@@ -110,3 +115,26 @@ class Session:
             return STOPPED
         is_missed = any(verdict.is_met is False for verdict in verdicts)
         return BOUND_MISSED if self._is_checked and is_missed else 0
+
+
+PROGRAMS = {"nginx": "-v", "haproxy": "-v", "envoy": "--version", "wrk": "-v", "openssl": "version"}
+"""Programs that take part in measurements, with the argument that prints their version."""
+
+
+def circumstances() -> dict[str, Any]:
+    """Values that every JSON file of a benchmark begins with."""
+    return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
+        "interpreter": interpreter_in_words(),
+        "build": describe_build(),
+        "versions": versions() | {name: version_of(name) for name in PROGRAMS if shutil.which(name)},
+    }
+
+
+def version_of(program: str) -> str:
+    """First string in the program's version output that looks like a version."""
+    argv = [program, PROGRAMS[program]]
+    output = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
+    number = re.search(r"\d+\.\d+(\.\d+)?", output.stdout + output.stderr)
+    return number[0] if number else "unknown"

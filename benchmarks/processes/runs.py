@@ -13,13 +13,25 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.harness import certificates, peer_files, peers
-from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import Certificate
 from benchmarks.harness.peers import WORKER_PORTS, Site
 from benchmarks.harness.serving import folder_in, serving
-from benchmarks.processes.latency import PATH, SERVICE, SETUPS, BalancerSetup, LatencyRun, stretch
-from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
+from benchmarks.harness.verdicts import shuffled_blocks
+from benchmarks.processes.throughput import (
+    CASE,
+    HANDSHAKES,
+    PARTS,
+    PATH,
+    SERVICE,
+    SETUPS,
+    BalancerSetup,
+    LatencyRun,
+    ThroughputRun,
+    absence,
+    burst,
+    stretch,
+)
 from experiments.measured.fleet import all_ready
 from experiments.platform import processes
 from experiments.platform.ports import free_ports

@@ -113,3 +113,60 @@ async def burst(proxy: Child, port: int, worker: Child, seconds: float, base: Th
         balancer_cores=sum(spent) / used.at,
         client_cores=used.rest / used.at,
     )
+
+
+PATH = "/work"
+SERVICE = 0.020
+"""Seconds, exponential: the service time distribution for which queueing theory has closed forms."""
+
+UTILISATION = 0.7
+WORKERS = 8
+"""Workers for each process, with one slot each."""
+
+CONNECTIONS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class BalancerSetup:
+    """A compared setup: a balancer with `processes` processes in front of `workers` workers."""
+
+    name: str
+    processes: int
+    workers: int
+
+    @property
+    def rate(self) -> float:
+        """Offered rate in requests per second, at the same utilisation in every setup."""
+        return UTILISATION * self.workers / SERVICE
+
+
+HALF = BalancerSetup("one process, half of all", 1, WORKERS)
+ONE = BalancerSetup("one process, all", 1, 2 * WORKERS)
+TWO = BalancerSetup("two processes, all", 2, 2 * WORKERS)
+SETUPS = (HALF, ONE, TWO)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRun:
+    """One run of a setup; latencies in milliseconds from the scheduled time."""
+
+    setup: str
+    block: int
+    requests: int = 0
+    p50: float = 0.0
+    p99: float = 0.0
+    lag: float = 0.0
+    """The generator's own lag, p99, in milliseconds."""
+
+    fault: str = ""
+
+
+async def stretch(setup: BalancerSetup, block: int, port: int, seconds: float, seed: int) -> LatencyRun:
+    """Run the load against one setup; a failure is recorded as the run's fault."""
+    open_load = OpenLoad(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
+    try:
+        report = await run_open_load(open_load, nullcontext)
+    except FleetFailedError as failure:
+        return LatencyRun(setup.name, block, fault=str(failure))
+    fault = f"{report.failed} of {report.requests} requests failed" if report.failed else ""
+    return LatencyRun(setup.name, block, report.requests, report.p50, report.p99, report.lag, fault)

@@ -12,10 +12,17 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from benchmarks.harness.blocks import block_ratios, middle
-from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
-from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
-from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
+from benchmarks.harness.verdicts import Verdict, block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.processes.throughput import (
+    HALF,
+    HANDSHAKES,
+    PARTS,
+    REQUESTS,
+    SETUPS,
+    TWO,
+    LatencyRun,
+    ThroughputRun,
+)
 from experiments.stats.comparison import Interval
 
 AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)

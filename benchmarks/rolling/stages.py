@@ -18,8 +18,7 @@ from pathlib import Path
 from benchmarks.harness.peers import Site
 from benchmarks.harness.serving import serving
 from benchmarks.harness.verified.account import Account
-from benchmarks.harness.verified.balancer import CHECK, OURS, steelyard
-from benchmarks.harness.verified.load_process import VerifiedLoad, loading
+from benchmarks.harness.verified.load_process import CHECK, OURS, VerifiedLoad, loading, steelyard
 from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
 from benchmarks.rolling.process_session import end, is_caught, root_of, wait_for_end

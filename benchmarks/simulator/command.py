@@ -37,6 +37,6 @@ def simulator(rounds: int, file: Path | None, check: bool) -> int:
 @JSON
 def certificate(samples: float, file: Path | None) -> int:
     """Compare the simulator's means and quantiles with closed forms. Exit code 1 when one is out of its bound."""
-    from benchmarks.simulator.certificate import certify
+    from benchmarks.simulator.cases import certify
 
     return certify(Session(file, is_checked=True), samples)

@@ -19,7 +19,6 @@ from pathlib import Path
 from random import Random
 
 from balancer.control.admin.socket_path import own_directory, socket_name
-from benchmarks.harness.blocks import shuffled_blocks
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.descriptors import allow_descriptors
@@ -27,6 +26,7 @@ from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving, status_line
+from benchmarks.harness.verdicts import shuffled_blocks
 from benchmarks.slow_clients.flood_client import FLOODS
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time, processes

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from benchmarks.harness.blocks import block_ratios, middle
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
+from benchmarks.harness.verdicts import Verdict, block_ratios, bracketed, middle, over_blocks, side_of
 from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
 from experiments.stats.comparison import Interval

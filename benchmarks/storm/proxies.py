@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.harness.peer_files import UNLIMITED_STREAMS, nginx_process
 from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
-from benchmarks.harness.verified.balancer import CHECK_PATH, steelyard
+from benchmarks.harness.verified.load_process import CHECK_PATH, steelyard
 from policies.loading.reference import label_of
 
 

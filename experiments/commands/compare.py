@@ -17,9 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.commands.catalogue_options import GRID, MEASURE
-from experiments.commands.compare_catalogues import compare_catalogues, compare_exactly
-from experiments.commands.options import Number, new_directory, require_none
+from experiments.commands.options import GRID, MEASURE, Number, new_directory, require_none
 from experiments.compare.contrast import Contrast, contrasts, measures_of
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
@@ -32,11 +30,16 @@ from experiments.platform.terminal import (
     require_writable,
     write_json,
 )
+from experiments.report.terminal_tables import whole_table
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.run_summary import counted
+from experiments.sweep.catalogue import to_read
+from experiments.sweep.comparison import change_table, changes
+from experiments.sweep.equality import chosen_grid
+from experiments.sweep.equality import differences as catalogue_differences
 from experiments.verdict.phrases import UNITS, show
 
 EPILOG = """\b
@@ -257,3 +260,38 @@ def as_json(
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }
+
+
+SHOWN = 10
+"""Number of differing cells that are printed."""
+
+
+def compare_catalogues(
+    first: Path, second: Path, grid: str | None, measure: str, file: Path | None, limit: float | None
+) -> int:
+    """Compare every cell that both contain, second / first; returns 1 if one is worse beyond noise and `limit`, else 0.
+
+    Raises `BadInputError` when they have no cell in common.
+    """
+    with to_read(first) as one, to_read(second) as two:
+        before, after = (opened.rows(chosen_grid(opened, grid).grid.name) for opened in (one, two))
+    found = changes(before, after, measure)
+    console_here().print(whole_table(change_table(found, measure)))
+    if file is not None:
+        write_json("--json", file, {"measure": measure, "changes": found})
+    worse = [
+        change for change in found if change.standing == "behind" and change.ratio.ratio > (limit or math.inf)
+    ]
+    return BOUND_MISSED if worse else 0
+
+
+def compare_exactly(first: Path, second: Path, grid: str | None) -> int:
+    """Check whether two catalogues hold identical results; returns 1 if they do not."""
+    with to_read(first) as ours, to_read(second) as theirs:
+        found = list(catalogue_differences(ours, theirs, grid))
+    for difference in found[:SHOWN]:
+        click.echo(difference)
+    if len(found) > SHOWN:
+        click.echo(f"… and {len(found) - SHOWN} more")
+    click.echo(f"{len(found)} cells differ" if found else "equal")
+    return BOUND_MISSED if found else 0

@@ -9,17 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from experiments.errors import BadInputError
+from experiments.live_page.process import LivePage
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-
-if TYPE_CHECKING:
-    from experiments.live_page.process import LivePage
+from experiments.sweep.grid import MEASURES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -141,3 +140,11 @@ def without_secret(value: str) -> str:
     """The value of an option without what may be secret: `Authorization: …`, or the name of a file."""
     name, colon, _ = value.partition(":")
     return value if value.startswith("@") else f"{name}: …" if colon else "…"
+
+
+GRID = click.option(
+    "--grid", metavar="NAME", help="Of a catalogue: which grid.  [default: the one that was swept last]"
+)
+MEASURE = click.option(
+    "--measure", type=click.Choice(MEASURES), help="Of a catalogue: of latency.  [default: p99]"
+)

@@ -8,8 +8,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from experiments.commands.catalogue_options import GRID, MEASURE
-from experiments.commands.options import PARQUET, require_none
+from experiments.commands.options import GRID, MEASURE, PARQUET, require_none
 
 EPILOG = """\b
 Examples:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def world_of(is_simulated: bool, page: LivePage | None = None) -> World:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.simulator.runner import SimulatedWorld
+        from experiments.simulator.run import SimulatedWorld
 
         return SimulatedWorld()
     from experiments.measured.runner import MeasuredWorld

@@ -8,8 +8,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from experiments.commands.catalogue_options import GRID, MEASURE
-from experiments.commands.options import require_none
+from experiments.commands.options import GRID, MEASURE, require_none
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import is_drawn
 from experiments.scenario.events import Event
@@ -202,11 +201,10 @@ def show_results(directory: Path, console: Console) -> None:
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
     """Print the grids of a catalogue, every policy under every scenario of one, and the reasons of failed cells."""
     from experiments.report.terminal_tables import whole_table
-    from experiments.sweep.bound import distance_table
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.matrix import matrix_of
-    from experiments.sweep.overview import overview_table
+    from experiments.sweep.overview import distance_table, overview_table
     from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
 
     if not file.exists() and not file.suffix:

@@ -21,8 +21,7 @@ from experiments.platform.terminal import console_here, plain_table, require_wri
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
 from experiments.what_if.answer import Answer, Question, answer, in_words
-from experiments.what_if.fit import RegionFit, fit
-from experiments.what_if.spans import longest_span
+from experiments.what_if.fit import RegionFit, fit, longest_span
 from policies import registry
 from policies.errors import PoliciesError
 from policies.loading.reference import located_here

@@ -17,14 +17,13 @@ from experiments.generator.generator import Generator
 from experiments.generator.ledger import Ledger
 from experiments.measured.faults import LiveEvents
 from experiments.measured.fleet import Fleet
+from experiments.platform.build import versions
 from experiments.platform.terminal import interruptible
-from experiments.platform.versions import versions
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Run, RunFacts, WorldName
 from experiments.running.runner import Interrupted, Observer
-from experiments.scenario.places import profiles_of
+from experiments.scenario.places import first_connections, profiles_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.stats.measures import achieved_rate, lag_percentiles, validity
 
 T = TypeVar("T")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import platform
 import sys
 import sysconfig
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
 
 from balancer.build import build
 
@@ -42,3 +44,19 @@ def optimisation_in_words(arguments: str) -> str:
     return (
         "NOT built with PGO or LTO: a fair comparison takes one that is (make bench PYTHON=/usr/bin/python3)"
     )
+
+
+PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of `PACKAGES`; "absent" where one is not installed."""
+    return {"python": python_version(), **{package: version_of(package) for package in PACKAGES}}
+
+
+def version_of(package: str) -> str:
+    """Installed version of a package, or "absent"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
@@ -161,3 +162,19 @@ def load_results(directory: Path) -> Results:
     if not runs:
         raise BadInputError(f"{directory}: no run has been measured yet")
     return Results(directory, campaign, runs, tuple(sorted((directory / SET_ASIDE).glob("*.npz"))))
+
+
+def plan(scenario: Scenario) -> tuple[PlannedRun, ...]:
+    """Plan of all runs in execution order, determined by the scenario and its seed."""
+    return tuple(run for block in range(scenario.blocks) for run in plan_block(scenario, block))
+
+
+def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
+    """Runs of one block, with the block's own seed and random order."""
+    rng = np.random.default_rng([scenario.seed, block])
+    seed = int(rng.integers(1, 2**31))
+    order = rng.permutation(len(scenario.entries))
+    return [
+        PlannedRun(block=block, order=place, label=scenario.entries[index].label, seed=seed)
+        for place, index in enumerate(order)
+    ]

@@ -14,10 +14,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from experiments.platform.build import versions
 from experiments.platform.terminal import signals_interrupt
-from experiments.platform.versions import versions
-from experiments.results.directory import Campaign, PlannedRun, save_campaign, save_result, set_aside
-from experiments.results.plan import plan
+from experiments.results.directory import Campaign, PlannedRun, plan, save_campaign, save_result, set_aside
 from experiments.results.policy_files import policy_files, require_same_files
 from experiments.run_data import Run, WorldName
 from experiments.running.patience import Patience, has_lagged

@@ -13,12 +13,25 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from balancer.config.documents import parsed, read_text
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import drawn, is_drawn
 from experiments.scenario.labels import require_plain_labels
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.toml_files import read_toml
 from policies.loading.reference import located
+
+
+def read_toml(source: Traversable, name: str) -> dict[str, Any]:
+    """Parsed document of `source`, which messages call `name`. Raises `BadInputError`."""
+    try:
+        text = read_text(source) if isinstance(source, Path) else source.read_text("utf-8")
+        document: dict[str, Any] = parsed(text)
+    except OSError as error:
+        raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # invalid TOML or UTF-8, a number with thousands of digits, a NUL in the path
+        raise BadInputError(f"{name}: not TOML: {error}") from None
+    return document
+
 
 DEFAULT = "regions"
 

@@ -6,17 +6,18 @@ figures accept; its `world` is "simulated".
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
-from experiments.platform.versions import versions
-from experiments.run_data import Run, RunFacts, Samples
-from experiments.scenario.places import places_of
+from experiments.platform.build import versions
+from experiments.results.directory import PlannedRun
+from experiments.run_data import Run, RunFacts, Samples, WorldName
+from experiments.scenario.places import first_connections, places_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
 from experiments.stats.measures import achieved_rate
@@ -122,3 +123,15 @@ def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
         return ()
     fault = next((router.last_fault for router in routers if router.last_fault), None)
     return (f"the policy failed {fallback_picks} times and was stood in for: {fault}",)
+
+
+class SimulatedWorld:
+    """Execute planned runs in the simulator. Implements `World`."""
+
+    name: Final[WorldName] = "simulated"
+
+    def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
+        """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
+        gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
+        entry = scenario.entry(planned.label)
+        return simulate(scenario, entry, planned.block, planned.order, planned.seed)

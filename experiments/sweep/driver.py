@@ -6,15 +6,18 @@ equals that of an undisturbed one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.text import Text
 
+from experiments.errors import BadInputError
 from experiments.platform.terminal import STOPPED, print_stopped, signals_interrupt
 from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
@@ -24,9 +27,35 @@ from experiments.sweep.code import version_of
 from experiments.sweep.computation import Computation
 from experiments.sweep.executor import Computers, dask, dask_cluster, local_processes
 from experiments.sweep.grid import Grid
-from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome
 from experiments.sweep.progress import Progress
+
+
+@contextmanager
+def only_driver(catalogue: Path) -> Iterator[None]:
+    """Hold the catalogue's lock. Raises `BadInputError` while another process sweeps into the catalogue."""
+    file = locked(catalogue)
+    try:
+        yield
+    finally:
+        file.close()
+
+
+def locked(catalogue: Path) -> IO[str]:
+    """Open the lock file and lock it. Raises `BadInputError` when another process holds the lock."""
+    path = catalogue.with_name(f"{catalogue.name}-driver")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise BadInputError(f"{catalogue}: cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise BadInputError(f"{catalogue}: another sweep is writing into it") from None
+    return file
+
 
 FAILED = 1
 

@@ -14,9 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.drawn import single_names
-from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios
+from experiments.scenario.files import first_complaint, grouped, is_scenario, known_scenarios, read_toml
 from experiments.scenario.scenario import Policy, require_unique
-from experiments.scenario.toml_files import read_toml
 from policies import registry
 from policies.loading.reference import label_of, located
 

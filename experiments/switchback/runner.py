@@ -15,8 +15,8 @@ import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.measured.runner import faults, run_loop
+from experiments.platform.build import versions
 from experiments.platform.terminal import in_ms, interruptible
-from experiments.platform.versions import versions
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running.runner import Observer

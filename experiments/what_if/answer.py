@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.recorded.recording import OK, Recording
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.run_data import Run
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import policy_label

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
 from benchmarks.calibration.campaigns import STRETCHED, Campaign, many, stretched
-from benchmarks.calibration.null_campaign import CONTROL, lasting
+from benchmarks.calibration.methods import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
 from experiments.errors import BadInputError

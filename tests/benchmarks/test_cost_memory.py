@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from benchmarks.cost.memory import idle, proportional_bytes
+from benchmarks.cost.runs import idle, proportional_bytes
 from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.worker import Connection
 from experiments.errors import FleetFailedError

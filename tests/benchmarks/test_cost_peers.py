@@ -16,12 +16,12 @@ from aiohttp import ClientSession, web
 
 from benchmarks.cost.command import peers_of
 from benchmarks.harness import certificates, peer_files, peers
-from benchmarks.harness.blocks import block_ratios, shuffled_blocks
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import SUITE, certificate_in, client_context
 from benchmarks.harness.options import known_policies
 from benchmarks.harness.peers import PEERS, Peer, Site, ours
 from benchmarks.harness.serving import serving
+from benchmarks.harness.verdicts import block_ratios, shuffled_blocks
 from experiments.errors import BadInputError
 from experiments.platform import cpu_time
 from experiments.platform.ports import free_ports

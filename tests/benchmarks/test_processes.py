@@ -10,8 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
-from benchmarks.processes.latency import HALF, ONE, TWO, LatencyRun
-from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun, absence
+from benchmarks.processes.throughput import (
+    HALF,
+    HANDSHAKES,
+    ONE,
+    PARTS,
+    REQUESTS,
+    TWO,
+    LatencyRun,
+    ThroughputRun,
+    absence,
+)
 from benchmarks.processes.verdicts import gain_of, loss_of, verdicts
 from experiments.platform.cpu_time import is_known_here
 

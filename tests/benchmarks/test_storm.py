@@ -19,7 +19,7 @@ import pytest
 from benchmarks.__main__ import cli
 from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
 from benchmarks.harness.verified.account import TIMEOUT, Account
-from benchmarks.harness.verified.balancer import steelyard
+from benchmarks.harness.verified.load_process import steelyard
 from benchmarks.harness.verified.messages import (
     LEAST,
     MOST,
@@ -33,11 +33,10 @@ from benchmarks.harness.verified.messages import (
 )
 from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import doubts, introduction, pace_of
-from benchmarks.storm.fault_injection import FaultyWorkers, send_control
 from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
 from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
-from benchmarks.storm.runs import Plan, Storm
+from benchmarks.storm.runs import FaultyWorkers, Plan, Storm, send_control
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral

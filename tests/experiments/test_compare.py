@@ -17,8 +17,7 @@ from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
 from experiments.compare.revisions import RevisionPlan, git, measure
 from experiments.errors import BadInputError
-from experiments.results.directory import Campaign, save_campaign, save_result
-from experiments.results.plan import plan
+from experiments.results.directory import Campaign, plan, save_campaign, save_result
 from experiments.run_data import Kind, Run
 from experiments.running.execute import prepare
 from experiments.scenario.scenario import Scenario

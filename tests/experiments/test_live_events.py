@@ -13,7 +13,7 @@ from experiments.errors import BadInputError
 from experiments.measured.faults import faults_of, listening, same
 from experiments.measured.fleet import returns_of
 from experiments.measured.runner import measure
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.run_data import Kind
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live

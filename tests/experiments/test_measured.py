@@ -7,8 +7,8 @@ import pytest
 
 from experiments.measured.runner import demand_of, faults
 from experiments.scenario.files import load_scenario
+from experiments.scenario.places import first_connections, warm_requests
 from experiments.scenario.scenario import Region
-from experiments.scenario.warm_up import first_connections, warm_requests
 from experiments.simulator.run import simulate
 from experiments.simulator.translation import OVERHEAD
 

@@ -19,8 +19,7 @@ from experiments.running.runner import NoObserver
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.simulator.run import simulate
-from experiments.simulator.runner import SimulatedWorld
+from experiments.simulator.run import SimulatedWorld, simulate
 from experiments.sweep.cells import cells_of, content_of
 from experiments.sweep.code import version_of
 from experiments.sweep.grid import Grid

@@ -31,7 +31,7 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.runner import SimulatedWorld
+from experiments.simulator.run import SimulatedWorld
 from experiments.verdict.summary import summarise
 from policies import registry
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.measured.process_config import balancer_config, endpoint_of, toml, worker_argv
-from experiments.results.plan import plan
+from experiments.results.directory import plan
 from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.places import numbered_workers, places_of

@@ -22,8 +22,7 @@ from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
 from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
-from experiments.what_if.fit import fit
-from experiments.what_if.spans import longest_span
+from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape
 from tests.support.recorded_rows import served
 

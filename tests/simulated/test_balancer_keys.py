@@ -11,7 +11,7 @@ import pytest
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.scenario.balancer_keys import (
     MEANINGLESS,
     READ_ANYWAY,

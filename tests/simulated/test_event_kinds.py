@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from experiments.measured.faults import faults_of
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.run_data import Run
 from experiments.scenario.events import VALUES, Kind
 from experiments.scenario.scenario import Scenario

@@ -12,7 +12,7 @@ from balancer.errors import Shed
 from balancer.exchange.admission import Admission, AdmissionRules
 from balancer.exchange.wait_queue import RequestQueue
 from experiments.measured.runner import measure
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.run_data import Samples
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate

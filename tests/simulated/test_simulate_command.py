@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.session import Session
-from benchmarks.simulator.cases import Case
-from benchmarks.simulator.certificate import certify
+from benchmarks.simulator.cases import Case, certify
 from benchmarks.simulator.speed import Simulator, measure_speed, verdict
 from experiments import __main__ as command
 from experiments.results.directory import load_results

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.results.plan import plan_block
+from experiments.results.directory import plan_block
 from experiments.run_data import Kind, Run
 from experiments.scenario.files import load_scenario, packaged
 from experiments.scenario.scenario import Entry, Scenario

@@ -13,9 +13,9 @@ from experiments.sweep.catalogue import Catalogue, CatalogueError
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import version_of
 from experiments.sweep.comparison import changes
+from experiments.sweep.driver import only_driver
 from experiments.sweep.equality import chosen_grid, differences
 from experiments.sweep.grid import Grid, checked_grid
-from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome, compute
 from tests.simulated.fake_simulator import simulate
 

@@ -15,15 +15,13 @@ from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
 from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.sweep import catalogue as catalogues
-from experiments.sweep.bound import distance_table, distances
 from experiments.sweep.catalogue import Row, State
 from experiments.sweep.cells import cells_of
-from experiments.sweep.figure import heat_map, ink_on, strips_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import Outcome
-from experiments.sweep.overview import overview_table, standings
-from experiments.sweep.page import write_page
+from experiments.sweep.overview import distance_table, distances, overview_table, standings
+from experiments.sweep.page import heat_map, ink_on, strips_of, write_page
 from experiments.sweep.sentences import headline, is_met, sentences
 from experiments.sweep.tables import matrix_table
 

@@ -11,21 +11,28 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
 from experiments.errors import BadInputError
 from experiments.platform.terminal import in_ms
-from experiments.report import figures, figures_workers
-from experiments.report.access_log import figure
+from experiments.report import canvas, figures, figures_workers
 from experiments.report.access_log.runs import LogRuns
 from experiments.report.access_log.tables import tables_of_log
+from experiments.report.canvas import STYLE
 from experiments.report.document import Document, Picture, Section, sections_of
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.figures_time import bins_of
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
-from experiments.report.palette import Competitor
+from experiments.report.palette import INK, INVALID, Competitor
 from experiments.report.tables import Table
 from experiments.report.thinning import thinned, thinning
+from experiments.run_data import Floats
 from experiments.stats.measures import quantiles, success_latency
 from experiments.verdict.phrases import failed_text, grouped_digits
 
@@ -60,7 +67,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "Throughput over time",
             "Successes per second, counted when they ended: all, and those of each region."
             + " Grey: failures." * (not whole.runs[0].samples.ok.all()),
-            lambda: figure.throughput_over_time(whole, regions),
+            lambda: throughput_over_time(whole, regions),
         ),
         Drawing(
             "latency-distribution",
@@ -169,3 +176,37 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         ],
         sections=sections_of(tables, pictures, method(log, command)),
     )
+
+
+BINS = 60
+
+
+@mpl.rc_context(STYLE)
+def throughput_over_time(whole: Competitor, regions: Sequence[Competitor]) -> Figure:
+    """Successes per second in total and by region, and failures per second in grey."""
+    figure, (axes,) = canvas.blank(3.2)
+    samples = whole.runs[0].samples
+    edges = np.linspace(0, max(samples.span, 1e-3), BINS + 1)
+    if not samples.ok.all():
+        step(axes, samples.ended_at[~samples.ok], edges, INVALID, filled=True)
+    for one in regions if len(regions) > 1 else ():
+        part = one.runs[0].samples
+        step(axes, part.ended_at[part.ok], edges, one.colour)
+    step(axes, samples.ended_at[samples.ok], edges, INK)
+    axes.set(xlabel="seconds from the first request", ylabel="requests per second", xlim=(0, edges[-1]))
+    axes.set_ylim(bottom=0)
+    named = [("all successes", INK), *((one.label, one.colour) for one in regions if len(regions) > 1)]
+    shown = [*named, *([] if samples.ok.all() else [("failed", INVALID)])]
+    handles = [Line2D([], [], color=colour, linewidth=2.2, label=name) for name, colour in shown]
+    canvas.legend_above(figure, handles)
+    return figure
+
+
+def step(axes: Axes, ended_at: Floats, edges: Floats, colour: str, filled: bool = False) -> None:
+    """Draw a rate for each bin, as steps."""
+    counts, _ = np.histogram(ended_at, edges)
+    rate = counts / np.diff(edges)
+    if filled:
+        axes.stairs(rate, edges, color=colour, alpha=0.5, fill=True)
+    else:
+        axes.stairs(rate, edges, baseline=None, color=colour, linewidth=1.8)
