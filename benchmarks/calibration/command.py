@@ -21,7 +21,7 @@ from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, names_in
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import BoundVerdict
 from experiments.errors import BadInputError
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
@@ -149,13 +149,13 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
     return made
 
 
-def verdicts_on(one: Outcome) -> list[Verdict]:
+def verdicts_on(one: Outcome) -> list[BoundVerdict]:
     """Verdicts on the rate of false verdicts, and, if a difference was planted, on the rate of those found."""
     size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
     bound = f"false verdicts ≤ {100 * MOST_FALSE:g} %"
-    verdicts = [Verdict(size, bound, one.holds_level, str(one.false))]
+    verdicts = [BoundVerdict(size, bound, one.holds_level, str(one.false))]
     if one.right is not None:
-        verdicts.append(Verdict(size, f"found ≥ {100 * LEAST_FOUND:g} %", one.has_power, str(one.right)))
+        verdicts.append(BoundVerdict(size, f"found ≥ {100 * LEAST_FOUND:g} %", one.has_power, str(one.right)))
     return verdicts
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.cost.plan import Run
+from benchmarks.cost.plan import CostRun
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION, TRACED
-from benchmarks.harness.verdicts import Verdict, block_ratios, in_blocks, side_of
+from benchmarks.harness.verdicts import BoundVerdict, block_ratios, in_blocks, side_of
 from experiments.stats.comparison import Interval, average, typical
 
 NO_BLOCK = "no block has a valid run of each"
@@ -54,9 +54,9 @@ AT_MOST_FOR_TRACING = 1.01
 """The same for propagation of the trace context, over the cost without."""
 
 
-def verdicts(runs: Sequence[Run]) -> list[Verdict]:
+def verdicts(runs: Sequence[CostRun]) -> list[BoundVerdict]:
     """Verdicts on every bound of every case that was run, for each policy of Steelyard."""
-    made: list[Verdict] = []
+    made: list[BoundVerdict] = []
     for case in dict.fromkeys(run.case for run in runs):
         own = [run for run in runs if run.case == case]
         peers = list(dict.fromkeys(run.peer for run in own))
@@ -75,9 +75,9 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     return made
 
 
-def beside(runs: Sequence[Run], peer: str, other: str, limit: float, words: str) -> Verdict:
+def beside(runs: Sequence[CostRun], peer: str, other: str, limit: float, words: str) -> BoundVerdict:
     """Verdict on the cost beside another peer's, by the 95 % interval of the ratio."""
-    verdict = partial(Verdict, runs[0].case, f"{peer} at most {limit:g} × {words}")
+    verdict = partial(BoundVerdict, runs[0].case, f"{peer} at most {limit:g} × {words}")
     found = ratios(runs, peer, [other])
     if not found:
         return verdict(None, NO_BLOCK)
@@ -86,12 +86,12 @@ def beside(runs: Sequence[Run], peer: str, other: str, limit: float, words: str)
     return verdict(side_of(mean, limit), shown)
 
 
-def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
+def judged(bound: Bound, runs: Sequence[CostRun], peer: str) -> BoundVerdict:
     """Verdict on one bound for one peer; `runs` are of its case."""
     sides = [side for side in bound.over if any(run.peer == side for run in runs)]
     over = ("the cheaper of " if len(sides) > 1 else "") + " and ".join(sides or bound.over)
     words = bound.words.format(peer=peer, limit=bound.limit, over=over)
-    verdict = partial(Verdict, bound.case, words)
+    verdict = partial(BoundVerdict, bound.case, words)
     if bound.over and not sides:
         return verdict(None, f"not measured: {' and '.join(bound.over)}")
     if invalid := [run.peer for run in runs if run.peer in (peer, *sides) and run.fault]:
@@ -102,10 +102,12 @@ def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
     if not found:
         return verdict(None, NO_BLOCK)
     mean = typical(found) if sides else average(found)
-    return verdict(side_of(mean, bound.limit, bound.is_gain), in_words(mean, "×" if sides else "bytes"))
+    return verdict(
+        side_of(mean, bound.limit, bound.is_gain), figure_in_words(mean, "×" if sides else "bytes")
+    )
 
 
-def flatness(runs: Sequence[Run]) -> list[Verdict]:
+def flatness(runs: Sequence[CostRun]) -> list[BoundVerdict]:
     """Verdicts on how the cost grows with the number of endpoints, for each policy."""
     policies: dict[str, list[str]] = {}
     for peer in dict.fromkeys(run.peer for run in runs):
@@ -113,11 +115,11 @@ def flatness(runs: Sequence[Run]) -> list[Verdict]:
     return [flat(policy, sorted(peers, key=endpoints_in), runs) for policy, peers in policies.items()]
 
 
-def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
+def flat(policy: str, peers: Sequence[str], runs: Sequence[CostRun]) -> BoundVerdict:
     """Judge the interval of the ratio of the dearest size to the cheapest, within blocks that have all sizes."""
     sizes = [endpoints_in(peer) for peer in peers]
     words = f"{policy} flat from {sizes[0]} to {sizes[-1]} endpoints within {AT_MOST_STEEPER - 1:.0%}"
-    verdict = partial(Verdict, runs[0].case, words)
+    verdict = partial(BoundVerdict, runs[0].case, words)
     if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:
         return verdict(False, f"{invalid[0]} is invalid")
     columns = [figures_of(runs, peer) for peer in peers]
@@ -129,7 +131,7 @@ def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
     dearest, cheapest = costs[means.index(max(means))], costs[means.index(min(means))]
     slope = typical([dear / cheap for dear, cheap in zip(dearest, cheapest, strict=True)])
     each = ", ".join(f"{size}: {mean / means[0]:.2f}" for size, mean in zip(sizes, means, strict=True))
-    return verdict(side_of(slope, AT_MOST_STEEPER), f"{in_words(slope, '×')}; {each}")
+    return verdict(side_of(slope, AT_MOST_STEEPER), f"{figure_in_words(slope, '×')}; {each}")
 
 
 def endpoints_in(peer: str) -> int:
@@ -137,18 +139,18 @@ def endpoints_in(peer: str) -> int:
     return int(peer.rpartition(", ")[2].split()[0])
 
 
-def runs_of(runs: Sequence[Run], peer: str) -> list[Run]:
+def runs_of(runs: Sequence[CostRun], peer: str) -> list[CostRun]:
     """Runs of one peer that are not void."""
     return [run for run in runs if run.peer == peer and not run.void]
 
 
-def figures_of(runs: Sequence[Run], peer: str) -> dict[int, float]:
+def figures_of(runs: Sequence[CostRun], peer: str) -> dict[int, float]:
     """Figure of one peer by block; empty if any of its runs is invalid."""
     is_invalid = any(run.fault for run in runs if run.peer == peer)
     return {} if is_invalid else {run.block: run.figure for run in runs_of(runs, peer)}
 
 
-def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]:
+def ratios(runs: Sequence[CostRun], peer: str, others: Sequence[str]) -> list[float]:
     """Figure of `peer` over the least of `others`, for every block that has all; none if any run is invalid.
 
     Figures that are not above zero, such as a small growth of memory, give no ratio.
@@ -159,7 +161,7 @@ def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]
     return block_ratios(figures_of(runs, peer), least)
 
 
-def in_words(found: Interval, unit: str) -> str:
+def figure_in_words(found: Interval, unit: str) -> str:
     """Text such as `1.25 ×, interval 1.20–1.31 over 5 blocks`; a single block has no interval."""
     digits = 2 if unit == "×" else 0
     mean, low, high = (f"{value:.{digits}f}" for value in (found.ratio, found.low, found.high))

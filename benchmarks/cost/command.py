@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cost.plan import Plan
+from benchmarks.cost.plan import CostPlan
 from benchmarks.cost.session import run_session
 from benchmarks.harness import peers
 from benchmarks.harness.cases import ALL, CASES, Case
@@ -110,14 +110,14 @@ def cost(
 
 def plan_of(
     case: Case, policies: list[str], pythons: list[str], others: Sequence[Peer], options: dict[str, Any]
-) -> tuple[Plan, dict[str, str]]:
+) -> tuple[CostPlan, dict[str, str]]:
     """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
     proxies = peers_of(case, policies, others, pythons)
     if options["connections"]:
         proxies = [replace(proxy, connections=0) for proxy in proxies]
     absent = {proxy.name: reason for proxy in proxies if (reason := proxy.absence_from(case))}
-    plan = Plan(
+    plan = CostPlan(
         peers=tuple(proxy for proxy in proxies if not proxy.absence_from(case)),
         case=case,
         connections=options["connections"] or case.connections,

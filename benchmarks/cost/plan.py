@@ -9,7 +9,7 @@ from benchmarks.harness.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CostPlan:
     """What is measured and on which cores. `connections` are busy, or idle in the memory case."""
 
     peers: tuple[Peer, ...]
@@ -43,7 +43,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CostRun:
     """One run of one peer. `figure` is in the unit of the case's kind."""
 
     case: str

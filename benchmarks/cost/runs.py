@@ -16,8 +16,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 
-from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.table import in_words
+from benchmarks.cost.plan import CostPlan, CostRun
+from benchmarks.cost.table import run_in_words
 from benchmarks.cost.tail import Tail
 from benchmarks.harness import peers
 from benchmarks.harness.cases import Kind
@@ -37,7 +37,7 @@ from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
 
 
-async def cost(plan: Plan, load: Load, worker: Child, proxy: RunningPeer, run: Run) -> Run:
+async def cost(plan: CostPlan, load: Load, worker: Child, proxy: RunningPeer, run: CostRun) -> CostRun:
     """Measure one run. Raises `FleetFailedError`."""
     place = partial(cpu_time.pinned_to, plan.rest_core)
     await load.run(proxy.port, plan.warm_up, place)
@@ -70,7 +70,7 @@ SETTLE = 0.6
 SPARE_DESCRIPTORS = 200
 
 
-async def memory(plan: Plan, peer: Peer, site: Site, run: Run) -> Run:
+async def memory(plan: CostPlan, peer: Peer, site: Site, run: CostRun) -> CostRun:
     """One run with a fresh process. Raises `FleetFailedError`."""
     allow_descriptors(plan.connections + SPARE_DESCRIPTORS)
     async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
@@ -125,7 +125,7 @@ async def connected(port: int) -> StreamWriter:
 class Environment:
     """Environment of the runs of one case: worker ports, load and a folder for files."""
 
-    def __init__(self, plan: Plan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
+    def __init__(self, plan: CostPlan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
         self._plan = plan
         self._folder = folder
         self._ports = ports
@@ -162,7 +162,7 @@ class Environment:
             self._plan.proxy_core,
         )
 
-    async def measured(self, peer: Peer, proxies: RunningPeers, run: Run) -> Run:
+    async def measured(self, peer: Peer, proxies: RunningPeers, run: CostRun) -> CostRun:
         """Measure one run; a failure is recorded as its fault."""
         try:
             if self._plan.case.kind is Kind.TAIL:
@@ -172,10 +172,10 @@ class Environment:
             load = replace(self._load, connections=peer.connections or self._plan.connections)
             return await cost(self._plan, load, self._worker, proxies.of(peer), run)
         except FleetFailedError as failure:
-            return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
+            return CostRun(run.case, run.peer, run.block, run.order, fault=str(failure))
 
 
-async def run_plan(plan: Plan, folder: Path, session: Session, runs: list[Run]) -> None:
+async def run_plan(plan: CostPlan, folder: Path, session: Session, runs: list[CostRun]) -> None:
     """Run the whole plan, append each run to `runs` and show it. Raises `FleetFailedError` if the worker fails."""
     ports = tuple(free_ports(WORKER_PORTS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
@@ -190,6 +190,6 @@ async def run_plan(plan: Plan, folder: Path, session: Session, runs: list[Run]) 
                     for order, peer in enumerate(in_order):
                         name = f"block {block + 1}, {peer.name}"
                         session.run_started(name)
-                        run = Run(plan.case.name, peer.name, block, order)
+                        run = CostRun(plan.case.name, peer.name, block, order)
                         runs.append(run := await environment.measured(peer, proxies, run))
-                        session.run_ended(name, in_words(run, plan.case.kind), run.fault)
+                        session.run_ended(name, run_in_words(run, plan.case.kind), run.fault)

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from benchmarks.cost.bounds import verdicts
-from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.runs import run_plan
 from benchmarks.cost.table import doubts, rows_of, table_of
 from benchmarks.harness.cases import Kind
@@ -22,9 +22,9 @@ from benchmarks.harness.verdicts import in_blocks
 from experiments.platform.build import interpreter_in_words
 
 
-def run_session(session: Session, plans: Sequence[Plan], absent: dict[str, str]) -> int:
+def run_session(session: Session, plans: Sequence[CostPlan], absent: dict[str, str]) -> int:
     """Measure one plan for each case and present; returns the exit code. Raises `ExperimentError`."""
-    runs: list[Run] = []
+    runs: list[CostRun] = []
     session.introduce(f"Python: {interpreter_in_words()}.")
 
     async def measure(folder: Path) -> None:
@@ -39,7 +39,7 @@ def run_session(session: Session, plans: Sequence[Plan], absent: dict[str, str])
     return session.conclude(verdicts(runs), tables, doubts(runs), absent=absent, cases=cases, runs=runs)
 
 
-def introduction(plan: Plan) -> str:
+def introduction(plan: CostPlan) -> str:
     """Text printed before a case: what is measured, blocks, connections, load and core assignment."""
     sizes = plan.case.sizes
     endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKER_PORTS}"
@@ -52,7 +52,7 @@ def introduction(plan: Plan) -> str:
     )
 
 
-def place_in_words(plan: Plan) -> str:
+def place_in_words(plan: CostPlan) -> str:
     """Core assignment as text."""
     if plan.proxy_core == plan.rest_core:
         return f"proxy, worker and load share core {plan.proxy_core}: no wake-up crosses cores"
@@ -61,7 +61,7 @@ def place_in_words(plan: Plan) -> str:
     return f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
 
 
-def load_in_words(plan: Plan) -> str:
+def load_in_words(plan: CostPlan) -> str:
     """Load generator as text."""
     if plan.case.streams:
         return "h2load"
@@ -73,7 +73,7 @@ def load_in_words(plan: Plan) -> str:
     }[plan.case.kind]
 
 
-def what_is_measured(plan: Plan) -> str:
+def what_is_measured(plan: CostPlan) -> str:
     """Figure of the case as a sentence."""
     words = plan.case.words
     return {
@@ -83,7 +83,7 @@ def what_is_measured(plan: Plan) -> str:
     }[plan.case.kind]
 
 
-def case_tables(plan: Plan, runs: Sequence[Run], width: int) -> list[RenderableType]:
+def case_tables(plan: CostPlan, runs: Sequence[CostRun], width: int) -> list[RenderableType]:
     """Title, table and invalid peers of one case; empty if it was not measured."""
     rows = rows_of([run for run in runs if run.case == plan.case.name])
     if not rows:
@@ -93,7 +93,7 @@ def case_tables(plan: Plan, runs: Sequence[Run], width: int) -> list[RenderableT
     return [title, table_of(rows, plan.case.kind, width), *invalid]
 
 
-def case_content(plan: Plan, runs: Sequence[Run]) -> dict[str, Any]:
+def case_content(plan: CostPlan, runs: Sequence[CostRun]) -> dict[str, Any]:
     """Results of one case for JSON: its plan and a row for each peer."""
     case = asdict(plan.case) | {"kind": plan.case.kind.value}
     rows = rows_of([run for run in runs if run.case == plan.case.name])

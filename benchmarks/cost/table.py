@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cost.bounds import ratios, runs_of
-from benchmarks.cost.plan import Run
+from benchmarks.cost.plan import CostRun
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import NGINX, OURS
 from benchmarks.harness.verdicts import bracketed, over_blocks
@@ -26,7 +26,7 @@ QUIET = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CostRow:
     """Summary of one peer over all blocks. `figure` is the median in the case's unit; None if invalid."""
 
     peer: str
@@ -45,23 +45,23 @@ class Row:
     fault: str = ""
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def rows_of(runs: Sequence[CostRun]) -> list[CostRow]:
     """One row per peer, the cheapest first, invalid ones last."""
-    rows = [row_of(runs, peer) for peer in dict.fromkeys(run.peer for run in runs)]
+    rows = [cost_row(runs, peer) for peer in dict.fromkeys(run.peer for run in runs)]
     return sorted(rows, key=lambda row: (row.figure is None, row.figure or 0.0))
 
 
-def row_of(runs: Sequence[Run], peer: str) -> Row:
+def cost_row(runs: Sequence[CostRun], peer: str) -> CostRow:
     """Summary of one peer; `runs` are of one case."""
     every = [run for run in runs if run.peer == peer]
     own = runs_of(runs, peer)
     faults = [f"block {run.block + 1}: {run.fault}" for run in every if run.fault]
     faults += [] if own else [f"block {run.block + 1}: {run.void}" for run in every]
     if faults:
-        return Row(peer, len(every), fault="; ".join(faults))
+        return CostRow(peer, len(every), fault="; ".join(faults))
     figures = [run.figure for run in own]
     user = median(run.figure * run.user_share for run in own)
-    return Row(
+    return CostRow(
         peer,
         len(own),
         figure=median(figures),
@@ -76,7 +76,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
     )
 
 
-def doubts(runs: Sequence[Run]) -> str:
+def doubts(runs: Sequence[CostRun]) -> str:
     """Warning that the machine was busy with other work; empty if it was quiet."""
     taken = [run.taken for run in runs]
     if not taken or max(taken) < QUIET:
@@ -101,7 +101,7 @@ ESSENTIAL = 4
 """Number of columns shown on a narrow terminal."""
 
 
-def table_of(rows: Sequence[Row], kind: Kind, width: int) -> Table:
+def table_of(rows: Sequence[CostRow], kind: Kind, width: int) -> Table:
     """Table for a terminal of `width` columns."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     shown = columns(kind)[: None if width >= FULL_WIDTH else ESSENTIAL]
@@ -112,7 +112,7 @@ def table_of(rows: Sequence[Row], kind: Kind, width: int) -> Table:
     return made
 
 
-def cells(row: Row, kind: Kind) -> list[str | Text]:
+def cells(row: CostRow, kind: Kind) -> list[str | Text]:
     """Cells of a row; at most as many as there are columns."""
     if row.figure is None:
         return [row.peer, Text("INVALID", style="red"), "", Text("yes", style="red")]
@@ -131,7 +131,7 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
     ]
 
 
-def in_words(run: Run, kind: Kind) -> str:
+def run_in_words(run: CostRun, kind: Kind) -> str:
     """Figure of a run as text, or the reason why it is void."""
     rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
     return f"void: {run.void}" if run.void else f"{shown(run.figure, kind)} {kind.value}{rate}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
@@ -49,7 +49,7 @@ class Capacity:
 class Tail:
     """Finds the offered rate, then measures at it."""
 
-    def __init__(self, plan: Plan, load: Load, worker: Child) -> None:
+    def __init__(self, plan: CostPlan, load: Load, worker: Child) -> None:
         self._plan = plan
         self._load = load
         self._worker = worker
@@ -78,7 +78,7 @@ class Tail:
         there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
         return sum(cpu_time.cpu_of(child.pid).total for child in there)
 
-    async def measured(self, proxy: RunningPeer, run: Run) -> Run:
+    async def measured(self, proxy: RunningPeer, run: CostRun) -> CostRun:
         """Measure one run, with the same arrivals for every peer of the block. Raises `FleetFailedError`."""
         await self._load.run(proxy.port, self._plan.warm_up, self._place)
         for _ in range(ATTEMPTS):
@@ -87,7 +87,7 @@ class Tail:
                 break
         return run
 
-    async def _attempted(self, proxy: RunningPeer, run: Run) -> Run:
+    async def _attempted(self, proxy: RunningPeer, run: CostRun) -> CostRun:
         plan = self._plan
         seed = plan.seed + run.block
         load = OpenLoad(
@@ -102,7 +102,7 @@ class Tail:
         return judged(run, report, self.rate, spent.taken)
 
 
-def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
+def judged(run: CostRun, report: Report, rate: float, taken: float = 0.0) -> CostRun:
     """The run with the report's figures; `taken` is the share of the cores used by others."""
     return replace(
         run,

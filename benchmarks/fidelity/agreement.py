@@ -77,7 +77,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FidelityRow:
     """One entry of a scenario: its agreements and failures in per cent. `fault` is the reason why it is not judged."""
 
     label: str
@@ -111,7 +111,7 @@ class ScenarioResult:
 
     name: str
     question: str
-    rows: tuple[Row, ...]
+    rows: tuple[FidelityRow, ...]
     pair_comparisons: tuple[PairComparison, ...]
     orders: tuple[tuple[str, ...], tuple[str, ...]]
     """Labels by ascending p99: measured, simulated."""
@@ -136,10 +136,10 @@ def scenario_result_of(measured: Results, simulated: Results, again: Results | N
     theirs = [summarise_run(run, slo) for run in simulated.runs if run.facts.block in blocks]
     rows = tuple(
         with_simulation_noise(
-            row_of(entry.label, entry.policy.name, *pairs[entry.label], slo), pairs, again, slo
+            fidelity_row(entry.label, entry.policy.name, *pairs[entry.label], slo), pairs, again, slo
         )
         if any(run.label == entry.label for run in ours)
-        else unjudged(row_of(entry.label, entry.policy.name, *pairs[entry.label], slo), measured)
+        else unjudged(fidelity_row(entry.label, entry.policy.name, *pairs[entry.label], slo), measured)
         for entry in entries
     )
     labels = [entry.label for entry in entries]
@@ -155,17 +155,19 @@ def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list
     return kept, [theirs[run.facts.block] for run in kept]
 
 
-def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], slo: float) -> Row:
+def fidelity_row(
+    label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], slo: float
+) -> FidelityRow:
     """Agreements of one entry; `slo` in measured seconds."""
     if not ours:
-        return Row(label, policy, 0, (), math.nan, math.nan, "no block has a run in both worlds")
+        return FidelityRow(label, policy, 0, (), math.nan, math.nan, "no block has a run in both worlds")
     invalid = next((run for run in theirs if not run.facts.is_valid), None)
     agreements = (
         share_agreement(ours, theirs),
         *(latency_agreement(name, ours, theirs) for name in LATENCY),
         goodput_agreement(ours, theirs, slo),
     )
-    row = Row(label, policy, len(ours), agreements, failed(ours), failed(theirs))
+    row = FidelityRow(label, policy, len(ours), agreements, failed(ours), failed(theirs))
     return (
         row
         if invalid is None
@@ -173,7 +175,7 @@ def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], 
     )
 
 
-def unjudged(row: Row, measured: Results) -> Row:
+def unjudged(row: FidelityRow, measured: Results) -> FidelityRow:
     """Row of an entry without a block that counts; the reason may be another entry's run."""
     invalid = [run for run in measured.runs if not run.facts.is_valid]
     own = [run for run in invalid if run.facts.label == row.label] or invalid
@@ -181,15 +183,15 @@ def unjudged(row: Row, measured: Results) -> Row:
     return with_fault(row, row.fault or f"no measured block counts{why}")
 
 
-def with_fault(row: Row, fault: str) -> Row:
+def with_fault(row: FidelityRow, fault: str) -> FidelityRow:
     """Copy of the row that judges nothing."""
     agreements = tuple(replace(one, is_met=None) for one in row.agreements)
     return replace(row, agreements=agreements, fault=fault)
 
 
 def with_simulation_noise(
-    row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None, slo: float
-) -> Row:
+    row: FidelityRow, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None, slo: float
+) -> FidelityRow:
     """Copy of `row` with the simulation noise of each agreement, from the same blocks of `again`."""
     if again is None or not row.agreements:
         return row
@@ -197,7 +199,7 @@ def with_simulation_noise(
     others = {run.facts.block: run for run in again.runs_of(row.label)}
     if any(run.facts.block not in others for run in theirs):
         return row
-    twice = row_of(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], slo)
+    twice = fidelity_row(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], slo)
     found = zip(row.agreements, twice.agreements, strict=True)
     return replace(
         row, agreements=tuple(replace(one, simulation_noise=other.distance) for one, other in found)

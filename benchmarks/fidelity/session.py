@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.status import Status
 
 from experiments.errors import BadInputError
-from experiments.measured.runner import MeasuredWorld
+from experiments.measured.runner import MeasuredRunner
 from experiments.platform.terminal import clock
 from experiments.results.directory import (
     CAMPAIGN_FILE,
@@ -162,7 +162,7 @@ def measure(scenario: Scenario, comparison: Comparison, directory: Path, console
     set_aside(left, directory)
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        execute.execute(rest, directory, MeasuredWorld(), progress, Patience(comparison.patience))
+        execute.execute(rest, directory, MeasuredRunner(), progress, Patience(comparison.patience))
 
 
 def read_campaign(directory: Path) -> Campaign:

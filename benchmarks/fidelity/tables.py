@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.fidelity.agreement import BOUNDS, Agreement, FidelityRow, PairComparison, ScenarioResult
+from benchmarks.harness.verdicts import BoundVerdict
 from experiments.platform.terminal import STANDING
 from experiments.report.tables import Cell, Mark, Table
 
@@ -61,7 +61,7 @@ def overview(results: Sequence[ScenarioResult]) -> Table:
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
 
-def bounds_of(results: Sequence[ScenarioResult]) -> Iterator[Verdict]:
+def bounds_of(results: Sequence[ScenarioResult]) -> Iterator[BoundVerdict]:
     """Verdicts for the terminal: every miss, then each quantity over all scenarios."""
     for result in results:
         missed = [(row, one) for row in result.rows for one in row.agreements if one.is_met is False]
@@ -69,15 +69,15 @@ def bounds_of(results: Sequence[ScenarioResult]) -> Iterator[Verdict]:
             found = distance_text(one)
             if not math.isnan(one.simulation_noise):
                 found = f"{found}, by chance {chance_text(one)}"
-            yield Verdict(f"{result.name}, {row.label}", bound_text(one.quantity), False, found)
+            yield BoundVerdict(f"{result.name}, {row.label}", bound_text(one.quantity), False, found)
         if result.ranking_is_met is False:
             pairs = "; ".join(map(pair_comparison_text, contradictions(result)))
-            yield Verdict(result.name, bound_text("ranking"), False, pairs)
+            yield BoundVerdict(result.name, bound_text("ranking"), False, pairs)
     for quantity in EVERY_QUANTITY:
         verdicts_ = verdicts(results, quantity)
         counts = ", ".join(f"{verdicts_.count(met)} {word}" for met, word in STANDING.items())
         is_met = None if set(verdicts_) == {None} else False not in verdicts_
-        yield Verdict("all scenarios", bound_text(quantity), is_met, counts)
+        yield BoundVerdict("all scenarios", bound_text(quantity), is_met, counts)
 
 
 def bound_text(quantity: str) -> str:
@@ -104,7 +104,7 @@ def scenario_table(result: ScenarioResult) -> Table:
     return Table(result.name, note, columns, tuple(row_cells(row) for row in result.rows))
 
 
-def row_cells(row: Row) -> tuple[Cell, ...]:
+def row_cells(row: FidelityRow) -> tuple[Cell, ...]:
     """Cells of one entry; padded with dashes if a world has no run of it."""
     cells = [cell for one in row.agreements for cell in agreement_cells(one)]
     padding = [Cell("–", "few")] * (5 * len(QUANTITIES) - len(cells))

@@ -21,7 +21,7 @@ import uvloop
 from benchmarks.harness.certificates import client_context
 
 
-class Client(asyncio.Protocol):
+class LoopClient(asyncio.Protocol):
     """One connection that sends the next request as soon as the response is complete."""
 
     def __init__(self, request: bytes, counts: Counter[str]) -> None:
@@ -71,13 +71,13 @@ class ClosedLoop:
 
     async def run(self) -> str:
         """Keep all connections busy; returns the report."""
-        loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[Client]()
+        loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[LoopClient]()
         security = client_context() if self.is_tls else None
         began_at = time.monotonic()
         for _ in range(self.connections):
             try:
                 _, client = await loop.create_connection(
-                    lambda: Client(self.request, counts), "127.0.0.1", self.port, ssl=security
+                    lambda: LoopClient(self.request, counts), "127.0.0.1", self.port, ssl=security
                 )
                 clients.append(client)
             except OSError:

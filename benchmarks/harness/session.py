@@ -23,7 +23,7 @@ from rich.console import RenderableType
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.harness.verdicts import Verdict, table_of_verdicts
+from benchmarks.harness.verdicts import BoundVerdict, table_of_verdicts
 from experiments.platform.build import describe_build, interpreter_in_words, versions
 from experiments.platform.terminal import (
     BOUND_MISSED,
@@ -96,7 +96,7 @@ class Session:
 
     def conclude(
         self,
-        verdicts: Sequence[Verdict],
+        verdicts: Sequence[BoundVerdict],
         tables: Sequence[RenderableType] = (),
         doubt: str = "",
         **results: Any,

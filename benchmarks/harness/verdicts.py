@@ -17,7 +17,7 @@ from experiments.stats.comparison import Interval, typical
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BoundVerdict:
     """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
 
     `is_met` is None if the bound cannot be judged.
@@ -56,7 +56,7 @@ def bracketed(found: Interval | None, unit: str = " ×") -> str:
     return f"{found.ratio:.2f}{unit}{span}"
 
 
-def table_of_verdicts(verdicts: Iterable[Verdict]) -> Table:
+def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
     """Table of all bounds for the terminal."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for name in ("", "bound", "found", "verdict"):

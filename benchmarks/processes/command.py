@@ -14,7 +14,7 @@ import click
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED
 from benchmarks.harness.session import Session
 from benchmarks.processes import runs as plans
-from benchmarks.processes.runs import Plan, run_plan
+from benchmarks.processes.runs import ProcessesPlan, run_plan
 from benchmarks.processes.throughput import PARTS, SETUPS, LatencyRun, ThroughputRun, absence
 from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
 from experiments.errors import BadInputError
@@ -39,7 +39,7 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     if not is_known_here():
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     session = Session(file, check)
-    plan = replace(plans.QUICK if quick else Plan(), seed=seed)
+    plan = replace(plans.QUICK if quick else ProcessesPlan(), seed=seed)
     bursts: list[ThroughputRun] = []
     stretches: list[LatencyRun] = []
 

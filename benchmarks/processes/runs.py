@@ -43,7 +43,7 @@ WORK = replace(CASE, path=PATH)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProcessesPlan:
     """Number of runs of each kind and their duration in seconds."""
 
     bursts: int = 12
@@ -70,12 +70,12 @@ class Plan:
         return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
 
 
-QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
+QUICK = ProcessesPlan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
 
 Observer = Callable[[ThroughputRun | LatencyRun], None]
 
 
-async def run_plan(plan: Plan, folder: Path, observe: Observer) -> None:
+async def run_plan(plan: ProcessesPlan, folder: Path, observe: Observer) -> None:
     """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if a process does not start."""
     async with AsyncExitStack() as stack:
         await throughput(plan, folder_in(folder, "throughput"), stack, observe)
@@ -83,7 +83,7 @@ async def run_plan(plan: Plan, folder: Path, observe: Observer) -> None:
         await latency(plan, folder_in(folder, "latency"), stack, observe)
 
 
-async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
+async def throughput(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Throughput of one and of two processes in alternation: handshakes, then requests."""
     site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
     started = serving("worker", peers.worker_argv(site), site.workers[0], CASE, None)
@@ -103,7 +103,7 @@ async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, observe: O
                 observe(await burst(proxy, port, worker, plan.burst, ThroughputRun(part, count, block)))
 
 
-async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
+async def latency(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Latency of all setups in alternation, in front of the same workers."""
     count = max(one.workers for one in SETUPS)
     workers = [await worker_of(number, plan.seed, stack) for number in range(count)]

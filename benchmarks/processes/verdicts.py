@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from benchmarks.harness.verdicts import Verdict, block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import BoundVerdict, block_ratios, bracketed, middle, over_blocks, side_of
 from benchmarks.processes.throughput import (
     HALF,
     HANDSHAKES,
@@ -59,7 +59,7 @@ def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
     return [run for run in runs if not run.fault]
 
 
-def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[Verdict]:
+def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[BoundVerdict]:
     """Verdicts on all bounds that were measured."""
     parts = [(part, [run for run in bursts if run.part == part]) for part in PARTS]
     found = [gain_verdict(own, part) for part, own in parts if own]
@@ -74,7 +74,7 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
     return found
 
 
-def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict:
+def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> BoundVerdict:
     """Verdict on the throughput of one part; `bursts` are of this part, at least one."""
     gain = gain_of(bursts, part)
     taken = middle([run.client_cores for run in valid(bursts) if run.processes == 2]) or 0.0
@@ -87,12 +87,12 @@ def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict:
     return judged(bursts, part, bound, met, f"{bracketed(gain)}: {how[part]}")
 
 
-def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> Verdict:
+def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> BoundVerdict:
     """A verdict; any fault makes the bound missed."""
     fault = next((run.fault for run in runs if run.fault), "")
     if fault:
-        return Verdict(subject, bound, False, f"{found}; INVALID: {fault}")
-    return Verdict(subject, bound, is_met, found)
+        return BoundVerdict(subject, bound, False, f"{found}; INVALID: {fault}")
+    return BoundVerdict(subject, bound, is_met, found)
 
 
 def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:

@@ -13,7 +13,7 @@ from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED, proxy_and_load_cores
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import BoundVerdict
 from benchmarks.rolling import stages
 from benchmarks.rolling.stages import STAGES, Stage, StageTiming, seconds_of, staged
 
@@ -49,12 +49,12 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     return session.conclude([verdict(stage) for stage in found], stages=found)
 
 
-def verdict(stage: Stage) -> Verdict:
+def verdict(stage: Stage) -> BoundVerdict:
     """Verdict on one stage."""
-    return Verdict(stage.name, "0 failed requests", stage.is_met, in_words(stage))
+    return BoundVerdict(stage.name, "0 failed requests", stage.is_met, stage_in_words(stage))
 
 
-def in_words(stage: Stage) -> str:
+def stage_in_words(stage: Stage) -> str:
     """Failures of one stage as text."""
     if stage.fault:
         return stage.fault

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import BoundVerdict
 from experiments.generator.arrivals import poisson
 from experiments.run_data import Floats
 from experiments.simulator import theory
@@ -42,7 +42,7 @@ Form = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SpeedCase:
     """One case. `simulated(count, seed)` returns the value from `count` requests; `samples` suffice for the bound."""
 
     name: str
@@ -76,7 +76,9 @@ def times(columns: Columns) -> Floats:
     return np.asarray(columns.latencies[first:][columns.kinds[first:] == 0])
 
 
-def mean(name: str, form: Form, model: Model, rho: float, samples: int, bound: float = ONE_PERCENT) -> Case:
+def mean(
+    name: str, form: Form, model: Model, rho: float, samples: int, bound: float = ONE_PERCENT
+) -> SpeedCase:
     """Case of the mean time in the system of workers of speed 1 at load `rho`, of which `form` is the closed form.
 
     The mean of the drawn service times is a control variate: if they took s times what they should on average, theory
@@ -89,7 +91,7 @@ def mean(name: str, form: Form, model: Model, rho: float, samples: int, bound: f
         simulation = simulated(model, rho * slots, count, seed)
         return float(times(simulation.columns).mean()) - slope * (drawn(simulation) - 1)
 
-    return Case(f"{name}, ρ {rho}, mean", form(rho), bound, samples, number)
+    return SpeedCase(f"{name}, ρ {rho}, mean", form(rho), bound, samples, number)
 
 
 def drawn(simulation: Simulation) -> float:
@@ -107,7 +109,7 @@ LEAST_WORK = {"name": "oracle-least-work-of-two"}
 SHARED: dict[str, Any] = {"discipline": "shared"}
 
 
-def single_servers() -> list[Case]:
+def single_servers() -> list[SpeedCase]:
     """M/M/1, M/G/1 and processor sharing; random choice splits arrivals into n such queues."""
     one, many = farm(1, RANDOM), farm(20, RANDOM)
     skewed = farm(1, RANDOM, Lognormal(1.0, 0.5))
@@ -118,7 +120,7 @@ def single_servers() -> list[Case]:
     return [
         mean("M/M/1", theory.mm1_mean, one, 0.5, 400_000),
         mean("random over 20", theory.mm1_mean, many, 0.5, 400_000),
-        Case("random over 20, ρ 0.5, p90", theory.mm1_quantile(0.5, 0.9), ONE_PERCENT, 300_000, late),
+        SpeedCase("random over 20, ρ 0.5, p90", theory.mm1_quantile(0.5, 0.9), ONE_PERCENT, 300_000, late),
         mean("M/D/1", lambda rho: 1 + theory.mg1_wait(rho, 0.0), farm(1, RANDOM, Fixed(1.0)), 0.5, 150_000),
         mean("M/G/1 lognormal", lambda rho: 1 + theory.mg1_wait(rho, exp(0.25) - 1), skewed, 0.5, 200_000),
         mean("M/M/1 shared", theory.mm1_mean, farm(1, RANDOM, **SHARED), 0.5, 250_000),
@@ -126,7 +128,7 @@ def single_servers() -> list[Case]:
     ]
 
 
-def many_servers() -> list[Case]:
+def many_servers() -> list[SpeedCase]:
     """M/M/c, the same with a central queue, and the Erlang B loss system."""
 
     def lost(count: int, seed: int) -> float:
@@ -142,11 +144,11 @@ def many_servers() -> list[Case]:
         mean("M/M/10", waited(10), farm(1, RANDOM, slots=10), 0.8, 250_000),
         mean("M/M/100", waited(100), farm(1, RANDOM, slots=100), 0.9, 100_000),
         mean("central queue of 10", waited(10), central, 0.8, 250_000),
-        Case("Erlang B, 5 slots, load 4, loss", theory.erlang_b(4.0, 5), ONE_PERCENT, 250_000, lost),
+        SpeedCase("Erlang B, 5 slots, load 4, loss", theory.erlang_b(4.0, 5), ONE_PERCENT, 250_000, lost),
     ]
 
 
-def turns() -> list[Case]:
+def turns() -> list[SpeedCase]:
     """Round-robin: Erlang arrivals at each M/1 queue."""
 
     def form(n: int) -> Form:
@@ -158,10 +160,10 @@ def turns() -> list[Case]:
     ]
 
 
-def choices() -> list[Case]:
+def choices() -> list[SpeedCase]:
     """Power of d choices among 500 queues, within 3 %."""
 
-    def of_500(name: str, form: Form, policy: Mapping[str, Any], rho: float, samples: int) -> Case:
+    def of_500(name: str, form: Form, policy: Mapping[str, Any], rho: float, samples: int) -> SpeedCase:
         return mean(f"{name} of 500", form, farm(500, policy), rho, samples, THREE_PERCENT)
 
     def two(rho: float) -> float:
@@ -184,10 +186,12 @@ def choices() -> list[Case]:
     ]
 
 
-def splits() -> list[Case]:
+def splits() -> list[SpeedCase]:
     """Optimal static split of the load, without and with network distance."""
 
-    def split(name: str, speeds: Sequence[float], rtts: Sequence[float], rate: float, samples: int) -> Case:
+    def split(
+        name: str, speeds: Sequence[float], rtts: Sequence[float], rate: float, samples: int
+    ) -> SpeedCase:
         pairs = enumerate(zip(speeds, rtts, strict=True))
         workers = tuple(WorkerModel(f"w{n}", speed=s, rtt=r, setup_rtts=0) for n, (s, r) in pairs)
         model = Model(workers=workers, policy={"name": "oracle-static-split", "rate": rate})
@@ -195,7 +199,9 @@ def splits() -> list[Case]:
         def number(count: int, seed: int) -> float:
             return float(times(simulated(model, rate, count, seed).columns).mean())
 
-        return Case(f"{name}, mean", theory.static_split(speeds, rate, rtts)[1], ONE_PERCENT, samples, number)
+        return SpeedCase(
+            f"{name}, mean", theory.static_split(speeds, rate, rtts)[1], ONE_PERCENT, samples, number
+        )
 
     return [
         split("static split {4, 4, 1}", (4.0, 4.0, 1.0), (0.0, 0.0, 0.0), 5.4, 400_000),
@@ -203,7 +209,7 @@ def splits() -> list[Case]:
     ]
 
 
-def hedges() -> list[Case]:
+def hedges() -> list[SpeedCase]:
     """Hedging: a second request a fixed time after the first, in a system without queueing.
 
     Both are the same work, at workers that are equally fast, so the first one is answered first and nothing is gained.
@@ -220,21 +226,21 @@ def hedges() -> list[Case]:
         return float(simulated(model, 8.0, count, seed).columns.attempts.mean() - 1)
 
     return [
-        Case("hedge after .7, mean", 1.0, ONE_PERCENT, 100_000, taken),
-        Case("hedge after .7, extra load", theory.hedged_share(after), ONE_PERCENT, 100_000, share),
+        SpeedCase("hedge after .7, mean", 1.0, ONE_PERCENT, 100_000, taken),
+        SpeedCase("hedge after .7, extra load", theory.hedged_share(after), ONE_PERCENT, 100_000, share),
     ]
 
 
-def cases() -> list[Case]:
+def cases() -> list[SpeedCase]:
     return [*single_servers(), *many_servers(), *turns(), *choices(), *splits(), *hedges()]
 
 
 SEED = 1
 
 
-def certify(session: Session, samples: float, chosen: Sequence[Case] | None = None) -> int:
+def certify(session: Session, samples: float, chosen: Sequence[SpeedCase] | None = None) -> int:
     """Simulate every case with `samples` times the usual number and present; returns the exit code."""
-    verdicts: list[Verdict] = []
+    verdicts: list[BoundVerdict] = []
     session.say(f"Simulated beside closed forms, seed {SEED}, {samples:g} times the usual samples.")
     chosen = cases() if chosen is None else chosen
     with session.interruptible(len(chosen)):
@@ -246,10 +252,10 @@ def certify(session: Session, samples: float, chosen: Sequence[Case] | None = No
     return session.conclude(verdicts, doubt=f"{within} of {len(verdicts)} within their bounds.")
 
 
-def verdict_on(case: Case, samples: float) -> Verdict:
+def verdict_on(case: SpeedCase, samples: float) -> BoundVerdict:
     """Simulate one case and judge it."""
     count = max(1, round(case.samples * samples))
     simulated = case.simulated(count, SEED)
     error = case.error(simulated)
     found = f"{simulated:.4f} simulated, {case.theory:.4f} in theory, {error:+.2%}, {count:,} requests"
-    return Verdict(case.name, f"within {case.bound:.0%} of theory", abs(error) <= case.bound, found)
+    return BoundVerdict(case.name, f"within {case.bound:.0%} of theory", abs(error) <= case.bound, found)

@@ -17,7 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict, side_of
+from benchmarks.harness.verdicts import BoundVerdict, side_of
 from experiments.generator.arrivals import poisson
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
@@ -115,13 +115,13 @@ def measure_speed(session: Session, requests: int, rounds: int) -> int:
     )
 
 
-def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> Verdict:
+def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> BoundVerdict:
     """Verdict on the interval of one simulator; not judged in the pure source."""
     found = typical(speeds)
     is_met = side_of(found, simulator.bound, is_least=True) if compiled else None
     build = "the compiled build" if compiled else "the pure source"
     bound = f"≥ {simulator.bound:,.0f} requests per second, compiled"
-    return Verdict(
+    return BoundVerdict(
         simulator.name, bound, is_met, f"{found.ratio:,.0f} [{found.low:,.0f}–{found.high:,.0f}] in {build}"
     )
 

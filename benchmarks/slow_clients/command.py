@@ -25,7 +25,7 @@ from benchmarks.harness.options import (
 from benchmarks.harness.serving import folder_in
 from benchmarks.harness.session import Session
 from benchmarks.slow_clients.flood_client import FLOODS
-from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, Plan, Run, run_plan
+from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, SlowPlan, SlowRun, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.errors import BadInputError
@@ -85,7 +85,7 @@ def slow_clients(
         *peers.chosen(names_in(others)),
     )
     proxy_core, load_core = proxy_and_load_cores()
-    plan = Plan(
+    plan = SlowPlan(
         peers=peers.available(proxies, session.say),
         proxy_core=proxy_core,
         load_core=load_core,
@@ -103,12 +103,12 @@ def known_kinds(text: str) -> tuple[str, ...]:
     return tuple(names_in(text))
 
 
-def run_session(session: Session, plan: Plan) -> int:
+def run_session(session: Session, plan: SlowPlan) -> int:
     """Measure all kinds of slow clients and present; returns the exit code. Raises `ExperimentError`."""
     session.introduce(introduction(plan))
-    runs: list[Run] = []
+    runs: list[SlowRun] = []
 
-    def run_ended(run: Run) -> None:
+    def run_ended(run: SlowRun) -> None:
         runs.append(run)
         figures = f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
         session.run_ended(f"{run.slow_kind} {run.round + 1}, {run.peer}, {run.kind}", figures, run.fault)
@@ -128,7 +128,7 @@ def run_session(session: Session, plan: Plan) -> int:
     )
 
 
-def run_stalled(session: Session, plan: Plan) -> int:
+def run_stalled(session: Session, plan: SlowPlan) -> int:
     """Measure a stalled reader on every proxy and present; returns the exit code. Raises `ExperimentError`."""
     found: list[Stalled] = []
 
@@ -142,7 +142,7 @@ def run_stalled(session: Session, plan: Plan) -> int:
     return session.conclude(own, plan=peers.described(plan), stalled=found)
 
 
-def introduction(plan: Plan) -> str:
+def introduction(plan: SlowPlan) -> str:
     """Text printed before the first run: load, core assignment, rounds, peers and seed."""
     slow = f"{plan.clients} slow clients at a byte per {plan.pace:g} s, or {FLOODING} that flood"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"

@@ -65,7 +65,7 @@ HEAD_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SlowPlan:
     """What is measured; `rate` in normal requests per second, `pace` in seconds between slow bytes."""
 
     peers: tuple[Peer, ...]
@@ -93,7 +93,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SlowRun:
     """Result of one run. `kind` is `QUIET`, `CONTROL` or the kind of slow clients present. Latencies and `lag` (p99 of
     the generator's own lag) in seconds, memory in bytes.
     """
@@ -120,14 +120,14 @@ class Run:
     fault: str = ""
 
 
-def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
+def order_of(plan: SlowPlan) -> list[tuple[Peer, str, list[list[str]]]]:
     """Order of the runs: each peer with each kind of slow clients, and the shuffled kinds of its runs in each round."""
     rng = Random(plan.seed)
     (pairs,) = shuffled_blocks([(peer, kind) for peer in plan.peers for kind in plan.kinds_for(peer)], 1, rng)
     return [(peer, kind, shuffled_blocks((QUIET, CONTROL, kind), plan.rounds, rng)) for peer, kind in pairs]
 
 
-async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> None:
+async def run_plan(plan: SlowPlan, folder: Path, observe: Callable[[SlowRun], None]) -> None:
     """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if the worker does not start."""
     allow_descriptors()
     ports = tuple(free_ports(WORKER_PORTS))
@@ -145,7 +145,7 @@ async def run_plan(plan: Plan, folder: Path, observe: Callable[[Run], None]) -> 
                         for kind in kinds:
                             observe(await proxies.turn(kind, turn))
             except FleetFailedError as failure:
-                observe(Run(peer.name, slow_kind, 0, slow_kind, fault=str(failure)))
+                observe(SlowRun(peer.name, slow_kind, 0, slow_kind, fault=str(failure)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +155,14 @@ class Pair:
     `endings` counts how their connections ended; it is filled when they have ended.
     """
 
-    plan: Plan
+    plan: SlowPlan
     slow_kind: str
     calm: RunningPeer
     beside: RunningPeer
     slow: Child
     endings: dict[str, int]
 
-    async def turn(self, kind: str, number: int) -> Run:
+    async def turn(self, kind: str, number: int) -> SlowRun:
         """Run the load once against the instance that `kind` requires. Raises `FleetFailedError`."""
         if kind != self.slow_kind:
             return await self._measured(self.calm, kind, number)
@@ -173,7 +173,7 @@ class Pair:
         finally:
             self.slow.pause()
 
-    async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> Run:
+    async def _measured(self, proxy: RunningPeer, kind: str, number: int) -> SlowRun:
         try:
             before = CpuReading.now(proxy.child)
             is_flood = self.slow_kind in FLOODS
@@ -182,7 +182,7 @@ class Pair:
             spent = CpuReading.now(proxy.child).since(before)
         except OSError:
             raise proxy.died() from None
-        return Run(
+        return SlowRun(
             proxy.child.name,
             kind,
             number,
@@ -223,7 +223,7 @@ async def probing(port: int) -> AsyncIterator[list[float]]:
 
 
 @asynccontextmanager
-async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
+async def pair(plan: SlowPlan, peer: Peer, slow_kind: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
     """Start both instances and the slow clients; stop them on exit. Raises `FleetFailedError`."""
     async with (
         serving(peer.name, peer.argv(calm), calm.port, CASES["get"], plan.proxy_core) as quiet,
@@ -234,7 +234,7 @@ async def pair(plan: Plan, peer: Peer, slow_kind: str, calm: Site, beside: Site)
         yield Pair(plan, slow_kind, alone, loaded, slow, endings)
 
 
-async def load(plan: Plan, port: int, number: int, *, beside_floods: bool) -> Report:
+async def load(plan: SlowPlan, port: int, number: int, *, beside_floods: bool) -> Report:
     """Open-loop load of normal requests; all runs of a round have the same arrivals.
 
     Floods share the generator's core: it leaves them the time that it does not need, and takes the core when it does.
@@ -254,7 +254,7 @@ async def load(plan: Plan, port: int, number: int, *, beside_floods: bool) -> Re
 
 
 @asynccontextmanager
-async def slow_clients(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
+async def slow_clients(plan: SlowPlan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
     """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit.
 
     Floods are on the load's core: on that of the proxy, the kernel's part of their packets would delay it by

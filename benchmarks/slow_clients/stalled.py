@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import READY_WITHIN, serving, status_line
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import BoundVerdict
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError
 from experiments.platform.ports import free_ports
@@ -36,9 +36,9 @@ class Stalled:
     taken: int
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BoundVerdict:
         """Verdict on the growth."""
-        return Verdict(
+        return BoundVerdict(
             self.peer,
             f"a stalled reader of 1 GiB costs less than {BOUND // 1024} KiB",
             self.growth < BOUND,
@@ -46,7 +46,7 @@ class Stalled:
         )
 
 
-class Worker:
+class StalledWorker:
     """Worker that answers `/1g` with up to 1 GiB and everything else with an empty body."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Worker:
 
 async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
     """Measure one proxy. Raises `FleetFailedError`."""
-    worker = Worker()
+    worker = StalledWorker()
     server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
     site = Site(next(free_ports(1)), (server.sockets[0].getsockname()[1],), folder)
     try:
@@ -87,7 +87,7 @@ async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
     return Stalled(peer.name, growth, worker.taken)
 
 
-async def standstill(worker: Worker) -> None:
+async def standstill(worker: StalledWorker) -> None:
     """Wait until the worker sends nothing more. Raises `FleetFailedError` after `READY_WITHIN` seconds."""
     before = -1
     try:

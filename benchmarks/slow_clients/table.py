@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.harness.verdicts import Verdict, block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import BoundVerdict, block_ratios, bracketed, middle, over_blocks, side_of
 from benchmarks.slow_clients.flood_client import FLOODS
-from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, Run
+from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SlowRun
 from experiments.stats.comparison import Interval
 
 BOUND = 2.0
@@ -28,7 +28,7 @@ socket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SlowRow:
     """One peer and one kind of run: medians and mean ratios over rounds, the sum of all endings. Units as in `Run`."""
 
     peer: str
@@ -64,25 +64,25 @@ class Row:
         return memory + (f", a probe took {self.probe:.1f} s" if self.probe > LONGEST_PROBE else "")
 
 
-def rows_of(runs: Sequence[Run]) -> list[Row]:
+def rows_of(runs: Sequence[SlowRun]) -> list[SlowRow]:
     """One row for each peer and kind, in the order of `KINDS`."""
     peers = dict.fromkeys(run.peer for run in runs)
     found = [[r for r in runs if (r.peer, r.kind) == (peer, kind)] for peer in peers for kind in KINDS]
     quiet = [run for run in runs if run.kind == QUIET and is_punctual(run)]
-    return [row_of(own, quiet) for own in found if own]
+    return [slow_row(own, quiet) for own in found if own]
 
 
-def is_punctual(run: Run) -> bool:
+def is_punctual(run: SlowRun) -> bool:
     """Whether the generator's own lag is at most `LAG_PART` of the p99."""
     return not run.fault and run.lag <= LAG_PART * run.p99
 
 
-def by_round(runs: Sequence[Run], figure: str) -> dict[tuple[str, str, int], float]:
+def by_round(runs: Sequence[SlowRun], figure: str) -> dict[tuple[str, str, int], float]:
     """One figure of punctual runs, by the round whose runs are compared with each other."""
     return {(run.peer, run.slow_kind, run.round): getattr(run, figure) for run in runs if is_punctual(run)}
 
 
-def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
+def slow_row(runs: Sequence[SlowRun], quiet: Sequence[SlowRun]) -> SlowRow:
     """Summarise the runs of one peer and kind, at least one; `quiet` are the reference runs."""
     good = [run for run in runs if not run.fault]
     endings: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
     p50, p99, cpu, memory = (
         middle([getattr(run, name) for run in good]) or 0.0 for name in ("p50", "p99", "cpu", "memory")
     )
-    return Row(
+    return SlowRow(
         peer=runs[0].peer,
         kind=runs[0].kind,
         requests=sum(run.requests for run in good),
@@ -113,7 +113,7 @@ def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
     )
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[SlowRow]) -> Table:
     """Table for the terminal."""
     table = Table()
     for name in ("proxy", "beside"):
@@ -126,7 +126,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-def cells_of(row: Row) -> list[str]:
+def cells_of(row: SlowRow) -> list[str]:
     if row.fault:
         return [row.peer.partition(" ")[0], row.kind, "INVALID", *[""] * 7, row.fault]
     return [
@@ -144,20 +144,20 @@ def cells_of(row: Row) -> list[str]:
     ]
 
 
-def success(row: Row) -> float:
+def success(row: SlowRow) -> float:
     """Success in per cent; capped at 99.999 so that rounding does not hide a failure."""
     share = 100.0 * row.ok / row.requests if row.requests else 0.0
     return share if row.ok == row.requests else min(share, 99.999)
 
 
-def verdicts(rows: Sequence[Row], ours: str) -> list[Verdict]:
+def verdicts(rows: Sequence[SlowRow], ours: str) -> list[BoundVerdict]:
     """Verdict on the balancer `ours` for each kind of slow clients."""
     controls = {row.peer: row for row in rows if row.kind == CONTROL}
     judged = [row for row in rows if row.peer.startswith(ours) and row.kind not in (QUIET, CONTROL)]
     return [verdict(row, controls.get(row.peer)) for row in judged]
 
 
-def verdict(row: Row, control: Row | None) -> Verdict:
+def verdict(row: SlowRow, control: SlowRow | None) -> BoundVerdict:
     """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met = row.is_met
     found = row.fault or f"{success(row):.3f} % success, {bracketed(row.ratio_p99)}{row.exceeds}"
@@ -172,10 +172,10 @@ def verdict(row: Row, control: Row | None) -> Verdict:
     bounds = f"100 % success, p99 ≤ {BOUND:g} × quiet"
     if row.kind in FLOODS:
         bounds += f", memory ≤ quiet + {MOST_MEMORY >> 20} MiB, probes ≤ {LONGEST_PROBE:g} s"
-    return Verdict(row.peer, f"beside {row.kind}: {bounds}", is_met, found)
+    return BoundVerdict(row.peer, f"beside {row.kind}: {bounds}", is_met, found)
 
 
-def doubts(runs: Sequence[Run]) -> str:
+def doubts(runs: Sequence[SlowRun]) -> str:
     """Warning that the machine was busy; empty if every run was punctual."""
     late = [run.lag for run in runs if not run.fault and not is_punctual(run)]
     if not late:

@@ -29,7 +29,7 @@ from benchmarks.storm import plan as plans
 from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import Pace, schedule
 from benchmarks.storm.proxies import OTHERS, ours
-from benchmarks.storm.runs import Plan, Storm, run_plan
+from benchmarks.storm.runs import Storm, StormPlan, run_plan
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.errors import BadInputError
 
@@ -67,7 +67,7 @@ def storm(
     proxy_core, rest_core = proxy_and_load_cores()
     if plots is not None:
         create_folder(plots)
-    plan = Plan(
+    plan = StormPlan(
         peers=peers.available(proxies, session.say),
         pace=pace_of(options["rate"], options["quick"]),
         rounds=options["rounds"],
@@ -99,7 +99,7 @@ def create_folder(plots: Path) -> None:
 class StormRuns:
     """Collects figures and actual faults of the runs, and draws each run."""
 
-    def __init__(self, session: Session, plan: Plan, plots: Path | None) -> None:
+    def __init__(self, session: Session, plan: StormPlan, plots: Path | None) -> None:
         self.figures: list[Figures] = []
         self.episodes: list[Sequence[plans.Episode]] = []
         self._session, self._pace, self._plots = session, plan.pace, plots
@@ -108,7 +108,7 @@ class StormRuns:
         figures = figures_of(run, self._pace)
         self.figures.append(figures)
         self.episodes.append(run.episodes)
-        self._session.run_ended(run.peer, in_words(figures), figures.fault)
+        self._session.run_ended(run.peer, storm_in_words(figures), figures.fault)
         if self._plots is not None and run.account is not None:
             self._draw(run, figures, self._plots)
 
@@ -121,7 +121,7 @@ class StormRuns:
         self._session.say(f"      {file}", "dim")
 
 
-def conclude(session: Session, plan: Plan, runs: StormRuns) -> int:
+def conclude(session: Session, plan: StormPlan, runs: StormRuns) -> int:
     """Print tables and the bounds of Steelyard, write the file; returns the exit code."""
     by_peer = [[one for one in runs.figures if one.peer == peer.name] for peer in plan.peers]
     proxies = [found for found in by_peer if found]
@@ -138,7 +138,7 @@ def conclude(session: Session, plan: Plan, runs: StormRuns) -> int:
     )
 
 
-def introduction(plan: Plan) -> str:
+def introduction(plan: StormPlan) -> str:
     """Text printed before the first run: load, core assignment and the first schedule of faults."""
     pace = plan.pace
     load = f"{pace.rate:g} requests per second, {pace.posts:.0%} POSTs, open loop"
@@ -151,7 +151,7 @@ def introduction(plan: Plan) -> str:
     )
 
 
-def in_words(run: Figures) -> str:
+def storm_in_words(run: Figures) -> str:
     """One run as a line of text."""
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
     return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"

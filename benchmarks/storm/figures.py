@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.harness.steal_time import Spans
-from benchmarks.harness.verdicts import Verdict, bracketed, over_blocks, side_of
+from benchmarks.harness.verdicts import BoundVerdict, bracketed, over_blocks, side_of
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
@@ -234,9 +234,9 @@ def share(rows: Account, index: int, among: Flags) -> float:
     return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
 
 
-def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
+def verdicts(runs: Sequence[Figures]) -> list[BoundVerdict]:
     """Verdicts on all runs of one proxy, at least one, against every bound."""
-    verdict = partial(Verdict, runs[0].peer)
+    verdict = partial(BoundVerdict, runs[0].peer)
     if faults := [run.fault for run in runs if run.fault]:
         return [verdict("every run is valid", False, faults[0])]
     gets, ok = sum(run.gets for run in runs), sum(run.gets_ok for run in runs)

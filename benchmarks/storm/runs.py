@@ -88,7 +88,7 @@ async def send_control(port: int, path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StormPlan:
     """What is measured: proxies, schedule, rounds and core assignment."""
 
     peers: tuple[Peer, ...]
@@ -119,7 +119,7 @@ class Storm:
     fault: str = ""
 
 
-async def run_plan(plan: Plan, folder: Path, observe: Callable[[Storm], None]) -> None:
+async def run_plan(plan: StormPlan, folder: Path, observe: Callable[[Storm], None]) -> None:
     """Run the whole plan and pass each result to `observe`."""
     allow_descriptors()
     for number, peers in enumerate(shuffled_blocks(plan.peers, plan.rounds, Random(plan.seed))):
@@ -131,7 +131,7 @@ async def run_plan(plan: Plan, folder: Path, observe: Callable[[Storm], None]) -
                 observe(Storm(peer.name, number, fault=str(failure)))
 
 
-async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
+async def run_storm(plan: StormPlan, peer: Peer, number: int, folder: Path) -> Storm:
     """One proxy in one storm. Raises `FleetFailedError`."""
     seed = plan.seed + number
     async with FaultyWorkers(folder, plan.rest_core, plan.looks_well) as workers:

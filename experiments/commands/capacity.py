@@ -34,7 +34,7 @@ from experiments.platform.terminal import (
     write_json,
 )
 from experiments.results.directory import PlannedRun
-from experiments.running.runner import Interrupted, NoObserver, World
+from experiments.running.runner import Interrupted, NoObserver, Runner
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -101,7 +101,7 @@ def capacity(
     out: Path | None,
 ) -> int:
     """Search for the highest rate that POLICY sustains in SCENARIO: up by half, then bisection to 2 %."""
-    from experiments.commands.session import world_of
+    from experiments.commands.session import runner_of
 
     if curve:
         from experiments.commands.load_curve import measure_curve
@@ -110,7 +110,7 @@ def capacity(
         require_none(search_only, "not with --curve")
         given = Overrides(policies=named(policies), seed=seed, blocks=blocks or CURVE_BLOCKS)
         chosen = runnable(scenario, given, simulated)
-        return measure_curve(chosen, rates or RATES, duration, world_of(simulated), out)
+        return measure_curve(chosen, rates or RATES, duration, runner_of(simulated), out)
     curve_only = {"rates": rates, "policies": policies, "blocks": blocks, "out": out}
     require_none(curve_only, "only with --curve")
     if policy is None:
@@ -120,7 +120,7 @@ def capacity(
     bound = chosen.slo if slo is None else seconds(slo)
     first = start or FIRST_PART * pooled(chosen)
     at_rate(chosen, first, duration)
-    command = Searches(chosen, bound, duration, world_of(simulated), console_here())
+    command = Searches(chosen, bound, duration, runner_of(simulated), console_here())
     was_stopped = command.run(first, searches or 1)
     command.present()
     if file is not None:
@@ -147,10 +147,10 @@ class Searches:
     """Searches of the command: each with a seed of its own, a line for each trial, and the results."""
 
     def __init__(
-        self, scenario: Scenario, slo: float, duration: float | None, world: World, console: Console
+        self, scenario: Scenario, slo: float, duration: float | None, runner: Runner, console: Console
     ) -> None:
         self._scenario, self._slo, self._duration = scenario, slo, duration
-        self._world, self._console = world, console
+        self._runner, self._console = runner, console
         self._began_at = time.monotonic()
         self.found: list[Capacity] = []
 
@@ -180,7 +180,7 @@ class Searches:
         ):
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
             planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
-            run = self._world.run(scenario, planned, NoObserver())
+            run = self._runner.run(scenario, planned, NoObserver())
         trial = tried(run, rate, self._slo)
         elapsed = clock(time.monotonic() - self._began_at)
         self._console.print(line_of(trial, f"[{elapsed}] "))
@@ -189,7 +189,7 @@ class Searches:
     def present(self) -> None:
         """Print each capacity, and the mean of several searches with its interval."""
         for one in self.found:
-            self._console.print(Text(in_words(one), style="bold" if one.is_found else "yellow"))
+            self._console.print(Text(capacity_in_words(one), style="bold" if one.is_found else "yellow"))
         rates = [one.passed for one in self.found if one.is_found]
         if len(rates) > 1:
             self._console.print(Text(over_searches(rates), style="bold"))
@@ -207,7 +207,7 @@ def line_of(trial: Trial, prefix: str) -> Text:
     return Text(f"{prefix}{with_digits(trial.rate, 4)}/s fails: {'; '.join(trial.missed)}", style="red")
 
 
-def in_words(found: Capacity) -> str:
+def capacity_in_words(found: Capacity) -> str:
     """Result of one search as text."""
     lowest = f"{with_digits(found.failed, 4)}/s"
     if found.is_found:

@@ -154,7 +154,7 @@ def load(
     """
     from experiments.commands.session import run_campaign
     from experiments.running.patience import Patience
-    from experiments.service.runner import ServiceWorld
+    from experiments.service.runner import ServiceRunner
     from experiments.switchback.balancer import HttpBalancer
     from experiments.switchback.turns import PolicyTurns
 
@@ -200,7 +200,7 @@ def load(
     announce(console, scenario, is_in_turns)
     try:
         return run_campaign(
-            scenario, directory, ServiceWorld(destinations, turns), Patience(seconds),
+            scenario, directory, ServiceRunner(destinations, turns), Patience(seconds),
             None if turns is None else turns.restoring(), command_line(SECRET),
         )  # fmt: skip
     finally:

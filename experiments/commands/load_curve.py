@@ -20,12 +20,12 @@ from experiments.platform.terminal import STOPPED, console_here, print_stopped
 from experiments.results.directory import require_new
 from experiments.running.execute import execute, prepare
 from experiments.running.progress import Progress
-from experiments.running.runner import World
+from experiments.running.runner import Runner
 from experiments.scenario.scenario import Scenario
 
 
 def measure_curve(
-    scenario: Scenario, rates: str, duration: float | None, world: World, out: Path | None
+    scenario: Scenario, rates: str, duration: float | None, runner: Runner, out: Path | None
 ) -> int:
     """Run the scenario at one rate after another and draw the curve; returns the exit code.
 
@@ -35,23 +35,23 @@ def measure_curve(
     directory = out or new_directory(f"{scenario.name}-load")
     require_new(directory)
     console = console_here()
-    was_stopped = run_steps(steps, directory, world, console)
+    was_stopped = run_steps(steps, directory, runner, console)
     if is_curve(directory):
         report_curve(directory, console)
     return STOPPED if was_stopped else 0
 
 
-def run_steps(steps: Sequence[Scenario], directory: Path, world: World, console: Console) -> bool:
+def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, console: Console) -> bool:
     """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
         console.print(
             Text(f"{with_digits(scenario.load.rate, 4)}/s, rate {number} of {len(steps)}", style="bold")
         )
-        campaign = prepare(scenario, command_line(), folder, world.name)
+        campaign = prepare(scenario, command_line(), folder, runner.name)
         try:
             with Progress(campaign, console) as progress:
-                execute(campaign, folder, world, progress)
+                execute(campaign, folder, runner, progress)
         except KeyboardInterrupt:
             print_stopped(console, "Nothing was left running.")
             return True

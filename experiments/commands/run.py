@@ -57,7 +57,7 @@ def run(
     **options: Any,
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
-    from experiments.commands.session import run_campaign, world_of
+    from experiments.commands.session import run_campaign, runner_of
     from experiments.platform.terminal import duration
     from experiments.running.patience import Patience
 
@@ -74,5 +74,5 @@ def run(
     (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)
     with live_page(page) as shown:
-        world = world_of(simulated, shown)
-        return run_campaign(chosen, directory, world, Patience(seconds), parquet=parquet, page=shown)
+        runner = runner_of(simulated, shown)
+        return run_campaign(chosen, directory, runner, Patience(seconds), parquet=parquet, page=shown)

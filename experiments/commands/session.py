@@ -24,7 +24,7 @@ from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
 from experiments.running.progress import Progress
-from experiments.running.runner import NoObserver, Observer, World
+from experiments.running.runner import NoObserver, Observer, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.verdict.disturbed import repetitions
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
 
 
-def world_of(is_simulated: bool, page: LivePage | None = None) -> World:
+def runner_of(is_simulated: bool, page: LivePage | None = None) -> Runner:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.simulator.run import SimulatedWorld
+        from experiments.simulator.run import SimulatedRunner
 
-        return SimulatedWorld()
-    from experiments.measured.runner import MeasuredWorld
+        return SimulatedRunner()
+    from experiments.measured.runner import MeasuredRunner
 
-    return MeasuredWorld() if page is None else MeasuredWorld(page.following)
+    return MeasuredRunner() if page is None else MeasuredRunner(page.following)
 
 
 def run_campaign(
     scenario: Scenario,
     directory: Path,
-    world: World,
+    runner: Runner,
     patience: Patience,
     during: AbstractContextManager[None] | None = None,
     command: str | None = None,
@@ -62,9 +62,9 @@ def run_campaign(
     as it is. With `parquet`, tables and requests are written as Parquet too. Progress and verdict are shown on `page`.
     """
     console = console_here()
-    campaign = prepare(scenario, command or command_line(), directory, world.name)
+    campaign = prepare(scenario, command or command_line(), directory, runner.name)
     console.print(Text(scenario.question, style="bold"))
-    where = " in virtual time" if world.name == "simulated" else ""
+    where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
@@ -72,7 +72,7 @@ def run_campaign(
             observer = on_page(page, campaign, progress)
             if isinstance(scenario, LiveScenario):
                 observer = VerdictSoFar(observer, campaign, directory, console)
-            execute(campaign, directory, world, observer, patience)
+            execute(campaign, directory, runner, observer, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):

@@ -20,7 +20,7 @@ from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, require_writable, write_json
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
-from experiments.what_if.answer import Answer, Question, answer, in_words
+from experiments.what_if.answer import Answer, Question, answer, region_in_words
 from experiments.what_if.fit import RegionFit, fit, longest_span
 from policies import registry
 from policies.errors import PoliciesError
@@ -148,7 +148,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
     )
     for region in regions:
         asked = sum(worker.requests for worker in region.workers) / span if span else 0.0
-        console.print(Text(f"  {in_words(region, asked)}"))
+        console.print(Text(f"  {region_in_words(region, asked)}"))
     known = {worker.endpoint.id for region in regions for worker in region.workers}
     strange = [endpoint.id for endpoint in recording.endpoints if endpoint.id not in known]
     if strange:

@@ -84,10 +84,10 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") ->
         if isinstance(one, dict) and isinstance(other, dict):
             yield from differing(one, other, f"{prefix}{key}.")
         elif one != other:
-            yield Difference(f"{prefix}{key}", in_words(one), in_words(other))
+            yield Difference(f"{prefix}{key}", value_in_words(one), value_in_words(other))
 
 
-def in_words(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """A value as text."""
     return "–" if value is None else str(value)
 

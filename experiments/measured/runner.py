@@ -47,8 +47,8 @@ def unfollowed(address: tuple[str, int]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class MeasuredWorld:
-    """Execute planned runs on a fresh fleet of processes each. Implements `World`."""
+class MeasuredRunner:
+    """Execute planned runs on a fresh fleet of processes each. Implements `Runner`."""
 
     name: Final[WorldName] = "measured"
 

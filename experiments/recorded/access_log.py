@@ -52,7 +52,7 @@ class Problem(Exception):
     """Error in a line, without its number."""
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """One request. Durations in seconds, nan for a phase that was not reached; `at` is Unix time."""
 
     at: float
@@ -71,12 +71,12 @@ class Row(NamedTuple):
     sample: float
 
 
-def row_of(line: str) -> Row:
+def log_row(line: str) -> LogRow:
     """Parse a line of either format. Raises `Problem`."""
     return json_row(line) if line.startswith("{") else text_row(line)
 
 
-def text_row(line: str) -> Row:
+def text_row(line: str) -> LogRow:
     """Parse a line of names and values, perhaps behind a platform's prefix. Raises `Problem`."""
     values = dict(TEXT_FIELD.findall(line))
 
@@ -106,7 +106,7 @@ def text_seconds(name: str, text: str) -> float:
     return seconds
 
 
-def json_row(line: str) -> Row:
+def json_row(line: str) -> LogRow:
     """Parse a JSON line. Raises `Problem`."""
     try:
         values = json.loads(line)
@@ -133,7 +133,7 @@ def json_seconds(name: str, value: Any) -> float:
 
 def made_row(
     get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
-) -> Row:
+) -> LogRow:
     """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `Problem`."""
 
     def named(field: str) -> str:
@@ -142,7 +142,7 @@ def made_row(
     end = get("end")
     if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
         raise Problem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
-    return Row(
+    return LogRow(
         instant(get("time")),
         end,
         named("reason"),
@@ -247,7 +247,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.at)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: LogRow) -> None:
         """Append a request. Raises `Problem` if there are more distinct names than a report can show."""
         self.at.append(row.at)
         self.queue.append(row.queue)
@@ -296,7 +296,7 @@ def read_log(lines: Iterable[str], name: str) -> Columns:
         if line.isspace() or line.startswith("balancer ") or not line.endswith("\n"):
             continue
         try:
-            row = row_of(line)
+            row = log_row(line)
         except Problem as problem:
             columns.skip(number, problem)
             continue

@@ -100,7 +100,7 @@ PERCENT = "{:+.0%}".format
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AbCase:
     """A treatment and its control, in regions by round trip in seconds, four workers each."""
 
     name: str
@@ -110,20 +110,20 @@ class Case:
     rate: float
 
 
-NEAREST = Case(
+NEAREST = AbCase(
     "nearest region only",
     {"name": "region-round-robin"},
     {"name": "single-region", "region": "near", "inner": "round-robin"},
     {"near": 0.005, "far": 0.06},
     175.0,
 )
-SHORTEST = Case(
+SHORTEST = AbCase(
     "least in flight", "random", {"name": "least-in-flight", "choices": 0}, {"one": 0.0, "two": 0.0}, 340.0
 )
 CASES = (NEAREST, SHORTEST)
 
 
-def scenario_of(case: Case, duration: float) -> Scenario:
+def scenario_of(case: AbCase, duration: float) -> Scenario:
     """Control and treatment alone, both split by request, and both in turns."""
     pair = {"name": SPLIT, "control": case.control, "treatment": case.treatment}
     policies = {

@@ -38,7 +38,7 @@ def failures(answers: Iterable[Answer]) -> int:
     return sum(not one.is_ok for one in answers)
 
 
-class Client:
+class OneCaller:
     """Client with at most one connection, which it owns."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -109,7 +109,7 @@ async def ask_once(
     address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
 ) -> Answer:
     """Send one request on a new connection. Raises `NotConnected`."""
-    client = Client(*address)
+    client = OneCaller(*address)
     try:
         return await client.ask(method, body, call)
     finally:

@@ -26,7 +26,7 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.launch import BalancerFile
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
 from experiments.stats.comparison import typical
 from experiments.stats.estimates import geometric_mean
 
@@ -303,10 +303,10 @@ class Headers(Reproduction):
             )
         return found
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         least = least_cost_of_names(self._costs)
         return [
-            Verdict(
+            BoundVerdict(
                 is_met(one, least),
                 f"{client_of(one)}: internal fields take {one.share:.2%} of a request (bound: {BOUND:.2%})",
             )

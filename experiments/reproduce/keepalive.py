@@ -22,17 +22,17 @@ from experiments.reproduce.keepalive_runs import (
     QUICK,
     SOURCE_HTTP2_RATIO,
     WITHIN,
-    Case,
+    KeepaliveCase,
+    KeepalivePlan,
+    KeepaliveRow,
     Measurement,
-    Plan,
-    Row,
     http2_to_http1,
     measure,
     oversleep_of,
     rows_of,
     saved_by_keep_alive,
 )
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 """The source's results in ms, by TLS version and whether it is the first call. It counts TCP's third packet, which
@@ -51,7 +51,7 @@ class Keepalive(Reproduction):
     duration = "about four minutes"
 
     def __init__(self, is_quick: bool) -> None:
-        self._plan = QUICK if is_quick else Plan()
+        self._plan = QUICK if is_quick else KeepalivePlan()
         self._found: list[Measurement] = []
 
     def introduction(self) -> str:
@@ -71,7 +71,7 @@ class Keepalive(Reproduction):
         await measure(self._plan, seed, folder, measured)
 
     @property
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[KeepaliveRow]:
         return rows_of(self._found, self._plan)
 
     def findings(self) -> Sequence[Table | str]:
@@ -87,13 +87,13 @@ class Keepalive(Reproduction):
             found.append(f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more.")
         return found
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         return [
-            Verdict(self._is_met(row), f"{row.case.name}: medians within {WITHIN:.0%} of arithmetic")
+            BoundVerdict(self._is_met(row), f"{row.case.name}: medians within {WITHIN:.0%} of arithmetic")
             for row in self._rows
         ]
 
-    def _is_met(self, row: Row) -> bool | None:
+    def _is_met(self, row: KeepaliveRow) -> bool | None:
         """Verdict on a case. Other load on the machine only adds time: under it a miss is not judged."""
         return row.is_met or (None if oversleep_of(self._found) > MOST_OVERSLEEP else False)
 
@@ -115,7 +115,7 @@ class Keepalive(Reproduction):
         }
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[KeepaliveRow]) -> Table:
     """Table with a row for each case: measured, interval, expected, theory and source."""
     heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
     title = (
@@ -125,7 +125,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     return plain_table(heads, [cells_of(row) for row in rows], title=title)
 
 
-def cells_of(row: Row) -> tuple[str, ...]:
+def cells_of(row: KeepaliveRow) -> tuple[str, ...]:
     tls = row.case.tls
     return (
         row.case.name,
@@ -142,7 +142,7 @@ def with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.1f} [{interval[0]:.0f}, {interval[1]:.0f}]"
 
 
-def conclusions(rows: Sequence[Row], found: Sequence[Measurement]) -> Iterator[str]:
+def conclusions(rows: Sequence[KeepaliveRow], found: Sequence[Measurement]) -> Iterator[str]:
     """The source's conclusions with the results measured here."""
     for tls, theirs in (("1.2", "206 ms, over a longer distance"), ("1.3", "–")):
         if (saved := saved_by_keep_alive(rows, tls)) is not None:
@@ -154,7 +154,7 @@ def conclusions(rows: Sequence[Row], found: Sequence[Measurement]) -> Iterator[s
             f"(source: {SOURCE_HTTP2_RATIO} times)."
         )
     later = {row.case: row.later for row in rows}
-    direct = Case(PROXIED.http, PROXIED.tls, PROXIED.keep_alive)
+    direct = KeepaliveCase(PROXIED.http, PROXIED.tls, PROXIED.keep_alive)
     if PROXIED in later and direct in later:
         yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
 
@@ -164,7 +164,7 @@ HEIGHT = 0.36
 
 
 @mpl.rc_context(STYLE)
-def keepalive_figure(rows: Sequence[Row]) -> Figure:
+def keepalive_figure(rows: Sequence[KeepaliveRow]) -> Figure:
     """Figure with two bars for each case, in milliseconds."""
     figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
     rows = rows[::-1]

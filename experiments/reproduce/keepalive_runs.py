@@ -39,7 +39,7 @@ SOURCE_HTTP2_RATIO = 1.09
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KeepalivePlan:
     """`one_way` and `service` in seconds; `blocks`, in each of which every case makes `calls` requests."""
 
     one_way: float = 0.015
@@ -48,11 +48,11 @@ class Plan:
     calls: int = 4
 
 
-QUICK = Plan(blocks=4, calls=3)
+QUICK = KeepalivePlan(blocks=4, calls=3)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KeepaliveCase:
     """One way to call. `is_proxied`: through the balancer, which is near and keeps the connection to the worker.
     `is_near`: the worker has no network delay, so that only service and computation remain.
     """
@@ -70,7 +70,7 @@ class Case:
         return cold, 1 if self.keep_alive else cold
 
     @property
-    def near(self) -> Case:
+    def near(self) -> KeepaliveCase:
         """The same case without network delay."""
         return replace(self, is_near=True)
 
@@ -82,9 +82,9 @@ class Case:
 
 
 DIRECT = tuple(
-    Case(http, tls, kept) for tls, http, kept in product(("1.2", "1.3"), ("1.1", "2"), (True, False))
+    KeepaliveCase(http, tls, kept) for tls, http, kept in product(("1.2", "1.3"), ("1.1", "2"), (True, False))
 )
-PROXIED = Case("1.1", "1.3", True, is_proxied=True)
+PROXIED = KeepaliveCase("1.1", "1.3", True, is_proxied=True)
 CASES = (*DIRECT, PROXIED)
 
 
@@ -95,7 +95,7 @@ class Measurement:
     `oversleep` is how late a short sleep ended just before, in seconds: the delay that the machine itself adds.
     """
 
-    case: Case
+    case: KeepaliveCase
     block: int
     first: float
     later: tuple[float, ...]
@@ -103,12 +103,12 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeepaliveRow:
     """Medians of a case in milliseconds with 95 % intervals (low, high). `…_theory` is round trips plus service;
     `…_expected` is round trips plus the time of the counterpart without delay.
     """
 
-    case: Case
+    case: KeepaliveCase
     first_theory: float
     first_expected: float
     first: float
@@ -133,29 +133,31 @@ def are_near(*pairs: tuple[float, float]) -> bool:
     return all(abs(found / expected - 1) <= WITHIN for found, expected in pairs)
 
 
-def network_delay(case: Case, plan: Plan) -> tuple[float, float]:
+def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:
     """Seconds of network delay in the first call and in later calls."""
     first, later = case.round_trips
     return 2 * plan.one_way * first, 2 * plan.one_way * later
 
 
-def rows_of(found: Sequence[Measurement], plan: Plan) -> list[Row]:
+def rows_of(found: Sequence[Measurement], plan: KeepalivePlan) -> list[KeepaliveRow]:
     """One row for each case that was measured with and without delay, in order."""
     of_case = {case: [one for one in found if one.case == case] for far in CASES for case in (far, far.near)}
     return [
-        row_of(case, of_case[case], of_case[case.near], plan)
+        keepalive_row(case, of_case[case], of_case[case.near], plan)
         for case in CASES
         if of_case[case] and of_case[case.near]
     ]
 
 
-def row_of(case: Case, found: Sequence[Measurement], near: Sequence[Measurement], plan: Plan) -> Row:
+def keepalive_row(
+    case: KeepaliveCase, found: Sequence[Measurement], near: Sequence[Measurement], plan: KeepalivePlan
+) -> KeepaliveRow:
     firsts, later = calls_of(found)
     near_firsts, near_later = calls_of(near)
     delays = [1e3 * seconds for seconds in network_delay(case, plan)]
     service = 1e3 * plan.service
     first, second = average(firsts), average(later)
-    return Row(
+    return KeepaliveRow(
         case,
         first_theory=delays[0] + service,
         first_expected=delays[0] + fmean(near_firsts),
@@ -194,10 +196,12 @@ def oversleep_of(found: Sequence[Measurement]) -> float:
     return float(np.percentile([one.oversleep for one in found], 90)) if found else 0.0
 
 
-def saved_by_keep_alive(rows: Sequence[Row], tls: str) -> float | None:
+def saved_by_keep_alive(rows: Sequence[KeepaliveRow], tls: str) -> float | None:
     """Milliseconds that keep-alive saves for each later call with HTTP/1.1; None if not measured."""
     later = {
-        row.case.keep_alive: row.later for row in rows if row.case == Case("1.1", tls, row.case.keep_alive)
+        row.case.keep_alive: row.later
+        for row in rows
+        if row.case == KeepaliveCase("1.1", tls, row.case.keep_alive)
     }
     return later[False] - later[True] if len(later) == 2 else None
 
@@ -205,7 +209,9 @@ def saved_by_keep_alive(rows: Sequence[Row], tls: str) -> float | None:
 SLEEP = 0.002
 
 
-async def measure(plan: Plan, seed: int, folder: Path, measured: Callable[[Measurement], None]) -> None:
+async def measure(
+    plan: KeepalivePlan, seed: int, folder: Path, measured: Callable[[Measurement], None]
+) -> None:
     """Measure every case in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         far = await targets_of(plan, folder, stack)
@@ -219,7 +225,7 @@ async def measure(plan: Plan, seed: int, folder: Path, measured: Callable[[Measu
                     measured(found)
 
 
-async def targets_of(plan: Plan, folder: Path, stack: AsyncExitStack) -> dict[Case, Target]:
+async def targets_of(plan: KeepalivePlan, folder: Path, stack: AsyncExitStack) -> dict[KeepaliveCase, Target]:
     """Start workers and a balancer on the client's side of the link; returns the target of each case."""
     workers = {
         (tls, http): await worker(plan, tls, http, None, stack)
@@ -233,7 +239,7 @@ async def targets_of(plan: Plan, folder: Path, stack: AsyncExitStack) -> dict[Ca
     return {case: workers[case.tls, case.http] for case in DIRECT} | {PROXIED: Target(*balancer.address)}
 
 
-async def worker(plan: Plan, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
+async def worker(plan: KeepalivePlan, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
     """Start a worker behind the emulated delay and wait until it is ready."""
     child = await launch.worker(
         stack,
@@ -247,7 +253,7 @@ async def worker(plan: Plan, tls: str, http: str, most: int | None, stack: Async
     return Target(*child.address, tls, http)
 
 
-def measurement(case: Case, target: Target, calls: int, block: int) -> Measurement:
+def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> Measurement:
     """Make the calls of one case. Raises `FleetFailedError`."""
     try:
         # A new context has no session, so none is resumed. Made before the clock starts.

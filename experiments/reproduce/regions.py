@@ -22,8 +22,8 @@ from experiments.reproduce.regions_cases import (
     QUICK,
     SOURCE_POLICIES,
     Concurrency,
-    Plan,
     PolicyRun,
+    RegionsPlan,
     Results,
     Unloaded,
     policy_spans,
@@ -38,7 +38,7 @@ from experiments.reproduce.regions_runs import (
     proxy_throughput,
     unloaded_latency,
 )
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
 
 
 class Regions(Reproduction):
@@ -55,7 +55,7 @@ class Regions(Reproduction):
     duration = "five minutes"
 
     def __init__(self, is_quick: bool) -> None:
-        self._plan = QUICK if is_quick else Plan()
+        self._plan = QUICK if is_quick else RegionsPlan()
         self._results = Results()
 
     def introduction(self) -> str:
@@ -95,7 +95,7 @@ class Regions(Reproduction):
             found.append(policy_table(results.policy_runs, self._plan))
         return [*found, *(Text(f"not measured: {reason}", style="yellow") for reason in results.skipped)]
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         return list(bounds(self._results))
 
     def figure(self) -> Figure | None:
@@ -136,7 +136,7 @@ EQUAL = 1.05
 """Largest ratio to the best of the source's policies that counts as equal."""
 
 
-def answers(found: Results, plan: Plan) -> Iterator[tuple[str, str]]:
+def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
     """Pairs of question and answer, for the parts that were measured."""
     if found.concurrency and found.workers:
         yield "How many requests does one machine take?", one_machine(found)
@@ -233,7 +233,7 @@ def downsides(found: Results) -> str:
     )
 
 
-def fastest(policy_runs: Sequence[PolicyRun], plan: Plan) -> str:
+def fastest(policy_runs: Sequence[PolicyRun], plan: RegionsPlan) -> str:
     spans = policy_spans(policy_runs)
     order = sorted(spans, key=lambda policy: spans[policy])
     return (
@@ -243,14 +243,14 @@ def fastest(policy_runs: Sequence[PolicyRun], plan: Plan) -> str:
     )
 
 
-def concurrency_table(found: Sequence[Concurrency], plan: Plan) -> Table:
+def concurrency_table(found: Sequence[Concurrency], plan: RegionsPlan) -> Table:
     """Table of latencies and failures by number of concurrent requests to one worker."""
     title = f"one worker, {plan.concurrency_requests} requests; s, in the source's time"
     rows = [(str(one.at_once), str(one.failed), f"{one.p50:.1f}", f"{one.max:.1f}") for one in found]
     return plain_table(("at once", "failed", "p50", "max"), rows, title=title)
 
 
-def policy_table(policy_runs: Sequence[PolicyRun], plan: Plan) -> Table:
+def policy_table(policy_runs: Sequence[PolicyRun], plan: RegionsPlan) -> Table:
     """Table of the total seconds by policy: the source's five first."""
     blocks = max(run.block for run in policy_runs) + 1
     title = f"{plan.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
@@ -263,33 +263,35 @@ def policy_table(policy_runs: Sequence[PolicyRun], plan: Plan) -> Table:
     return plain_table(("policy", "total", "req/s", "failed", ""), rows, left=("",), title=title)
 
 
-def bounds(found: Results) -> Iterator[Verdict]:
+def bounds(found: Results) -> Iterator[BoundVerdict]:
     """Verdicts on the bounds, for the parts that were measured."""
     if found.added:
         ours, (low, high) = mean_ms([one.proxy - one.direct for one in found.added])
         is_met = True if high < MOST_ADDED else False if low >= MOST_ADDED else None
-        yield Verdict(is_met, f"the proxy adds {ours:.2f} ms on average [{low:.2f}, {high:.2f}], bound 1 ms")
+        yield BoundVerdict(
+            is_met, f"the proxy adds {ours:.2f} ms on average [{low:.2f}, {high:.2f}], bound 1 ms"
+        )
     for one in found.overloads:
         text = f"{one.at_once} clients at once, {one.descriptors} descriptors: {one.failed} failed"
-        yield Verdict(one.failed == 0, text)
+        yield BoundVerdict(one.failed == 0, text)
     if found.concurrency:
         least = found.concurrency[0]
-        yield Verdict(least.failed == 0, f"{least.at_once} at once are fine")
+        yield BoundVerdict(least.failed == 0, f"{least.at_once} at once are fine")
     yield from rankings(policy_spans(found.policy_runs))
 
 
-def rankings(spans: dict[str, float]) -> Iterator[Verdict]:
+def rankings(spans: dict[str, float]) -> Iterator[BoundVerdict]:
     """Verdicts on the order of the source's policies, and of `OURS` against the best of them."""
     theirs = {policy: spans[policy] for policy in SOURCE_POLICIES if policy in spans}
     if len(theirs) < len(SOURCE_POLICIES) or OURS not in spans:
         return
     slowest = sorted(theirs, key=lambda policy: -theirs[policy])[:2]
     best = min(theirs.values())
-    yield Verdict(
+    yield BoundVerdict(
         slowest == ["random (batch 10)", "single-region"],
         f"of the source's policies the slowest are {slowest[0]}, then {slowest[1]}, as there",
     )
-    yield Verdict(
+    yield BoundVerdict(
         spans[OURS] <= EQUAL * best,
         f"{OURS} takes {spans[OURS]:.1f} s, the best of the source's policies {best:.1f} s",
     )

@@ -28,7 +28,7 @@ OURS = "region-aware"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RegionsPlan:
     """Amounts of each part. `…_scale` is the measured seconds per second of the source in that part.
 
     `concurrency`: requests at once before one worker; `overloads`: clients at once and requests before a balancer that
@@ -53,7 +53,7 @@ class Plan:
     policy_scale: float = 0.2
 
 
-QUICK = Plan(
+QUICK = RegionsPlan(
     calls=2,
     batch=10,
     requests=40,

@@ -19,7 +19,7 @@ from experiments.platform.cpu_time import cpu_of, is_known_here
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
-from experiments.reproduce.client import Client
+from experiments.reproduce.client import OneCaller
 from experiments.reproduce.keepalive_runs import consecutive_calls
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.regions_cases import (
@@ -31,8 +31,8 @@ from experiments.reproduce.regions_cases import (
     AddedLatency,
     Concurrency,
     Overload,
-    Plan,
     PolicyRun,
+    RegionsPlan,
     Results,
     Throughput,
     Unloaded,
@@ -77,11 +77,11 @@ async def start(place: Place, seed: int, time_scale: float, stack: AsyncExitStac
     return await launch.started(place.worker, argv, stack)
 
 
-async def unloaded_latency(plan: Plan, workers: Sequence[Child], results: Results) -> None:
+async def unloaded_latency(plan: RegionsPlan, workers: Sequence[Child], results: Results) -> None:
     """Call each worker sequentially, all workers in parallel."""
 
     async def call(place: Place, child: Child) -> None:
-        client = Client(*child.address)
+        client = OneCaller(*child.address)
         await client.ask()  # opens the connection
         answers = [await client.ask() for _ in range(plan.calls)]
         client.close()
@@ -93,7 +93,7 @@ async def unloaded_latency(plan: Plan, workers: Sequence[Child], results: Result
     results.unloaded.sort(key=lambda one: (ROUND_TRIPS[one.region], one.worker))
 
 
-async def loaded_workers(plan: Plan, workers: Sequence[Child], results: Results) -> None:
+async def loaded_workers(plan: RegionsPlan, workers: Sequence[Child], results: Results) -> None:
     """Direct closed-loop load on every worker, `batch` requests at a time: the source's warm-up."""
     loads = [closed_loop(child, plan.batch, plan.requests, 10 * PATIENCE) for child in workers]
     for place, samples in zip(PLACES, await asyncio.gather(*loads), strict=True):
@@ -109,7 +109,7 @@ async def closed_loop(
     return (await generator.run(at_once)).samples()
 
 
-async def growing_concurrency(plan: Plan, results: Results) -> None:
+async def growing_concurrency(plan: RegionsPlan, results: Results) -> None:
     """Increasing concurrency on one worker; each level has a worker of its own, all in parallel."""
     scale = plan.concurrency_scale
     async with AsyncExitStack() as stack:
@@ -130,7 +130,7 @@ def concurrency_of(at_once: int, samples: Samples, scale: float) -> Concurrency:
     return Concurrency(at_once, len(samples), failed, p50, most)
 
 
-async def added_latency(plan: Plan, seed: int, folder: Path, results: Results) -> None:
+async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Results) -> None:
     """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
         near = await launch.worker(
@@ -156,7 +156,7 @@ async def added_latency(plan: Plan, seed: int, folder: Path, results: Results) -
                 results.added.append(AddedLatency(**took))
 
 
-async def proxy_throughput(plan: Plan, folder: Path, results: Results) -> None:
+async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) -> None:
     """Throughput and CPU cost of one balancer process with a worker that answers at once."""
     async with AsyncExitStack() as stack:
         endpoint = {"id": "w", "address": await launch.fast_worker(stack)}
@@ -176,7 +176,7 @@ async def forwarded(balancer: Child, requests: int) -> Samples:
     return samples
 
 
-def policy_scenario(plan: Plan) -> Scenario:
+def policy_scenario(plan: RegionsPlan) -> Scenario:
     """The scenario `regions` with the chosen policies and number of requests, in compressed time."""
     entries = tuple(entry for entry in SCENARIO.entries if entry.label in plan.policies)
     load = Load(mode="closed", batch=SCENARIO.load.batch, requests=plan.policy_requests)
@@ -184,7 +184,7 @@ def policy_scenario(plan: Plan) -> Scenario:
     return SCENARIO.model_copy(update=changes)
 
 
-async def policy_times(plan: Plan, seed: int, results: Results, progress: ReportProgress) -> None:
+async def policy_times(plan: RegionsPlan, seed: int, results: Results, progress: ReportProgress) -> None:
     """Total time of the same requests with each policy: in every block each once in random order, with fresh processes.
 
     Raises `FleetFailedError`.
@@ -207,7 +207,7 @@ OTHER_FILES = 400
 """Descriptors of this process besides those of clients."""
 
 
-async def overloads(plan: Plan, folder: Path, results: Results) -> None:
+async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
     """Run each number of clients in order, as far as this process may open as many files."""
     limit = file_limit()
     async with AsyncExitStack() as stack:
@@ -236,7 +236,7 @@ async def overload(balancer: Child, at_once: int, requests: int, descriptors: in
 
     async def calls(count: int) -> None:
         nonlocal failed
-        client = Client(*balancer.address)
+        client = OneCaller(*balancer.address)
         try:
             for _ in range(count):
                 failed += not (await client.ask()).is_ok

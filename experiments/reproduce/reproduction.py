@@ -43,7 +43,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BoundVerdict:
     """A bound as text, and whether it is met; None if it cannot be judged."""
 
     is_met: bool | None
@@ -88,7 +88,7 @@ class Reproduction(ABC):
         """Tables and statements, in order; empty if nothing was measured."""
 
     @abstractmethod
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         """Verdicts on the bounds that were measured."""
 
     @abstractmethod

@@ -21,15 +21,15 @@ from experiments.report.palette import GREY
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
 from experiments.reproduce.client import failures
 from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
 from experiments.reproduce.reuse_runs import (
     NEW_CONNECTIONS,
     OURS,
     QUICK,
     TRANSPORTS,
-    Part,
-    Plan,
-    Run,
+    ReusePlan,
+    TransportPart,
+    TransportRun,
     measure,
 )
 
@@ -53,8 +53,8 @@ class Reuse(Reproduction):
     duration = "four minutes"
 
     def __init__(self, is_quick: bool) -> None:
-        self._plan = QUICK if is_quick else Plan()
-        self._runs: list[Run] = []
+        self._plan = QUICK if is_quick else ReusePlan()
+        self._runs: list[TransportRun] = []
 
     def introduction(self) -> str:
         plan = self._plan
@@ -72,7 +72,7 @@ class Reuse(Reproduction):
 
     @property
     def _rows(self) -> dict[str, LatencySummary]:
-        return {run.transport.name: row_of(run, self._plan) for run in self._runs}
+        return {run.transport.name: latency_of(run, self._plan) for run in self._runs}
 
     def findings(self) -> Sequence[Table | Text]:
         if not self._runs:
@@ -87,7 +87,7 @@ class Reuse(Reproduction):
             ),
         ]
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         return verdicts(self._rows, {run.transport.name: run for run in self._runs})
 
     def figure(self) -> Figure | None:
@@ -115,13 +115,13 @@ class Reuse(Reproduction):
         }
 
 
-def row_of(run: Run, plan: Plan) -> LatencySummary:
+def latency_of(run: TransportRun, plan: ReusePlan) -> LatencySummary:
     """Statistics of all calls, including failed ones, in the source's time."""
     calls = run.load.calls
     return summary_of([one.took for one in calls.answers], calls.span).scaled(plan.time_scale)
 
 
-def part_content(part: Part) -> dict[str, Any]:
+def part_content(part: TransportPart) -> dict[str, Any]:
     """Counts for JSON, without single calls."""
     answers = part.calls.answers
     return {
@@ -135,18 +135,18 @@ def part_content(part: Part) -> dict[str, Any]:
     }
 
 
-def table_of_latency(runs: Sequence[Run], plan: Plan) -> Table:
+def table_of_latency(runs: Sequence[TransportRun], plan: ReusePlan) -> Table:
     """The source's rows and ours."""
     rows = [(name, *row.texts(), "0") for name, row in SOURCE.items()]
     rows += [
-        (run.transport.name, *row_of(run, plan).texts(), str(failures(run.load.calls.answers)))
+        (run.transport.name, *latency_of(run, plan).texts(), str(failures(run.load.calls.answers)))
         for run in runs
     ]
     title = f"{plan.calls} requests; ms, in the source's time: 1 s of it took {plan.time_scale:g} s"
     return plain_table(("", *SUMMARY_HEADS, "failed"), rows, title=title)
 
 
-def table_of_connections(runs: Sequence[Run], plan: Plan) -> Table:
+def table_of_connections(runs: Sequence[TransportRun], plan: ReusePlan) -> Table:
     """Connection counters under load and with little traffic."""
     low = plan.low_traffic
     title = (
@@ -168,7 +168,7 @@ def table_of_connections(runs: Sequence[Run], plan: Plan) -> Table:
     return plain_table(heads, [connection_cells(run) for run in runs], title=title)
 
 
-def connection_cells(run: Run) -> tuple[str, ...]:
+def connection_cells(run: TransportRun) -> tuple[str, ...]:
     load, low, answers = run.load.connections, run.low_traffic.connections, run.low_traffic.calls.answers
     is_native = run.transport.transport == "native"  # aiohttp and libcurl do not expose these counters
     lost = [str(count) if is_native else "–" for count in (low.lost_idle, low.died)]
@@ -177,7 +177,7 @@ def connection_cells(run: Run) -> tuple[str, ...]:
     return (run.transport.name, *counts, *lost, str(low.retried), str(failures(answers)), f"{p50:.0f}")
 
 
-def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, Run]) -> list[Verdict]:
+def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, TransportRun]) -> list[BoundVerdict]:
     """Verdicts on our pool against new connections."""
     if NEW_CONNECTIONS.name not in rows or OURS.name not in rows:
         return []
@@ -185,14 +185,18 @@ def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, Run]) -> lis
     gain, half = new.rate / old.rate, new.p50 / old.p50
     load, low = run.load.calls.answers, run.low_traffic.calls.answers
     return [
-        Verdict(gain >= GAIN, f"throughput {gain:.2f} × that of new connections (source: {GAIN} ×)"),
-        Verdict(half <= HALF, f"median {half:.2f} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})"),
-        Verdict(
+        BoundVerdict(gain >= GAIN, f"throughput {gain:.2f} × that of new connections (source: {GAIN} ×)"),
+        BoundVerdict(half <= HALF, f"median {half:.2f} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})"),
+        BoundVerdict(
             new.p99 < old.p99, f"p99 {new.p99:.0f} ms, theirs {old.p99:.0f} ms (source: it grew by 70 %)"
         ),
-        Verdict(new.max < old.max, f"max {new.max:.0f} ms, theirs {old.max:.0f} ms (source: it doubled)"),
-        Verdict(failures(load) == 0, f"{failures(load)} of {len(load)} failed by our pool"),
-        Verdict(failures(low) == 0, f"{failures(low)} of {len(low)} failed by our pool with little traffic"),
+        BoundVerdict(
+            new.max < old.max, f"max {new.max:.0f} ms, theirs {old.max:.0f} ms (source: it doubled)"
+        ),
+        BoundVerdict(failures(load) == 0, f"{failures(load)} of {len(load)} failed by our pool"),
+        BoundVerdict(
+            failures(low) == 0, f"{failures(low)} of {len(low)} failed by our pool with little traffic"
+        ),
     ]
 
 

@@ -18,7 +18,7 @@ from random import Random
 
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, Client, ask_once
+from experiments.reproduce.client import Answer, OneCaller, ask_once
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile, ConnectionCounts, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
@@ -66,7 +66,7 @@ async def user_calls(address: tuple[str, int], users: int, progress: Callable[[i
     began_at = time.monotonic()
 
     async def user() -> None:
-        client = Client(*address)
+        client = OneCaller(*address)
         try:
             for call in MIX:
                 for _ in range(call.times):
@@ -113,7 +113,7 @@ class LowTraffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReusePlan:
     """Seconds of the source's time, which `time_scale` compresses. `at_once`: concurrent calls of the service.
 
     Handshakes take milliseconds of Python on both ends, so the third party is `machines` processes. `idle`: range of
@@ -136,7 +136,7 @@ class Plan:
         return self.users * CALLS_PER_USER
 
 
-QUICK = Plan(users=14, at_once=7, machines=1, time_scale=0.25, low_traffic=LowTraffic(2, 12))
+QUICK = ReusePlan(users=14, at_once=7, machines=1, time_scale=0.25, low_traffic=LowTraffic(2, 12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ TRANSPORTS = (NEW_CONNECTIONS, Transport("aiohttp session", "aiohttp"), Transpor
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TransportPart:
     """Calls of one part of the measurement with the balancer's connection counters."""
 
     calls: Calls
@@ -168,30 +168,32 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TransportRun:
     """All calls of the users by one transport, and those with little traffic through a balancer of its own."""
 
     transport: Transport
-    load: Part
-    low_traffic: Part
+    load: TransportPart
+    low_traffic: TransportPart
 
 
 async def measure(
-    plan: Plan, seed: int, folder: Path, progress: ReportProgress, ended: Callable[[Run], None]
+    plan: ReusePlan, seed: int, folder: Path, progress: ReportProgress, ended: Callable[[TransportRun], None]
 ) -> None:
     """Measure every available transport. Raises `FleetFailedError`."""
     available = [transport for transport in TRANSPORTS if not transport.why_absent]
-    loads: dict[Transport, Part] = {}
+    loads: dict[Transport, TransportPart] = {}
     for transport in Random(seed).sample(available, len(available)):
         progress(f"{transport.name}: starting")
         loads[transport] = await load(transport, plan, seed, folder, progress)
     progress(f"little traffic by all {len(available)} at once")
     rare = await low_traffic(available, plan, seed, folder)
     for transport in available:
-        ended(Run(transport, loads[transport], rare[transport]))
+        ended(TransportRun(transport, loads[transport], rare[transport]))
 
 
-async def load(transport: Transport, plan: Plan, seed: int, folder: Path, progress: ReportProgress) -> Part:
+async def load(
+    transport: Transport, plan: ReusePlan, seed: int, folder: Path, progress: ReportProgress
+) -> TransportPart:
     """Run all users by one transport."""
     async with AsyncExitStack() as stack:
         numbers = range(plan.machines)
@@ -202,28 +204,28 @@ async def load(transport: Transport, plan: Plan, seed: int, folder: Path, progre
             plan.users,
             lambda done: progress(f"{transport.name}: {done} of {plan.calls} calls"),
         )
-        return Part(calls, await connection_counts(balancer))
+        return TransportPart(calls, await connection_counts(balancer))
 
 
 async def low_traffic(
-    transports: Sequence[Transport], plan: Plan, seed: int, folder: Path
-) -> dict[Transport, Part]:
+    transports: Sequence[Transport], plan: ReusePlan, seed: int, folder: Path
+) -> dict[Transport, TransportPart]:
     """The same calls at the same instants by all, each with its own balancer, to the same third parties."""
     low = plan.low_traffic
     async with AsyncExitStack() as stack:
         parties = [await third_party(plan, 1.0, seed + number, stack) for number in range(low.parties)]
         balancers = {one: await balancer_of(one, parties, plan.at_once, folder, stack) for one in transports}
-        found: dict[Transport, Part] = {}
+        found: dict[Transport, TransportPart] = {}
 
         async def run(transport: Transport, balancer: Child) -> None:
             calls = await random_calls(balancer.address, low.calls, low.gap, Random(seed))
-            found[transport] = Part(calls, await connection_counts(balancer))
+            found[transport] = TransportPart(calls, await connection_counts(balancer))
 
         await all_of(run(*pair) for pair in balancers.items())
         return found
 
 
-async def third_party(plan: Plan, time_scale: float, seed: int, stack: AsyncExitStack) -> Child:
+async def third_party(plan: ReusePlan, time_scale: float, seed: int, stack: AsyncExitStack) -> Child:
     """Start an emulated third party without TLS session resumption, because the source's client used none."""
     low, high = (f"{1e3 * seconds:g}" for seconds in plan.service)
     return await launch.worker(

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.generator.arrivals import first_instants
-from experiments.reproduce.reproduction import ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, ReportProgress, Reproduction
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
@@ -152,9 +152,10 @@ class SimulatedReproduction(Reproduction):
             table.add_row(*row)
         return [*differ, table, *self.tables()]
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         return [
-            Verdict(one.agrees, f"{one.text}: {one.here} (source: {one.source})") for one in self.claims()
+            BoundVerdict(one.agrees, f"{one.text}: {one.here} (source: {one.source})")
+            for one in self.claims()
         ]
 
     def content(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY
 from experiments.reproduce.charts import draw_percentiles, label_percentiles, nines
 from experiments.reproduce.client import failures
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction, Verdict
+from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
@@ -35,8 +35,8 @@ from experiments.reproduce.third_party_runs import (
     ROUTE_FACTOR,
     SOURCE_HEARTBEAT,
     ModeResult,
-    Plan,
     RouteChange,
+    ThirdPartyPlan,
     measure,
     result_of,
 )
@@ -61,7 +61,7 @@ class ThirdParty(Reproduction):
     duration = "three minutes"
 
     def __init__(self, is_quick: bool) -> None:
-        self._plan = QUICK if is_quick else Plan()
+        self._plan = QUICK if is_quick else ThirdPartyPlan()
         self._results: list[ModeResult] = []
         self._route_change: RouteChange | None = None
 
@@ -82,7 +82,7 @@ class ThirdParty(Reproduction):
             return ()
         return [table_of(self._results), *statements(self._results, self._route_change)]
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[BoundVerdict]:
         return list(verdicts(self._results, self._route_change))
 
     def figure(self) -> Figure | None:
@@ -144,14 +144,18 @@ def statements(results: Sequence[ModeResult], route: RouteChange | None) -> Iter
         yield f"The longer route was reported after {route.reported_after:.0f} s: {route.text}."
 
 
-def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterator[Verdict]:
+def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterator[BoundVerdict]:
     """Verdicts on the bounds that were measured."""
     old, new = result_of(results, OLD_A), result_of(results, NEW_A)
     if old and new:
         fewer = 1 - new.connections.opened / max(1, old.connections.opened)
         less = 1 - new.connecting / old.connecting if old.connecting else 0.0
-        yield Verdict(fewer >= FEWER_CONNECTIONS, f"A: {fewer:.1%} fewer connections opened (source: 90 %)")
-        yield Verdict(less >= LESS_CONNECTING, f"A: {less:.1%} less connecting for each call (source: 50 %)")
+        yield BoundVerdict(
+            fewer >= FEWER_CONNECTIONS, f"A: {fewer:.1%} fewer connections opened (source: 90 %)"
+        )
+        yield BoundVerdict(
+            less >= LESS_CONNECTING, f"A: {less:.1%} less connecting for each call (source: 50 %)"
+        )
     plain, beats = result_of(results, PLAIN_B), result_of(results, HEARTBEATS_B)
     if plain and beats:
         before, after = plain.latency, beats.latency
@@ -160,18 +164,20 @@ def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterat
             ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
         ):
             ours = f"B: {name} {old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
-            yield Verdict(new_ms <= bound * old_ms, f"{ours} (source: {source}, {with_digits(bound, 3)} ×)")
+            yield BoundVerdict(
+                new_ms <= bound * old_ms, f"{ours} (source: {source}, {with_digits(bound, 3)} ×)"
+            )
     cold, warm = result_of(results, PLAIN_FAR), result_of(results, HEARTBEATS_FAR)
     if cold and warm:
         calls, failed = len(warm.answers), failures(warm.answers)
         text = f"{warm.cold_share:.2%} of {calls} cold, {cold.cold_share:.0%} without preconnects"
-        yield Verdict(warm.cold_share < MOST_COLD, f"90 ms away, a call in {warm.rest:g} s: {text}")
-        yield Verdict(failed == 0, f"90 ms away: {failed} of {calls} failed")
+        yield BoundVerdict(warm.cold_share < MOST_COLD, f"90 ms away, a call in {warm.rest:g} s: {text}")
+        yield BoundVerdict(failed == 0, f"90 ms away: {failed} of {calls} failed")
     if route:
         after_s = route.reported_after
         when = "never" if after_s is None else f"after {after_s:.0f} s"
         is_met = after_s is not None and after_s <= REPORTED_WITHIN
-        yield Verdict(is_met, f"a route {ROUTE_FACTOR} times as long is reported {when}, bound 60 s")
+        yield BoundVerdict(is_met, f"a route {ROUTE_FACTOR} times as long is reported {when}, bound 60 s")
 
 
 COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#009E73")

@@ -99,7 +99,7 @@ MODES = (OLD_A, NEW_A, PLAIN_B, NAMES_B, HEARTBEATS_B, PRECONNECT_B, PLAIN_FAR, 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ThirdPartyPlan:
     """`seconds` of all modes of a phase at once. A: bursts of `burst` calls, `gap` seconds apart on average. B and far:
     `instances` of an application that each call once in `rests` seconds on average. The longer route must be reported
     within `patience` seconds; `watch_duration` is the balancer's `route_watch.duration`.
@@ -115,7 +115,7 @@ class Plan:
     patience: float = 60.0
 
 
-QUICK = Plan(
+QUICK = ThirdPartyPlan(
     seconds=10.0,
     burst=(8, 16),
     gap=2.0,
@@ -171,7 +171,7 @@ POLL_EVERY = 0.25
 
 
 async def measure(
-    plan: Plan, seed: int, folder: Path, progress: ReportProgress, results: list[ModeResult]
+    plan: ThirdPartyPlan, seed: int, folder: Path, progress: ReportProgress, results: list[ModeResult]
 ) -> RouteChange:
     """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
     progress(f"a route becomes {ROUTE_FACTOR} times as long")
@@ -188,7 +188,7 @@ async def measure(
 
 
 async def phase(
-    modes: Sequence[Mode], plan: Plan, seed: int, folder: Path, progress: ReportProgress
+    modes: Sequence[Mode], plan: ThirdPartyPlan, seed: int, folder: Path, progress: ReportProgress
 ) -> list[ModeResult]:
     """Run these modes in parallel. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
@@ -262,7 +262,7 @@ def names_keys(port: int, uncached: bool) -> Keys:
     return keys | ({"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if uncached else {})
 
 
-async def measure_mode(mode: Mode, balancer: Child, plan: Plan, seed: int) -> ModeResult:
+async def measure_mode(mode: Mode, balancer: Child, plan: ThirdPartyPlan, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
     before = await connection_counts(balancer)
     answers: list[Answer] = []
@@ -278,7 +278,7 @@ async def measure_mode(mode: Mode, balancer: Child, plan: Plan, seed: int) -> Mo
     return ModeResult(mode, tuple(answers), seconds, plan.rests.get(mode.group, plan.gap), connections)
 
 
-def instants(group: str, plan: Plan, rng: Random) -> Iterator[float]:
+def instants(group: str, plan: ThirdPartyPlan, rng: Random) -> Iterator[float]:
     """Due times in seconds: Poisson bursts for A, Poisson calls for the others."""
     at = 0.0
     mean = plan.gap if group == "A" else plan.rests[group] / plan.instances
@@ -287,7 +287,7 @@ def instants(group: str, plan: Plan, rng: Random) -> Iterator[float]:
         at += rng.expovariate(1 / mean)
 
 
-async def route_change(plan: Plan, seed: int, folder: Path) -> RouteChange:
+async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteChange:
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))

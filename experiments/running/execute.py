@@ -1,4 +1,4 @@
-"""Execution of a campaign: its planned runs, one after another, in a world.
+"""Execution of a campaign: its planned runs, one after another, by a runner.
 
 A run's file is written before the next run starts, so stopping costs one run. With patience, a block with a disturbed
 run is repeated as a whole, and the runs that it replaces are set aside.
@@ -20,7 +20,7 @@ from experiments.results.directory import Campaign, PlannedRun, plan, save_campa
 from experiments.results.policy_files import policy_files, require_same_files
 from experiments.run_data import Run, WorldName
 from experiments.running.patience import Patience, has_lagged
-from experiments.running.runner import Interrupted, Observer, World
+from experiments.running.runner import Interrupted, Observer, Runner
 from experiments.scenario.scenario import Scenario
 
 
@@ -41,7 +41,7 @@ def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName 
 
 
 def execute(
-    campaign: Campaign, directory: Path, world: World, observer: Observer, patience: Patience | None = None
+    campaign: Campaign, directory: Path, runner: Runner, observer: Observer, patience: Patience | None = None
 ) -> None:
     """Execute every planned run of the campaign and write it to the directory.
 
@@ -51,7 +51,7 @@ def execute(
     for _, block in groupby(campaign.plan, key=lambda planned: planned.block):
         runs = tuple(block)
         patience.begin(len(runs))
-        while patience.should_repeat(execute_block(campaign, runs, directory, world, observer, patience)):
+        while patience.should_repeat(execute_block(campaign, runs, directory, runner, observer, patience)):
             set_aside(runs, directory)
 
 
@@ -59,7 +59,7 @@ def execute_block(
     campaign: Campaign,
     block: Sequence[PlannedRun],
     directory: Path,
-    world: World,
+    runner: Runner,
     observer: Observer,
     patience: Patience,
 ) -> list[bool]:
@@ -69,7 +69,7 @@ def execute_block(
         with signals_interrupt():
             patience.quiet(partial(observer.machine_busy, planned))
             observer.run_started(planned)
-            run = execute_run(campaign, planned, directory, world, observer)
+            run = execute_run(campaign, planned, directory, runner, observer)
         observer.run_ended(planned, run)
         disturbed.append(has_lagged(run))
         del run  # before the next one, which may need as much memory
@@ -77,14 +77,14 @@ def execute_block(
 
 
 def execute_run(
-    campaign: Campaign, planned: PlannedRun, directory: Path, world: World, observer: Observer
+    campaign: Campaign, planned: PlannedRun, directory: Path, runner: Runner, observer: Observer
 ) -> Run:
     """Execute one planned run and write it.
 
     Raises `BadInputError` for a run with another version of a policy's file, which is not written.
     """
     try:
-        run = world.run(campaign.scenario, planned, observer)
+        run = runner.run(campaign.scenario, planned, observer)
     except Interrupted as interrupted:
         if len(interrupted.run.samples):
             save_result(interrupted.run, planned, directory)

@@ -36,7 +36,7 @@ class NoObserver:
     def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
 
 
-class World(Protocol):
+class Runner(Protocol):
     """Where runs are executed: on a fleet of processes, or in virtual time."""
 
     @property

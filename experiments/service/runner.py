@@ -1,4 +1,4 @@
-"""World of `experiments load`: each run is a load on a service that runs already.
+"""Runner of `experiments load`: each run is a load on a service that runs already.
 
 Where policies are compared, the run's policy is put in force before its warm-up.
 """
@@ -25,8 +25,8 @@ from experiments.service.target import Destination
 from experiments.switchback.turns import PolicyTurns, status_of
 
 
-class ServiceWorld:
-    """Measures planned runs on `destinations`, by label of the entry. Implements `World`."""
+class ServiceRunner:
+    """Measures planned runs on `destinations`, by label of the entry. Implements `Runner`."""
 
     name: Final[WorldName] = "measured"
 

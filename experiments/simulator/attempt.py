@@ -32,11 +32,11 @@ class BalancerBase:
         """Accept a client's request."""
         raise NotImplementedError
 
-    def returned(self, attempt: Attempt, now: float) -> None:
+    def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
         raise NotImplementedError
 
-    def abandon(self, attempt: Attempt, now: float) -> None:
+    def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
         """Abandon the request's attempts after the client has left."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class PendingRequest(Event):
         raise NotImplementedError
 
 
-class Attempt(PendingRequest):
+class SimulatedAttempt(PendingRequest):
     """One attempt, as an event.
 
     `number` is the request's, `demand` the batch of service times that contains its own, the same for all its attempts;
@@ -106,7 +106,7 @@ class Attempt(PendingRequest):
         self.status = 200
         self.kind = _OK
         self.is_over = self.is_loser = self.is_fresh = False
-        self.rival: Attempt | None = None
+        self.rival: SimulatedAttempt | None = None
         self.report: ReportedLoad | None = None
 
     def refuse(self, now: float) -> None:

@@ -13,9 +13,9 @@ from random import Random
 from experiments.scenario.timeline import FaultState, Pause
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Call, Event, EventQueue
-from experiments.simulator.fleet import Fleet
+from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import NO_CONNECTION, CheckModel, SharedModel
-from experiments.simulator.worker import Worker
+from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.clock import SWEEP_PERIOD
 from policies.endpoint.state import EndpointState
@@ -146,7 +146,7 @@ class Check(Event):
     def __init__(
         self,
         balancer: SimulatedBalancer,
-        worker: Worker,
+        worker: SimulatedWorker,
         model: CheckModel,
         rng: Random,
         agenda: EventQueue,
@@ -230,7 +230,9 @@ class Check(Event):
 class Change(Event):
     """Change of a worker's fault state."""
 
-    def __init__(self, fleet: Fleet, worker: Worker, fault_state: FaultState, agenda: EventQueue) -> None:
+    def __init__(
+        self, fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultState, agenda: EventQueue
+    ) -> None:
         self._fleet = fleet
         self._worker = worker
         self._fault_state = fault_state
@@ -272,7 +274,7 @@ class Change(Event):
 class Paused(Event):
     """GC-like pause of a worker, repeated while its fault state contains it."""
 
-    def __init__(self, worker: Worker, pause: Pause, agenda: EventQueue) -> None:
+    def __init__(self, worker: SimulatedWorker, pause: Pause, agenda: EventQueue) -> None:
         self._worker = worker
         self._pause = pause
         self._agenda = agenda

@@ -12,8 +12,8 @@ from typing import Final
 from balancer.errors import Unserved
 from balancer.exchange.wait_queue import RequestQueue, Waiter
 from experiments.generator.demand import Batch, Keys
-from experiments.simulator.attempt import Attempt, BalancerBase, PendingRequest
-from experiments.simulator.client import Client
+from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
+from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Mechanisms
@@ -92,7 +92,7 @@ class Waiting(PendingRequest):
 class Overdue(Event):
     """Event: per-attempt or first-byte timeout of an attempt."""
 
-    def __init__(self, balancer: SimulatedBalancer, attempt: Attempt, is_final: bool) -> None:
+    def __init__(self, balancer: SimulatedBalancer, attempt: SimulatedAttempt, is_final: bool) -> None:
         self._balancer = balancer
         self._attempt = attempt
         self._is_final = is_final
@@ -130,7 +130,12 @@ class SimulatedBalancer(BalancerBase):
     """
 
     def __init__(
-        self, router: Router, agenda: EventQueue, client: Client, mechanisms: Mechanisms, home: str | None
+        self,
+        router: Router,
+        agenda: EventQueue,
+        client: SimulatedClient,
+        mechanisms: Mechanisms,
+        home: str | None,
     ) -> None:
         self.router = router
         self.units = OtherUnits(router)
@@ -200,7 +205,7 @@ class SimulatedBalancer(BalancerBase):
             self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now, unsent), number)
             return
         connections = self.worker_connections[assignment.state.order]
-        attempt = Attempt(connections, assignment, number, demand, facts.attempt == 0, now)
+        attempt = SimulatedAttempt(connections, assignment, number, demand, facts.attempt == 0, now)
         client.flying += 1
         connections.entered(now)
         if client.has_timeouts:
@@ -216,7 +221,9 @@ class SimulatedBalancer(BalancerBase):
         if self.hedges is not None and not facts.attempt and self.router.doubts(assignment.state):
             self.hedges.copy(attempt, now)
 
-    def dispatch(self, connections: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
+    def dispatch(
+        self, connections: WorkerConnections, attempt: SimulatedAttempt, now: float, is_fresh: bool
+    ) -> None:
         """Send an attempt to its worker, over a connection where connections have a cost."""
         if self._has_limits:
             self._limit(attempt, now)
@@ -228,14 +235,14 @@ class SimulatedBalancer(BalancerBase):
         else:
             connections.worker.arrive(attempt, now)
 
-    def _limit(self, attempt: Attempt, now: float) -> None:
+    def _limit(self, attempt: SimulatedAttempt, now: float) -> None:
         rules = self._rules
         if rules.attempt < rules.first_byte:
             self._agenda.add(now + rules.attempt, Overdue(self, attempt, is_final=False))
         if rules.first_byte < self._client.timeout:
             self._agenda.add(now + rules.first_byte, Overdue(self, attempt, is_final=True))
 
-    def returned(self, attempt: Attempt, now: float) -> None:
+    def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
         connections = attempt.connections
         kind, status = attempt.kind, attempt.status
@@ -250,7 +257,7 @@ class SimulatedBalancer(BalancerBase):
         else:
             self._client.ended(attempt.number, 0, status, connections.worker.number, attempt.tries, now)
 
-    def _count_out(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+    def _count_out(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
         """Settle an attempt with its outcome at the router."""
         attempt.is_over = True
         self._client.flying -= 1
@@ -269,7 +276,9 @@ class SimulatedBalancer(BalancerBase):
 
     # --- failures
 
-    def _returned_otherwise(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+    def _returned_otherwise(
+        self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float
+    ) -> None:
         rival = attempt.rival
         if attempt.is_loser:
             self._count_out(attempt, kind, status, now)
@@ -280,7 +289,9 @@ class SimulatedBalancer(BalancerBase):
         else:
             self._failed(attempt, kind, now)
 
-    def _raced(self, attempt: Attempt, rival: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
+    def _raced(
+        self, attempt: SimulatedAttempt, rival: SimulatedAttempt, kind: OutcomeKind, status: int, now: float
+    ) -> None:
         """Resolve two hedged attempts: an answer wins, a failure leaves the request to the other one."""
         attempt.rival = rival.rival = None
         if kind is _OK or (kind is _ERROR_STATUS and status not in self._statuses):
@@ -294,12 +305,12 @@ class SimulatedBalancer(BalancerBase):
             self._count_out(attempt, kind, status, now)
             self._stands_for(attempt.number, rival)
 
-    def _stands_for(self, number: int, attempt: Attempt) -> None:
+    def _stands_for(self, number: int, attempt: SimulatedAttempt) -> None:
         """Make the request wait for this attempt."""
         if self._client.has_timeouts:
             self._client.open[number] = attempt
 
-    def _erred(self, attempt: Attempt, status: int, now: float) -> None:
+    def _erred(self, attempt: SimulatedAttempt, status: int, now: float) -> None:
         """Handle an error status: retry, or pass it to the client."""
         may_repeat = status in self._statuses and self._may_repeat(attempt, True, now)
         self._count_out(attempt, _ERROR_STATUS, status, now)
@@ -310,7 +321,7 @@ class SimulatedBalancer(BalancerBase):
                 attempt.number, 1, status, attempt.connections.worker.number, attempt.tries, now
             )
 
-    def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
+    def _failed(self, attempt: SimulatedAttempt, kind: OutcomeKind, now: float) -> None:
         """Handle an attempt without an answer: retry, or answer 502."""
         self._count_out(attempt, kind, 0, now)
         is_known = kind is not _REFUSED  # a worker may have seen it; else no budget is needed
@@ -321,7 +332,7 @@ class SimulatedBalancer(BalancerBase):
         else:
             self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
 
-    def overdue(self, attempt: Attempt, is_final: bool, now: float) -> None:
+    def overdue(self, attempt: SimulatedAttempt, is_final: bool, now: float) -> None:
         """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
         if attempt.is_loser or (attempt.rival is not None and is_final):
             self._end_loser(attempt, now)
@@ -332,14 +343,14 @@ class SimulatedBalancer(BalancerBase):
             self._count_out(attempt, _TIMEOUT, 0, now)
             self._retry(attempt, now, is_fresh=False)
 
-    def _end_loser(self, attempt: Attempt, now: float) -> None:
+    def _end_loser(self, attempt: SimulatedAttempt, now: float) -> None:
         rival = attempt.rival
         if rival is not None:
             attempt.rival = rival.rival = None
             self._stands_for(attempt.number, rival)
         self._count_out(attempt, _TIMEOUT, 0, now)
 
-    def abandon(self, attempt: Attempt, now: float) -> None:
+    def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
         """Abandon the request's attempts after the client has left."""
         rival = attempt.rival
         attempt.rival = None
@@ -348,20 +359,20 @@ class SimulatedBalancer(BalancerBase):
             rival.rival = None
             self._count_out(rival, _ABANDONED, 0, now)
 
-    def _retry(self, attempt: Attempt, now: float, *, is_fresh: bool) -> None:
+    def _retry(self, attempt: SimulatedAttempt, now: float, *, is_fresh: bool) -> None:
         self.retried += 1
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
         facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
         self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at, attempt.unsent)
 
-    def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
+    def _has_another_try(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
         tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
         return has_another_try(
             self._retry_limit, attempt.tries, attempt.unsent, tried, self.router, needs_other=needs_other
         )
 
-    def _may_repeat(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
+    def _may_repeat(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
         budget = self._budget
         return (
             budget is not None
@@ -371,7 +382,7 @@ class SimulatedBalancer(BalancerBase):
 
     # --- hedging
 
-    def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
+    def race(self, late: SimulatedAttempt, avoided: frozenset[str], now: float) -> None:
         """Send a hedged attempt to an endpoint outside `avoided`; the first answer wins."""
         facts, attempts = late.assignment.facts, late.tries
         self._client.routed, self._client.drawn = late.number, late.demand
@@ -383,7 +394,7 @@ class SimulatedBalancer(BalancerBase):
             return
         self.hedged += 1
         connections = self.worker_connections[assignment.state.order]
-        second = Attempt(connections, assignment, late.number, late.demand, False, now)
+        second = SimulatedAttempt(connections, assignment, late.number, late.demand, False, now)
         self._client.flying += 1
         late.tries = second.tries = attempts + 1
         late.rival, second.rival = second, late

@@ -23,8 +23,8 @@ from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 
 if TYPE_CHECKING:
-    from experiments.simulator.fleet import Fleet
-    from experiments.simulator.worker import Worker
+    from experiments.simulator.fleet import SimulatedFleet
+    from experiments.simulator.worker import SimulatedWorker
 
 FAILURE_COST_S: Final = 1e6
 """Cost in seconds of a request that fails, where clients have no timeout."""
@@ -81,7 +81,7 @@ class Future:
 class Clairvoyant:
     """The worker that answers this request first, given its work, all queues and all faults, future ones included."""
 
-    def __init__(self, fleet: Fleet, rng: Random) -> None:
+    def __init__(self, fleet: SimulatedFleet, rng: Random) -> None:
         self._fleet = fleet
         self._client = fleet.client
         self._workers = fleet.workers
@@ -115,7 +115,9 @@ class Clairvoyant:
             steps = [(step.at, step.fault_state) for step in self._fleet.model.steps if step.worker == number]
             self._futures[worker.id] = Future(steps, self._began_at)
 
-    def _price(self, worker: Worker, future: Future, now: float, lag: float, seconds: float) -> float:
+    def _price(
+        self, worker: SimulatedWorker, future: Future, now: float, lag: float, seconds: float
+    ) -> float:
         """Seconds until the answer, or what a failure costs."""
         at = now + lag
         if future.is_uneventful:
@@ -135,7 +137,7 @@ class Clairvoyant:
         chance = max(fault_state.fail, fault_state.reset, fault_state.hang)
         return ends + worker.half - now + chance * self._lost
 
-    def _end(self, worker: Worker, at: float, seconds: float) -> float:
+    def _end(self, worker: SimulatedWorker, at: float, seconds: float) -> float:
         """End of service of a request that arrives `at`, after those present and those that arrive before."""
         coming = worker.in_transit()
         if worker.shared is not None:
@@ -150,7 +152,7 @@ class Clairvoyant:
         return max(at, free[0]) + seconds
 
 
-def connect_seconds(state: EndpointState, worker: Worker) -> float:
+def connect_seconds(state: EndpointState, worker: SimulatedWorker) -> float:
     """Seconds until a connection is open."""
     connections = state.connections
     return 0.0 if connections is None or connections.has_idle else worker.rtt * worker.setup_rtts

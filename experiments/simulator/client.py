@@ -22,7 +22,7 @@ TIMEOUT: Final = 3
 class Next(Event):
     """Event: a closed loop sends its next request."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SimulatedClient) -> None:
         self._client = client
 
     def fire(self, now: float) -> None:
@@ -32,14 +32,14 @@ class Next(Event):
 class Deadline(Event):
     """Event: deadline of the oldest open request. All timeouts are equal, so they expire in order of arrival."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SimulatedClient) -> None:
         self._client = client
 
     def fire(self, now: float) -> None:
         self._client.give_up(now)
 
 
-class Client:
+class SimulatedClient:
     """Clients of all balancers, as one load generator.
 
     `balancers` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a

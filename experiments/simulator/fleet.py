@@ -10,12 +10,12 @@ from random import Random
 
 from experiments.generator.demand import Demand, Keys
 from experiments.simulator.balancer import SimulatedBalancer
-from experiments.simulator.client import Client
+from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.oracles import make_policy
-from experiments.simulator.worker import Worker
+from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.facts import Endpoint
 from policies.health.health import Health
@@ -26,7 +26,7 @@ from policies.routing.router import Router
 from workers.service import Profile
 
 
-class Fleet:
+class SimulatedFleet:
     """Workers and balancers of a simulation.
 
     `workers` are keyed by id, in the model's order; `balancers` in order. `label` separates the random streams of
@@ -41,7 +41,7 @@ class Fleet:
         self._agenda = agenda
         self._profiles: list[Profile] = list(dict.fromkeys(worker.service for worker in model.workers))
         self.demand = Demand(self._profiles, model.balancers, seed)
-        self.client = Client(clock, agenda, self.demand, model.timeout, model.overhead)
+        self.client = SimulatedClient(clock, agenda, self.demand, model.timeout, model.overhead)
         self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
         self._by_number = list(self.workers.values())
         self.began_at = inf
@@ -53,7 +53,7 @@ class Fleet:
         self.client.balancers = self.balancers
         self.connect()
 
-    def worker(self, number: int) -> Worker:
+    def worker(self, number: int) -> SimulatedWorker:
         """Worker by its number in the model."""
         return self._by_number[number]
 
@@ -61,10 +61,10 @@ class Fleet:
         steps = self.model.steps
         return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.fault_state.is_absent}
 
-    def _worker(self, worker: WorkerModel, number: int) -> Worker:
+    def _worker(self, worker: WorkerModel, number: int) -> SimulatedWorker:
         steps = [step.fault_state for step in self.model.steps if step.worker == number]
         is_stopped = any(fault_state.pause is not None or fault_state.is_gone for fault_state in steps)
-        return Worker(
+        return SimulatedWorker(
             worker,
             number,
             self._profiles.index(worker.service),

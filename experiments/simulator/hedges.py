@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from experiments.simulator.attempt import Attempt
+from experiments.simulator.attempt import SimulatedAttempt
 from experiments.simulator.clock import Event, EventQueue
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 from policies.routing.router import Router
 
-Race = Callable[[Attempt, frozenset[str], float], None]
+Race = Callable[[SimulatedAttempt, frozenset[str], float], None]
 
 
 class Bucket(Event):
     """Event: attempts that become late within the same tick."""
 
     def __init__(self, hedges: Hedges, tick: int) -> None:
-        self.attempts: list[Attempt] = []
+        self.attempts: list[SimulatedAttempt] = []
         self._hedges = hedges
         self._tick = tick
 
@@ -32,7 +32,7 @@ class Bucket(Event):
 class Late(Event):
     """Event: one attempt becomes late at an exact instant."""
 
-    def __init__(self, hedges: Hedges, attempt: Attempt) -> None:
+    def __init__(self, hedges: Hedges, attempt: SimulatedAttempt) -> None:
         self._hedges = hedges
         self._attempt = attempt
 
@@ -67,10 +67,10 @@ class Hedges:
         self._agenda = agenda
         self._after = after
         self._wheel: dict[int, Bucket] = {}
-        self._attempts: list[Attempt] = []
+        self._attempts: list[SimulatedAttempt] = []
         self._is_searching = False
 
-    def watch(self, attempt: Attempt, now: float) -> None:
+    def watch(self, attempt: SimulatedAttempt, now: float) -> None:
         """Schedule the check whether a newly routed attempt is late."""
         if self._after is not None:
             self._agenda.add(now + self._after, Late(self, attempt))
@@ -113,12 +113,12 @@ class Hedges:
             elif attempt.status:
                 self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
-    def copy(self, attempt: Attempt, now: float) -> None:
+    def copy(self, attempt: SimulatedAttempt, now: float) -> None:
         """Hedge at once an attempt at an endpoint that the policy doubts."""
         if self._after is None and not attempt.is_over:
             self._hedge(attempt, now)
 
-    def _hedge(self, attempt: Attempt, now: float) -> None:
+    def _hedge(self, attempt: SimulatedAttempt, now: float) -> None:
         if attempt.rival is not None or attempt.is_loser:
             return
         router = self._router
@@ -128,7 +128,7 @@ class Hedges:
             avoided = frozenset(state.id for state in router.available if state.id not in wanted)
             self._race(attempt, avoided, now)
 
-    def ask(self, attempt: Attempt, now: float) -> None:
+    def ask(self, attempt: SimulatedAttempt, now: float) -> None:
         """Hedge after a fixed delay, at another endpoint, without a budget."""
         if not attempt.is_over:
             self._race(attempt, frozenset((attempt.assignment.state.id,)), now)

@@ -30,14 +30,14 @@ from policies.facts import RequestFacts
 from policies.policy import Policy
 
 if TYPE_CHECKING:
-    from experiments.simulator.fleet import Fleet
-    from experiments.simulator.worker import Worker
+    from experiments.simulator.fleet import SimulatedFleet
+    from experiments.simulator.worker import SimulatedWorker
 
 
 class LeastWork:
     """Least remaining work. Requests on the way to a worker count with the mean service time."""
 
-    def __init__(self, fleet: Fleet, rng: Random) -> None:
+    def __init__(self, fleet: SimulatedFleet, rng: Random) -> None:
         self._workers = fleet.workers
         for worker in fleet.workers.values():
             worker.expect()
@@ -49,7 +49,7 @@ class LeastWork:
     def _least(self, drawn: Sequence[EndpointState], now: float) -> EndpointState:
         return min(drawn, key=lambda state: self._price(self._workers[state.id], now))
 
-    def _price(self, worker: Worker, now: float) -> float:
+    def _price(self, worker: SimulatedWorker, now: float) -> float:
         service = worker.model.service.mean * worker.pace
         ahead = worker.remaining(now) + len(worker.in_transit()) * service / worker.model.slots
         return worker.rtt + service + max(0.0, ahead - worker.half)
@@ -58,7 +58,7 @@ class LeastWork:
 class LeastWorkOfFew(LeastWork):
     """Least remaining work among `choices` workers drawn at random (Hellemans and Van Houdt)."""
 
-    def __init__(self, fleet: Fleet, rng: Random, *, choices: int = 2) -> None:
+    def __init__(self, fleet: SimulatedFleet, rng: Random, *, choices: int = 2) -> None:
         super().__init__(fleet, rng)
         self._sample = rng.sample
         self._choices = choices
@@ -71,21 +71,21 @@ class LeastWorkOfFew(LeastWork):
 class CentralQueue:
     """Pick the fastest worker with a free slot. Its endpoints are limited by `most_in_flight`."""
 
-    def __init__(self, fleet: Fleet, rng: Random) -> None:
+    def __init__(self, fleet: SimulatedFleet, rng: Random) -> None:
         self._workers = fleet.workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the available worker with the shortest round trip plus service time. O(endpoints)."""
         return min(available, key=lambda state: self._price(self._workers[state.id]))
 
-    def _price(self, worker: Worker) -> float:
+    def _price(self, worker: SimulatedWorker) -> float:
         return worker.rtt + worker.model.service.mean * worker.pace
 
 
 class StaticSplit:
     """Random choice with constant shares, optimal for `rate` requests per second."""
 
-    def __init__(self, fleet: Fleet, rng: Random, *, rate: float) -> None:
+    def __init__(self, fleet: SimulatedFleet, rng: Random, *, rate: float) -> None:
         workers = fleet.workers
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
         shares, _ = static_split(mu, rate, [w.rtt for w in workers.values()])
@@ -108,7 +108,7 @@ CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (
 ORACLES = dict(zip(ORACLE_NAMES, CONSTRUCTORS, strict=True))
 
 
-def make_policy(fleet: Fleet, rng: Random) -> Policy:
+def make_policy(fleet: SimulatedFleet, rng: Random) -> Policy:
     """Construct the policy of the fleet's model. Raises `BadInputError`."""
     spec: dict[str, Any] = dict(fleet.model.policy)
     name = spec.pop("name")

@@ -125,8 +125,8 @@ def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
     return (f"the policy failed {fallback_picks} times and was stood in for: {fault}",)
 
 
-class SimulatedWorld:
-    """Execute planned runs in the simulator. Implements `World`."""
+class SimulatedRunner:
+    """Execute planned runs in the simulator. Implements `Runner`."""
 
     name: Final[WorldName] = "simulated"
 

@@ -17,7 +17,7 @@ from experiments.simulator.background import Change, Check, Gossip, Look, Report
 from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
-from experiments.simulator.fleet import Fleet
+from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model, SharedModel
 from policies.clock import SWEEP_PERIOD
 
@@ -32,7 +32,7 @@ class Simulation:
         self.clock = VirtualClock()
         self.agenda = EventQueue()
         self.model = model
-        self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
+        self.fleet = SimulatedFleet(model, seed, label, self.clock, self.agenda)
         self.columns = Columns(0, None, 0.0)
         self._seed = seed
         self._schedule_periodic_events()
@@ -116,7 +116,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
+def turn(clock: VirtualClock, agenda: EventQueue, fleet: SimulatedFleet) -> None:
     """Event loop: execute the next event or send the next request; at the same instant, events come first."""
     client, instants = fleet.client, agenda.instants
     next_at = client.next_at()
@@ -132,7 +132,7 @@ def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
             raise StuckError(f"{client.left} requests wait for something that will never happen")
 
 
-def audit(fleet: Fleet) -> None:
+def audit(fleet: SimulatedFleet) -> None:
     """Check flow conservation, Little's law and utilisation. Raises `AuditError`."""
     client = fleet.client
     must(

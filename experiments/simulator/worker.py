@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from experiments.generator.demand import MASK
 from experiments.scenario.timeline import HEALTHY
-from experiments.simulator.attempt import RETURNING, SERVED, Attempt
+from experiments.simulator.attempt import RETURNING, SERVED, SimulatedAttempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import NO_ROOM, Shared, Slots
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Departure(Event):
     """Event: next departure from a shared worker, valid unless a later `version` replaces it."""
 
-    def __init__(self, worker: Worker, version: int) -> None:
+    def __init__(self, worker: SimulatedWorker, version: int) -> None:
         self._worker = worker
         self._version = version
 
@@ -34,7 +34,7 @@ class Departure(Event):
         self._worker.departed(self._version, now)
 
 
-class Worker:
+class SimulatedWorker:
     """One worker.
 
     `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request. `arrived`, `done`,
@@ -71,16 +71,16 @@ class Worker:
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
         self.paused_until = 0.0
-        self.present: dict[Attempt, None] = {}
-        self.hung: dict[Attempt, None] = {}
+        self.present: dict[SimulatedAttempt, None] = {}
+        self.hung: dict[SimulatedAttempt, None] = {}
         self.worker_connections: list[WorkerConnections] = []
-        self._expected: dict[Attempt, float] | None = None
+        self._expected: dict[SimulatedAttempt, float] | None = None
         self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
         self.shared: Shared | None = (
             Shared(model.slots, model.queue) if model.discipline == "shared" else None
         )
-        self._by_number: dict[int, Attempt] = {}
+        self._by_number: dict[int, SimulatedAttempt] = {}
         self._version = 0
         self._rng = Random(f"{seed}:{model.id}:faults")
         self._reports = reports
@@ -92,7 +92,7 @@ class Worker:
 
     # --- a request
 
-    def arrive(self, attempt: Attempt, now: float) -> None:
+    def arrive(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the arrival of a request."""
         self.arrived += 1
         if self._expected is not None:
@@ -119,7 +119,7 @@ class Worker:
         attempt.due_at = finish_at
         self.agenda.add(finish_at, attempt)
 
-    def served(self, attempt: Attempt, now: float) -> None:
+    def served(self, attempt: SimulatedAttempt, now: float) -> None:
         """Complete the service of a request and send the answer, with a load report where enabled."""
         self.done += 1
         self.present.pop(attempt, None)
@@ -128,18 +128,18 @@ class Worker:
             attempt.report = self.report(now)
         self._answer(attempt, now)
 
-    def _answer(self, attempt: Attempt, now: float) -> None:
+    def _answer(self, attempt: SimulatedAttempt, now: float) -> None:
         attempt.stage = RETURNING
         attempt.due_at = at = now + self.half
         self.agenda.add(at, attempt)
 
-    def _refuse(self, attempt: Attempt, status: int, now: float) -> None:
+    def _refuse(self, attempt: SimulatedAttempt, status: int, now: float) -> None:
         self.refused += 1
         attempt.kind = OutcomeKind.ERROR_STATUS
         attempt.status = status
         self._answer(attempt, now)
 
-    def _break(self, attempt: Attempt, now: float) -> None:
+    def _break(self, attempt: SimulatedAttempt, now: float) -> None:
         self.broken += 1
         attempt.kind = OutcomeKind.RESET
         attempt.status = 0
@@ -147,7 +147,7 @@ class Worker:
 
     # --- processor sharing
 
-    def _share(self, attempt: Attempt, seconds: float, now: float) -> None:
+    def _share(self, attempt: SimulatedAttempt, seconds: float, now: float) -> None:
         shared = self.shared
         assert shared is not None
         number = shared.admitted
@@ -202,7 +202,7 @@ class Worker:
         if self._expected is None:
             self._expected = {}
 
-    def sent(self, attempt: Attempt, arrives: float) -> None:
+    def sent(self, attempt: SimulatedAttempt, arrives: float) -> None:
         """Note that a request is on the way, where an account is kept."""
         if self._expected is not None:
             self._expected[attempt] = arrives
@@ -215,7 +215,7 @@ class Worker:
             del expected[attempt]
         return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
 
-    def _seconds_of(self, attempt: Attempt) -> float:
+    def _seconds_of(self, attempt: SimulatedAttempt) -> float:
         return attempt.demand[self.profile][attempt.number & MASK] * self.pace
 
     def remaining(self, now: float) -> float:
@@ -228,7 +228,7 @@ class Worker:
 
     # --- faults
 
-    def _apply_faults(self, attempt: Attempt, now: float) -> bool:
+    def _apply_faults(self, attempt: SimulatedAttempt, now: float) -> bool:
         """Apply the active faults to an arriving request; returns whether one applies."""
         if self.is_down or (self.reset and self._rng.random() < self.reset):
             self._break(attempt, now)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 
 from balancer.config.schema.pool_limits import IdleTimeoutRules
-from experiments.simulator.attempt import Attempt, BalancerBase
+from experiments.simulator.attempt import BalancerBase, SimulatedAttempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle
 from experiments.simulator.model import PoolModel
-from experiments.simulator.worker import Worker
+from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
 
@@ -21,7 +21,7 @@ from policies.facts import OutcomeKind
 class Opening(Event):
     """Event: a connection has been opened, for `attempt` or for the first waiter."""
 
-    def __init__(self, connections: WorkerConnections, attempt: Attempt | None) -> None:
+    def __init__(self, connections: WorkerConnections, attempt: SimulatedAttempt | None) -> None:
         self._connections = connections
         self._attempt = attempt
 
@@ -42,7 +42,7 @@ class WorkerConnections:
     def __init__(
         self,
         balancer: BalancerBase,
-        worker: Worker,
+        worker: SimulatedWorker,
         state: EndpointState,
         agenda: EventQueue,
         pool: PoolModel,
@@ -55,7 +55,7 @@ class WorkerConnections:
         self.routed = self.settled = 0
         rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
         self._idle = Idle(pool.idle, rules, balancer.clock.at)
-        self._waiting: deque[Attempt] = deque()
+        self._waiting: deque[SimulatedAttempt] = deque()
         self._unclaimed = 0
         self._connect_timeout = pool.connect_timeout
         self.opened_in_all = self.reused = 0
@@ -108,7 +108,7 @@ class WorkerConnections:
 
     # --- connections
 
-    def lease(self, attempt: Attempt, now: float) -> None:
+    def lease(self, attempt: SimulatedAttempt, now: float) -> None:
         """Send the attempt on a connection, now or when one is ready."""
         self.worker.sent(attempt, now + self.setup + self.late + self.worker.half)
         if attempt.is_fresh:
@@ -147,10 +147,10 @@ class WorkerConnections:
             self._unclaimed += 1
             self._open(None, now)
 
-    def _open(self, attempt: Attempt | None, now: float) -> None:
+    def _open(self, attempt: SimulatedAttempt | None, now: float) -> None:
         self.agenda.add(now + min(self.setup, self._connect_timeout), Opening(self, attempt))
 
-    def opened(self, attempt: Attempt | None, now: float) -> None:
+    def opened(self, attempt: SimulatedAttempt | None, now: float) -> None:
         """A connection is open, or the worker has refused it, or it took too long."""
         if attempt is None:
             self._unclaimed -= 1
@@ -171,7 +171,7 @@ class WorkerConnections:
         if not self.worker.is_emulated:
             self._round_trip = self.worker.rtt
 
-    def _first_waiting(self) -> Attempt | None:
+    def _first_waiting(self) -> SimulatedAttempt | None:
         waiting = self._waiting
         while waiting:
             attempt = waiting.popleft()
@@ -192,7 +192,7 @@ class WorkerConnections:
         """Drop all idle connections, which the worker has closed."""
         self._idle.clear()
 
-    def _depart(self, attempt: Attempt, now: float, late: float) -> None:
+    def _depart(self, attempt: SimulatedAttempt, now: float, late: float) -> None:
         attempt.sent_at = now
         attempt.assignment.connected(now)
         at = now + late + self.worker.half

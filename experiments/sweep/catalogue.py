@@ -60,7 +60,7 @@ class GridFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CellRow:
     """A planned cell and, unless it is missing, its result: `numbers` by the columns of `results`."""
 
     cell: str
@@ -159,10 +159,10 @@ class Catalogue:
         with one_line_errors(self.path):
             return [facts_of(row) for row in self.connection.execute(GRIDS)]
 
-    def rows(self, grid: str) -> list[Row]:
+    def rows(self, grid: str) -> list[CellRow]:
         """Every planned cell of a grid, in the order of the plan."""
         with one_line_errors(self.path):
-            return [row_of(row) for row in self.connection.execute(ROWS, (grid,))]
+            return [cell_row(row) for row in self.connection.execute(ROWS, (grid,))]
 
     def samples(self, cell: str) -> bytes | None:
         """Run file of a cell as bytes, or None if it was not kept."""
@@ -208,11 +208,11 @@ def facts_of(row: sqlite3.Row) -> GridFacts:
     )
 
 
-def row_of(row: sqlite3.Row) -> Row:
+def cell_row(row: sqlite3.Row) -> CellRow:
     """Convert a row of the query `ROWS`."""
     numbers = {name: row[name] for name in row.keys() if name not in NO_RESULT}  # noqa: SIM118 (not a dict)
     asked = (row["id"], row["scenario"], row["label"], row["policy"], row["knobs"], row["seed"])
-    return Row(*asked, state=row["state"] or "missing", numbers=numbers)
+    return CellRow(*asked, state=row["state"] or "missing", numbers=numbers)
 
 
 def described(cell: Cell) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
-from experiments.sweep.catalogue import Row
+from experiments.sweep.catalogue import CellRow
 from experiments.sweep.matrix import ceiling_of, policy_name, scenario_name, usable
 from experiments.verdict.phrases import show
 
@@ -40,7 +40,7 @@ class Change:
     judged_by: str
 
 
-def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
+def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[Change]:
     """Compare every scenario and policy that both contain, Holm-adjusted over all.
 
     Raises `BadInputError` when they have none in common.
@@ -59,16 +59,16 @@ def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
     ]
 
 
-def compared(first: dict[int, Row], second: dict[int, Row], measure: str) -> Judged:
+def compared(first: dict[int, CellRow], second: dict[int, CellRow], measure: str) -> Judged:
     """Compare the cells of one place, paired by seed."""
     sides = {"a": list(first.values()), "b": list(second.values())}
     values = {side: {row.seed: float(row.numbers[measure]) for row in rows} for side, rows in sides.items()}
     return judged(measure, values, "b", "a", ceiling=ceiling_of(sides, measure))
 
 
-def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, Row]]:
+def by_place(rows: list[CellRow], measure: str) -> dict[Place, dict[int, CellRow]]:
     """seed -> cell for each scenario and policy, valid cells only."""
-    found: dict[Place, dict[int, Row]] = defaultdict(dict)
+    found: dict[Place, dict[int, CellRow]] = defaultdict(dict)
     for row in usable(rows, measure):
         found[scenario_name(row), policy_name(row)][row.seed] = row
     return found

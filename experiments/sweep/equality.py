@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from experiments.errors import BadInputError
-from experiments.sweep.catalogue import Catalogue, GridFacts, Row
+from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts
 
 
 def chosen_grid(catalogue: Catalogue, name: str | None) -> GridFacts:
@@ -40,7 +40,7 @@ def differences(ours: Catalogue, theirs: Catalogue, name: str | None) -> Iterato
     )
 
 
-def of_cell(row: Row, other: Row, ours: Catalogue, theirs: Catalogue) -> Iterator[str]:
+def of_cell(row: CellRow, other: CellRow, ours: Catalogue, theirs: Catalogue) -> Iterator[str]:
     """Yield one sentence if the two results of a cell differ."""
     if row.state != other.state:
         yield f"{cell_text(row)}: {row.state} in {ours.path}, {other.state} in {theirs.path}"
@@ -52,7 +52,7 @@ def of_cell(row: Row, other: Row, ours: Catalogue, theirs: Catalogue) -> Iterato
         yield f"{cell_text(row)}: unequal in {', '.join(unequal)}"
 
 
-def cell_text(row: Row) -> str:
+def cell_text(row: CellRow) -> str:
     """Describe a cell as `steady, random, seed 3`."""
     knobs = "" if row.knobs == "{}" else f", {row.knobs}"
     return f"{row.scenario}, {row.label}{knobs}, seed {row.seed}"

@@ -100,13 +100,13 @@ def set_knob(raw: Any, knob: str, value: Any) -> None:
     *path, last = knob.split(".")
     for step in path:
         raw = child(raw, step, knob)
-    raw[row_of(raw, last, knob) if isinstance(raw, list) else last] = value
+    raw[knob_row(raw, last, knob) if isinstance(raw, list) else last] = value
 
 
 def child(raw: Any, step: str, knob: str) -> Any:
     """Table or list under `step`; a missing table is created."""
     if isinstance(raw, list):
-        return raw[row_of(raw, step, knob)]
+        return raw[knob_row(raw, step, knob)]
     if raw.get(step) is None:
         raw[step] = {}
     if not isinstance(raw[step], dict | list):
@@ -114,7 +114,7 @@ def child(raw: Any, step: str, knob: str) -> Any:
     return raw[step]
 
 
-def row_of(rows: list[Any], step: str, knob: str) -> int:
+def knob_row(rows: list[Any], step: str, knob: str) -> int:
     """Index of the row with this name or number. Raises `BadInputError`."""
     for place, row in enumerate(rows):
         if isinstance(row, dict) and step in (row.get(name) for name in NAMES):

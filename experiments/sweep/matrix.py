@@ -22,7 +22,7 @@ from experiments.stats.best import Distance, distances
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN, Interval, is_comparable
 from experiments.stats.estimates import geometric_mean
-from experiments.sweep.catalogue import Row
+from experiments.sweep.catalogue import CellRow
 from experiments.sweep.grid import POLICY_KNOB
 
 Mark = Literal["best", "equal", "undecided", "behind", "no verdict", "bound"]
@@ -101,10 +101,10 @@ class Matrix:
         return policy in self.bounds, len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
 
 
-def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
+def matrix_of(rows: Iterable[CellRow], measure: str = "p99") -> Matrix:
     """Compute the matrix of a grid's cells."""
     rows = list(rows)
-    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[CellRow]] = defaultdict(list)
     for row in rows:
         grouped[scenario_name(row), policy_name(row)].append(row)
     scenarios = tuple(dict.fromkeys(scenario for scenario, _ in grouped))
@@ -120,17 +120,17 @@ def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
     return Matrix(measure, policies, scenarios, squares, left_out(rows), bounds)
 
 
-def scenario_name(row: Row) -> str:
+def scenario_name(row: CellRow) -> str:
     """Scenario name with its knobs: `steady, load.rate = 150`."""
     return named(row.scenario, row, is_policys=False)
 
 
-def policy_name(row: Row) -> str:
+def policy_name(row: CellRow) -> str:
     """Policy label with its knobs: `least-in-flight, choices = 3`."""
     return named(row.label, row, is_policys=True)
 
 
-def named(name: str, row: Row, is_policys: bool) -> str:
+def named(name: str, row: CellRow, is_policys: bool) -> str:
     """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     return ", ".join(
@@ -143,7 +143,7 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def left_out(rows: Iterable[Row]) -> dict[str, int]:
+def left_out(rows: Iterable[CellRow]) -> dict[str, int]:
     """Number of cells that are in no square, by reason."""
     counts = {"missing": 0, "failed": 0, "invalid": 0}
     for row in rows:
@@ -154,17 +154,17 @@ def left_out(rows: Iterable[Row]) -> dict[str, int]:
     return {kind: count for kind, count in counts.items() if count}
 
 
-def is_bound(row: Row) -> bool:
+def is_bound(row: CellRow) -> bool:
     """Whether the policy is an oracle: shown beside the others, but never the best."""
     return is_oracle(json.loads(row.policy)["name"])
 
 
-def is_invalid(row: Row) -> bool:
+def is_invalid(row: CellRow) -> bool:
     """Whether the run of the cell is invalid."""
     return bool(json.loads(row.numbers["invalid"] or "[]"))
 
 
-def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -> list[Square]:
+def column_of(scenario: str, cells: Mapping[str, Sequence[CellRow]], measure: str) -> list[Square]:
     """Compute the squares of one scenario."""
     kept = {policy: usable(rows, measure) for policy, rows in cells.items()}
     values = {
@@ -197,7 +197,7 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
     ]
 
 
-def ceiling_of(cells: Mapping[str, Sequence[Row]], measure: str) -> Ceiling:
+def ceiling_of(cells: Mapping[str, Sequence[CellRow]], measure: str) -> Ceiling:
     """Seeds in which failures make the measure the deadline, and the odds of a miss, by policy."""
     blocks: dict[str, set[int]] = {
         policy: {row.seed for row in rows if is_at_ceiling(measure, failed_of(row), row.numbers["requests"])}
@@ -210,18 +210,18 @@ def ceiling_of(cells: Mapping[str, Sequence[Row]], measure: str) -> Ceiling:
     return Ceiling(blocks, odds)
 
 
-def failed_of(row: Row) -> int:
+def failed_of(row: CellRow) -> int:
     """Number of failed requests of a cell."""
     return int(row.numbers["requests"] - row.numbers["ok"])
 
 
-def goodput_of(row: Row) -> float:
+def goodput_of(row: CellRow) -> float:
     """Share of the requests of a cell that were answered within the SLO; of successes where it is not known."""
     known = row.numbers.get("goodput")
     return float(row.numbers["ok"] / max(1, row.numbers["requests"]) if known is None else known)
 
 
-def usable(rows: Sequence[Row], measure: str) -> list[Row]:
+def usable(rows: Sequence[CellRow], measure: str) -> list[CellRow]:
     """Valid cells with a comparable value."""
     return [
         row
@@ -263,7 +263,7 @@ def mark_of(policy: str, distance: Distance, contenders: Sequence[str], is_able:
 def square_of(
     policy: str,
     scenario: str,
-    rows: Sequence[Row],
+    rows: Sequence[CellRow],
     values: Mapping[int, float],
     ratio: Interval,
     mark: Mark,

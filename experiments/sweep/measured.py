@@ -14,7 +14,7 @@ from experiments.errors import BadInputError
 from experiments.results.directory import Results, load_results
 from experiments.run_data import Run
 from experiments.stats.measures import spoils_block
-from experiments.sweep.catalogue import Row
+from experiments.sweep.catalogue import CellRow
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import numbers_of
 
@@ -36,22 +36,22 @@ def measured(results: Results) -> Results:
     return results
 
 
-def rows_of(results: Results) -> list[Row]:
+def rows_of(results: Results) -> list[CellRow]:
     """One row per run, without the A/A control. A late or interrupted run makes its block invalid for all entries."""
     policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
     spoiled = {run.facts.block for run in results.runs if spoils_block(run.facts.invalid_reasons)}
     return [
-        row_of(run, results, policies[run.facts.label], run.facts.block in spoiled)
+        measured_cell(run, results, policies[run.facts.label], run.facts.block in spoiled)
         for run in results.runs
         if results.scenario.entry(run.facts.label).repeat_of is None
     ]
 
 
-def row_of(run: Run, results: Results, policy: str, is_spoiled: bool) -> Row:
+def measured_cell(run: Run, results: Results, policy: str, is_spoiled: bool) -> CellRow:
     """Row of one run, with the same numbers as a simulated cell; one of an invalid block is invalid."""
     facts, scenario = run.facts, results.scenario
     numbers = numbers_of(run, scenario)
     if is_spoiled and facts.is_valid:
         numbers["invalid"] = json.dumps(["left out with its block"])
     cell = f"{results.directory} {facts.label} {facts.block}"
-    return Row(cell, scenario.name, facts.label, policy, json.dumps({}), facts.block, "done", numbers)
+    return CellRow(cell, scenario.name, facts.label, policy, json.dumps({}), facts.block, "done", numbers)

@@ -36,7 +36,7 @@ from experiments.report.exports import DataTable, write_parquet
 from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
-from experiments.sweep.catalogue import Catalogue, GridFacts, Row
+from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts
 from experiments.sweep.equality import chosen_grid
 from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.overview import distance_table, distances, overview_table, standings
@@ -101,7 +101,9 @@ def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequen
     )
 
 
-def matrix_sections(facts: GridFacts, matrix: Matrix, rows: Sequence[Row], figures: Path) -> list[Section]:
+def matrix_sections(
+    facts: GridFacts, matrix: Matrix, rows: Sequence[CellRow], figures: Path
+) -> list[Section]:
     """Heat map, sentences, tables and method of the simulated matrix."""
     ours = facts.grid.ours
     drawing = Drawing("matrix", "The policy matrix", CAPTION, partial(heat_map, matrix, ours))

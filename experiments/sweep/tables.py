@@ -11,7 +11,7 @@ from statistics import fmean
 from experiments.platform.terminal import clock
 from experiments.report.tables import Cell, Mark, Table
 from experiments.stats.ceiling import GOODPUT
-from experiments.sweep.catalogue import GridFacts, Row
+from experiments.sweep.catalogue import CellRow, GridFacts
 from experiments.sweep.equality import cell_text
 from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
@@ -126,10 +126,10 @@ def grid_table(grids: Sequence[GridFacts]) -> Table:
     return Table("Grids", "computing: seconds of all workers together", columns, rows)
 
 
-def group_table(rows: Sequence[Row]) -> Table:
+def group_table(rows: Sequence[CellRow]) -> Table:
     """Policies under scenarios: means of the cells over their seeds."""
     columns = ("scenario", "policy", "done", "KO", "req/s", "50th", "95th", "99th", "max", "goodput")
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[CellRow]] = {}
     for row in rows:
         groups.setdefault((scenario_name(row), policy_name(row)), []).append(row)
     shown = tuple(
@@ -144,7 +144,7 @@ def group_table(rows: Sequence[Row]) -> Table:
     return Table("Cells", note, columns, shown)
 
 
-def group_cells(done: Sequence[Row], planned: int) -> tuple[Cell, ...]:
+def group_cells(done: Sequence[CellRow], planned: int) -> tuple[Cell, ...]:
     """Cells of one policy under a scenario; dashes where no cell has finished."""
     count = Cell(f"{len(done)}/{planned}", "" if len(done) == planned else "bad")
     if not done:
@@ -160,15 +160,15 @@ def group_cells(done: Sequence[Row], planned: int) -> tuple[Cell, ...]:
     )
 
 
-def mean(rows: Sequence[Row], name: str) -> float:
+def mean(rows: Sequence[CellRow], name: str) -> float:
     """Mean of one column; nan where no row has a value."""
     known = [row.numbers[name] for row in rows if row.numbers[name] is not None]
     return fmean(known) if known else float("nan")
 
 
-def failure_table(rows: Sequence[Row]) -> Table:
+def failure_table(rows: Sequence[CellRow]) -> Table:
     """Failed cells by message, the most frequent first."""
-    messages: dict[str, list[Row]] = {}
+    messages: dict[str, list[CellRow]] = {}
     for row in rows:
         if row.state == "failed":
             messages.setdefault(str(row.numbers["message"]), []).append(row)

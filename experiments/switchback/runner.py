@@ -64,10 +64,10 @@ class LiveRunner:
                 f"URL: {window.answered} requests were answered in {scenario.period:g} s, too few to compare; "
                 f"--block must be long enough for {JUDGED}"
             )
-        self._turns.notify(f"before: {in_words(window)}")
+        self._turns.notify(f"before: {window_in_words(window)}")
 
 
-def in_words(window: Window) -> str:
+def window_in_words(window: Window) -> str:
     """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
     tail = tail_text(window.answered, window.quantile)
     return f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}{tail}, errors {window.error_share:.2%}"

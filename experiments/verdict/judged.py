@@ -11,7 +11,7 @@ from experiments.stats.estimates import anytime_student
 from experiments.verdict.alone import is_alone
 from experiments.verdict.contest import Contest
 from experiments.verdict.evidence import Evidence
-from experiments.verdict.phrases import UNITS, in_words, percent, show
+from experiments.verdict.phrases import UNITS, measure_in_words, percent, show
 
 ALONE = (
     "A failed request counts as slow as the deadline. Intervals are at 95 %, over the runs; a single run has none.",
@@ -34,7 +34,7 @@ def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
 
 def observed_order(contest: Contest, order: Sequence[tuple[str, float]]) -> str:
     """Sentence with the observed order, best first, in the scenario's measure."""
-    shown = [f"{label} ({in_words(contest.measure, value)})" for label, value in order]
+    shown = [f"{label} ({measure_in_words(contest.measure, value)})" for label, value in order]
     return f"Observed order by {UNITS[contest.measure]}, best first: {', '.join(shown)}."
 
 

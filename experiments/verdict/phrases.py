@@ -40,7 +40,7 @@ def show(interval: Interval) -> str:
     return f"{interval.ratio:.{digits}f} [{interval.low:.{digits}f}–{interval.high:.{digits}f}]"
 
 
-def in_words(measure: str, value: float) -> str:
+def measure_in_words(measure: str, value: float) -> str:
     """Format a measure with its unit."""
     return f"{with_digits(value, 4)}/s" if measure == "throughput" else in_ms(value)
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.cost.bounds import flatness, in_words, ratios, verdicts
-from benchmarks.cost.plan import Run
+from benchmarks.cost.bounds import figure_in_words, flatness, ratios, verdicts
+from benchmarks.cost.plan import CostRun
 from experiments.stats.comparison import average, typical
 
 OURS, NGINX, HAPROXY, SESSION = "steelyard random", "nginx", "haproxy", "aiohttp session"
 
 
-def runs(case: str = "get", **figures: list[float]) -> list[Run]:
+def runs(case: str = "get", **figures: list[float]) -> list[CostRun]:
     """Figures per block, by the first word of a peer's name."""
     names = {"ours": OURS, "nginx": NGINX, "haproxy": HAPROXY, "session": SESSION}
     return [
-        Run(case, names[peer], block, 0, figure, 1000)
+        CostRun(case, names[peer], block, 0, figure, 1000)
         for peer, column in figures.items()
         for block, figure in enumerate(column)
     ]
@@ -48,7 +48,7 @@ def test_figures_not_above_zero_give_no_ratio() -> None:
 
 def test_void_run_excludes_its_block_only() -> None:
     """A late generator is no fault of the peer."""
-    void = Run("half", NGINX, 1, 0, 99.0, 1000, void="the generator was 1.00 ms late itself")
+    void = CostRun("half", NGINX, 1, 0, 99.0, 1000, void="the generator was 1.00 ms late itself")
     made = [
         *runs("half", ours=[1.1, 50, 1.1], nginx=[1.0]),
         void,
@@ -130,17 +130,20 @@ def test_the_interval_decides_and_is_shown(ours: list[float], met: bool | None, 
 
 def test_invalid_run_misses_the_bound() -> None:
     """A proxy that answers with errors must not pass because it has no figures."""
-    made = [Run("get", OURS, 0, 0, 15.0, fault="no request was answered"), *runs(nginx=[10], session=[80])]
+    made = [
+        CostRun("get", OURS, 0, 0, 15.0, fault="no request was answered"),
+        *runs(nginx=[10], session=[80]),
+    ]
     first, second = verdicts(made)
     assert first.is_met is False
     assert OURS in first.found
     assert second.is_met is False
 
 
-def sized(*columns: list[float]) -> list[Run]:
+def sized(*columns: list[float]) -> list[CostRun]:
     """Figures per block of 2, 10, … endpoints."""
     return [
-        Run("endpoints", f"steelyard random, {size} endpoints", block, 0, figure)
+        CostRun("endpoints", f"steelyard random, {size} endpoints", block, 0, figure)
         for size, column in zip((1000, 2, 10), columns, strict=False)
         for block, figure in enumerate(column)
     ]
@@ -167,12 +170,15 @@ def test_flatness_is_judged_by_the_interval_of_the_slope(
 
 def test_sizes_with_errors_or_without_a_complete_block() -> None:
     """An error misses the bound; without a complete block it is not judged."""
-    broken = [*sized([20], [20]), Run("endpoints", "steelyard random, 10 endpoints", 0, 0, fault="2 non-2xx")]
+    broken = [
+        *sized([20], [20]),
+        CostRun("endpoints", "steelyard random, 10 endpoints", 0, 0, fault="2 non-2xx"),
+    ]
     assert [verdict.is_met for verdict in flatness(broken)] == [False]
     stopped = [run for run in sized([20, 20], [20, 20]) if (run.block == 0) == ("1000" in run.peer)]
     assert [verdict.is_met for verdict in flatness(stopped)] == [None]
 
 
 def test_units_of_figures() -> None:
-    assert in_words(typical([1.251, 1.2, 1.3]), "×") == "1.25 ×, interval 1.13–1.38 over 3 blocks"
-    assert in_words(average([3437.4]), "bytes") == "3437 bytes over 1 block"
+    assert figure_in_words(typical([1.251, 1.2, 1.3]), "×") == "1.25 ×, interval 1.13–1.38 over 3 blocks"
+    assert figure_in_words(average([3437.4]), "bytes") == "3437 bytes over 1 block"

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from benchmarks.cost.plan import Run
-from benchmarks.cost.table import cells, columns, doubts, row_of, rows_of, table_of
+from benchmarks.cost.plan import CostRun
+from benchmarks.cost.table import cells, columns, cost_row, doubts, rows_of, table_of
 from benchmarks.harness.cases import Kind
 from experiments.platform.terminal import FULL_WIDTH
 from experiments.stats.comparison import typical
@@ -16,12 +16,12 @@ from experiments.stats.comparison import typical
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
 
 
-def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0) -> Run:
+def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0) -> CostRun:
     """A run of a thousand requests that cost `cost` µs each, three quarters of it in user mode."""
-    return Run("get", peer, block, 0, cost, 1000, 500.0, 0.75, taken, fault=fault)
+    return CostRun("get", peer, block, 0, cost, 1000, 500.0, 0.75, taken, fault=fault)
 
 
-def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[Run]:
+def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[CostRun]:
     """Costs per block."""
     columns = {OURS: ours, NGINX: nginx, SESSION: session}
     return [run(peer, block, cost) for peer, costs in columns.items() for block, cost in enumerate(costs)]
@@ -29,7 +29,7 @@ def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[Ru
 
 def test_a_row_has_the_median_its_range_and_a_ratio_with_its_interval() -> None:
     """A block in which the machine is twice as slow changes the range and not the ratio."""
-    row = row_of(runs([15, 30, 15], [10, 20, 10], [100, 200, 100]), OURS)
+    row = cost_row(runs([15, 30, 15], [10, 20, 10], [100, 200, 100]), OURS)
     assert (row.figure, row.lowest, row.highest) == pytest.approx((15, 15, 30))
     assert row.to_nginx == typical([1.5, 1.5, 1.5])
     assert cells(row, Kind.COST)[2] == "1.50 [1.50–1.50]"
@@ -44,18 +44,18 @@ def test_rows_are_sorted_by_cost_with_invalid_ones_last() -> None:
 def test_one_invalid_run_makes_the_row_invalid() -> None:
     """The row has a reason and no figures, and nothing is compared with it."""
     made = [*runs([15, 15], [10], [100, 100]), run(NGINX, 1, 10, "3 non-2xx, 0 socket errors")]
-    row = row_of(made, NGINX)
+    row = cost_row(made, NGINX)
     assert row.figure is None
     assert "block 2" in row.fault
-    assert row_of(made, OURS).to_nginx is None
+    assert cost_row(made, OURS).to_nginx is None
 
 
 def test_void_run_is_left_out() -> None:
     """A row of void runs only is invalid."""
-    void = Run("half", OURS, 1, 0, 99.0, void="late")
-    row = row_of([Run("half", OURS, 0, 0, 1.5), void], OURS)
+    void = CostRun("half", OURS, 1, 0, 99.0, void="late")
+    row = cost_row([CostRun("half", OURS, 0, 0, 1.5), void], OURS)
     assert (row.figure, row.highest, row.runs) == (1.5, 1.5, 1)
-    assert row_of([void], OURS).fault.endswith("late")
+    assert cost_row([void], OURS).fault.endswith("late")
 
 
 def test_warning_of_a_busy_machine() -> None:
@@ -90,6 +90,6 @@ def test_table_fits_the_terminal(width: int) -> None:
     ],
 )
 def test_columns_of_each_kind_of_figure(kind: Kind, expected: list[str]) -> None:
-    found = cells(row_of([run(NGINX, 0, 10)], NGINX), kind)
+    found = cells(cost_row([run(NGINX, 0, 10)], NGINX), kind)
     assert found == expected
     assert len(columns(kind)) == len(expected)

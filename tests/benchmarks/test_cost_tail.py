@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.session import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from benchmarks.harness.cases import CASES
@@ -22,7 +22,7 @@ from experiments.platform import cpu_time
 from experiments.platform.ports import free_ports
 from experiments.run_data import Kind
 
-RUN = Run("half", "nginx", 0, 0)
+RUN = CostRun("half", "nginx", 0, 0)
 LOAD = OpenLoad(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)
 
 
@@ -50,14 +50,14 @@ def test_the_record_excludes_the_warm_up() -> None:
 
 def test_the_open_loop_has_a_core_of_its_own() -> None:
     """With two cores, the worker shares that of the proxy."""
-    both = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
+    both = CostPlan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert (both.is_load_alone, both.worker_core) == (True, 0)
     for plan in (replace(both, rest_core=0), replace(both, case=CASES["get"])):
         assert (plan.is_load_alone, plan.worker_core) == (False, plan.rest_core)
 
 
 def test_core_assignment_is_described() -> None:
-    plan = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
+    plan = CostPlan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert "load alone on core 1" in place_in_words(plan)
     assert "proxy alone on core 0" in place_in_words(replace(plan, case=CASES["get"]))
     assert "share core 0" in place_in_words(replace(plan, rest_core=0))

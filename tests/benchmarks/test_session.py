@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import Verdict
+from benchmarks.harness.verdicts import BoundVerdict
 from experiments.errors import BadInputError
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 
-MET, MISSED, NOT_JUDGED = (Verdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))
+MET, MISSED, NOT_JUDGED = (BoundVerdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ MET, MISSED, NOT_JUDGED = (Verdict("get", "at most 2", is_met, "3") for is_met i
         ([], True, 0),
     ],
 )
-def test_exit_code(verdicts: list[Verdict], is_checked: bool, code: int) -> None:
+def test_exit_code(verdicts: list[BoundVerdict], is_checked: bool, code: int) -> None:
     assert Session(is_checked=is_checked).conclude(verdicts) == code
 
 

@@ -18,7 +18,7 @@ from benchmarks.__main__ import cli
 from benchmarks.harness.peers import PEERS, ours
 from benchmarks.slow_clients.command import introduction
 from benchmarks.slow_clients.flood_client import BEGINNING, FLOODS, FloodClient
-from benchmarks.slow_clients.runs import CONTROL, QUIET, SLOW_KINDS, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.runs import CONTROL, QUIET, SLOW_KINDS, SlowPlan, SlowRun, memory_of, order_of
 from benchmarks.slow_clients.slow_client import OPENINGS, SlowClient, ending, kinds
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
@@ -27,16 +27,16 @@ from experiments.stats.comparison import typical
 from tests.support.command_line import complaint, run_in_process
 
 OURS = "steelyard random"
-PLAN = Plan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
-CALM = Run(OURS, QUIET, 0, requests=100, ok=100, p50=0.001, p99=0.002, cpu=0.1, memory=50 << 20)
+PLAN = SlowPlan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
+CALM = SlowRun(OURS, QUIET, 0, requests=100, ok=100, p50=0.001, p99=0.002, cpu=0.1, memory=50 << 20)
 
 
-def beside(kind: str, **changed: object) -> Run:
+def beside(kind: str, **changed: object) -> SlowRun:
     """A run beside slow clients, equal to the quiet one except for `changed`."""
     return replace(CALM, kind=kind, **changed)  # type: ignore[arg-type]
 
 
-def met(runs: list[Run], rounds: int = 2) -> list[bool | None]:
+def met(runs: list[SlowRun], rounds: int = 2) -> list[bool | None]:
     """Whether each bound of Steelyard is met, in as many rounds of the same runs; one has no interval."""
     every = [replace(run, round=number) for run in runs for number in range(rounds)] or runs
     return [verdict.is_met for verdict in verdicts(rows_of(every), "steelyard")]
@@ -147,7 +147,7 @@ def test_control_has_a_ratio_and_no_verdict() -> None:
         (beside("read", fault="died"), False),
     ],
 )
-def test_bound(run: Run, is_met: bool) -> None:
+def test_bound(run: SlowRun, is_met: bool) -> None:
     """100 % success and twice the quiet p99; an invalid run misses it, and a single p99 is not judged."""
     assert met([CALM, run]) == [is_met]
     assert met([CALM, run], rounds=1) == [None if run.ok == 100 and not run.fault else False]

@@ -36,7 +36,7 @@ from benchmarks.storm.command import doubts, introduction, pace_of
 from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
 from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
-from benchmarks.storm.runs import FaultyWorkers, Plan, Storm, send_control
+from benchmarks.storm.runs import FaultyWorkers, Storm, StormPlan, send_control
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral
@@ -340,7 +340,7 @@ def test_every_configuration_names_every_worker(tmp_path: Path) -> None:
 
 
 def test_introduction_shows_the_schedule() -> None:
-    plan = Plan((ours("random"), *OTHERS.values()), QUICK, 2, 7, 0, 1)
+    plan = StormPlan((ours("random"), *OTHERS.values()), QUICK, 2, 7, 0, 1)
     text = introduction(plan)
     assert "150 requests per second, 20% POSTs" in text
     assert all(str(episode) in text for episode in schedule(QUICK, 7))

@@ -31,7 +31,7 @@ from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
 from experiments.switchback.guard_rails import RailBroken, Rails
 from experiments.switchback.policy_in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
 from experiments.switchback.readings import BalancerRestarted, Reading, Window, between
-from experiments.switchback.runner import LiveRunner, in_words, run_of
+from experiments.switchback.runner import LiveRunner, run_of, window_in_words
 from experiments.switchback.turns import PolicyTurns
 from experiments.verdict.summary import Summary, summarise
 from policies.stats.load import RATIO, SHORTEST, Histogram
@@ -99,7 +99,7 @@ def test_a_window_is_the_difference_of_two_readings() -> None:
 @pytest.mark.parametrize(("count", "named"), [(1000, ", p99 "), (999, ", p95 "), (199, ", p90 "), (39, "")])
 def test_a_line_names_the_percentile_that_its_requests_support(count: int, named: str) -> None:
     """The same rule as in tables: ten requests beyond it."""
-    line = in_words(between(reading([], 0.0), reading([0.1] * count, 10.0, count)))
+    line = window_in_words(between(reading([], 0.0), reading([0.1] * count, 10.0, count)))
     assert re.sub(r"\d+ ms", "", line.partition("p50")[2].partition(", errors")[0]).strip() == named.strip()
 
 

@@ -19,7 +19,7 @@ from experiments.running.runner import NoObserver
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.simulator.run import SimulatedWorld, simulate
+from experiments.simulator.run import SimulatedRunner, simulate
 from experiments.sweep.cells import cells_of, content_of
 from experiments.sweep.code import version_of
 from experiments.sweep.grid import Grid
@@ -54,7 +54,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "LIBRARY", Library())
 
 
-class ChangingWorld(SimulatedWorld):
+class ChangingWorld(SimulatedRunner):
     """A world whose balancers report one version of the file after the other."""
 
     def __init__(self, path: Path, versions: list[str]) -> None:

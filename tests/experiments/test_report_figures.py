@@ -31,7 +31,7 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.run import SimulatedWorld
+from experiments.simulator.run import SimulatedRunner
 from experiments.verdict.summary import summarise
 from policies import registry
 
@@ -134,7 +134,7 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     runs: dict[str, Run] = {}
     for planned in campaign.plan:
         if planned.label not in runs:
-            runs[planned.label] = SimulatedWorld().run(scenario, planned, Unseen())
+            runs[planned.label] = SimulatedRunner().run(scenario, planned, Unseen())
         run = runs[planned.label]
         facts = run.facts.model_copy(update={"block": planned.block, "order": planned.order})
         save_result(Run(facts, run.samples), planned, tmp_path)

@@ -25,7 +25,7 @@ from balancer.http.h1.client import Client
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.recorded.access_log import KINDS, LEFT_OUT, read_log, row_of
+from experiments.recorded.access_log import KINDS, LEFT_OUT, log_row, read_log
 from experiments.report.access_log.page import write_log_report
 from experiments.report.access_log.runs import log_runs
 from experiments.run_data import Kind
@@ -67,7 +67,7 @@ ENTRIES = {
 @pytest.mark.parametrize("name", ENTRIES)
 def test_both_formats_give_the_same_row(name: str) -> None:
     """Formatted by the balancer itself."""
-    text, plain = (row_of(line(ENTRIES[name], CONTEXT)) for line in (text_line, json_line))
+    text, plain = (log_row(line(ENTRIES[name], CONTEXT)) for line in (text_line, json_line))
     assert [shown(value) for value in text] == [shown(value) for value in plain]
     assert text.end in KINDS
     assert (text.policy, text.sample, text.at) == ("random", 0.5, 1_700_001_000.0)
@@ -80,15 +80,15 @@ def shown(value: object) -> str:
 
 def test_row_of_a_line() -> None:
     """Phases in seconds."""
-    row = row_of(text_line(entry(), CONTEXT))
+    row = log_row(text_line(entry(), CONTEXT))
     assert (row.end, row.reason, row.status, row.endpoint, row.region) == ("ok", "", 200, "emea-0", "emea")
     assert [round(value, 6) for value in row[8:13]] == [0.004, 0.006, 0.015, 0.02, 0.03]
-    assert math.isnan(row_of(json_line(ENTRIES["refused"], CONTEXT)).service)
+    assert math.isnan(log_row(json_line(ENTRIES["refused"], CONTEXT)).service)
 
 
 def test_the_lines_in_the_documentation_are_read() -> None:
     """With the fields of its table and no others."""
-    rows = [row_of(line) for line in SAMPLES]
+    rows = [log_row(line) for line in SAMPLES]
     assert [row.end for row in rows] == ["ok", "refused", "ok"]
     assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
     listed = re.findall(r"^\| (?:`(\w+)`)? ?\| (?:`(\w+)`)? ?\|", PAGE, re.MULTILINE)
@@ -115,7 +115,7 @@ def test_the_documented_ends_are_the_known_ones() -> None:
 def test_prefixes_of_platforms_are_skipped() -> None:
     """As `heroku logs` and syslog write them."""
     line = text_line(entry(), CONTEXT)
-    assert row_of("2026-01-31T12:00:00.000000+00:00 app[web.1]: " + line) == row_of(line)
+    assert log_row("2026-01-31T12:00:00.000000+00:00 app[web.1]: " + line) == log_row(line)
 
 
 # --- mistakes

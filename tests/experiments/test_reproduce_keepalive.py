@@ -11,9 +11,9 @@ from experiments.reproduce.keepalive import keepalive_figure
 from experiments.reproduce.keepalive_runs import (
     CASES,
     DIRECT,
-    Case,
+    KeepaliveCase,
+    KeepalivePlan,
     Measurement,
-    Plan,
     http2_to_http1,
     network_delay,
     oversleep_of,
@@ -22,7 +22,7 @@ from experiments.reproduce.keepalive_runs import (
 )
 from tests.experiments.reproduced import quick_run
 
-PLAN = Plan(one_way=0.015, service=0.0)
+PLAN = KeepalivePlan(one_way=0.015, service=0.0)
 
 
 def measurements(factor: float = 1.0, http2: float = 1.0, computed: float = 0.0) -> list[Measurement]:
@@ -42,7 +42,7 @@ def measurements(factor: float = 1.0, http2: float = 1.0, computed: float = 0.0)
     [("1.2", True, 120, 30), ("1.2", False, 120, 120), ("1.3", True, 90, 30), ("1.3", False, 90, 90)],
 )
 def test_network_delay(tls: str, keep_alive: bool, first: float, later: float) -> None:
-    found = network_delay(Case("1.1", tls, keep_alive), PLAN)
+    found = network_delay(KeepaliveCase("1.1", tls, keep_alive), PLAN)
     assert [1e3 * seconds for seconds in found] == pytest.approx([first, later])
 
 

@@ -19,8 +19,8 @@ from experiments.reproduce.regions_cases import (
     AddedLatency,
     Concurrency,
     Overload,
-    Plan,
     PolicyRun,
+    RegionsPlan,
     Results,
     Throughput,
     Unloaded,
@@ -68,7 +68,7 @@ def results() -> Results:
 
 
 def test_every_question_is_answered_and_the_figure_is_drawn() -> None:
-    found = dict(answers(results(), Plan()))
+    found = dict(answers(results(), RegionsPlan()))
     assert len(found) == 9
     assert "0.40 ms" in found["What latency does the proxy add?"]
     assert "300 of 3000" in found["How many requests does one machine take?"]
@@ -76,7 +76,7 @@ def test_every_question_is_answered_and_the_figure_is_drawn() -> None:
 
 
 def test_without_results_there_are_no_answers_and_an_empty_figure() -> None:
-    assert list(answers(Results(), Plan())) == []
+    assert list(answers(Results(), RegionsPlan())) == []
     assert list(bounds(Results())) == []
     assert to_png(regions_figure(Results())).startswith(b"\x89PNG")
 
@@ -115,7 +115,7 @@ def test_a_timeout_is_a_failure_and_has_no_latency() -> None:
 
 
 def test_policies_run_in_the_packaged_scenario() -> None:
-    scenario = policy_scenario(Plan())
+    scenario = policy_scenario(RegionsPlan())
     labels = {entry.label for entry in scenario.entries}
     assert labels == {*SOURCE_POLICIES, OURS, "latency-weighted", "least-in-flight"}
     assert scenario.load_of(scenario.entries[1]).batch == 10

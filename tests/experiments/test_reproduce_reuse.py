@@ -14,7 +14,7 @@ from experiments.report.canvas import to_png
 from experiments.reproduce.client import Answer, service_in
 from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import BalancerFile, ConnectionCounts
-from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, reuse_figure, row_of, verdicts
+from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, latency_of, reuse_figure, verdicts
 from experiments.reproduce.reuse_runs import (
     CALLS_PER_USER,
     MIX,
@@ -23,9 +23,9 @@ from experiments.reproduce.reuse_runs import (
     QUICK,
     TRANSPORTS,
     Calls,
-    Part,
-    Plan,
-    Run,
+    ReusePlan,
+    TransportPart,
+    TransportRun,
     file_of,
     random_instants,
 )
@@ -34,16 +34,16 @@ from tests.experiments.reproduced import quick_run
 COUNTS = ConnectionCounts(1, 1, 0, 0, 0, 0, 0, 0.0)
 
 
-def run_of(took: float, span: float, status: int = 200, low_status: int = 200) -> Run:
+def run_of(took: float, span: float, status: int = 200, low_status: int = 200) -> TransportRun:
     """Two hundred calls, the last one with another status, and one call with little traffic."""
     answers = [Answer(200, took, call="list records")] * 199 + [Answer(status, took, call="create zone")]
     low = Calls([Answer(low_status, took)], 1.0)
-    return Run(OURS, Part(Calls(answers, span), COUNTS), Part(low, COUNTS))
+    return TransportRun(OURS, TransportPart(Calls(answers, span), COUNTS), TransportPart(low, COUNTS))
 
 
 def test_500_users_make_the_calls_of_the_source() -> None:
     assert [500 * call.times for call in MIX] == [500, 5000, 1500, 500, 5000, 500, 500, 5000, 500]
-    assert Plan().calls == 500 * CALLS_PER_USER == 19_000
+    assert ReusePlan().calls == 500 * CALLS_PER_USER == 19_000
 
 
 def test_random_calls_follow_the_mix_at_ascending_instants() -> None:
@@ -80,7 +80,7 @@ def test_each_bound_can_be_missed(
 ) -> None:
     old, new = replace(run_of(0.1, 2.0), transport=NEW_CONNECTIONS), run_of(took, span, status, low_status)
     runs = {run.transport.name: run for run in (old, new)}
-    rows = {name: row_of(run, replace(Plan(), time_scale=1.0)) for name, run in runs.items()}
+    rows = {name: latency_of(run, replace(ReusePlan(), time_scale=1.0)) for name, run in runs.items()}
     assert [verdict.is_met for verdict in verdicts(rows, runs)] == met
     assert verdicts({}, {}) == []
 

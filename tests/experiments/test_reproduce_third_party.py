@@ -27,8 +27,8 @@ from experiments.reproduce.third_party_runs import (
     QUICK,
     Mode,
     ModeResult,
-    Plan,
     RouteChange,
+    ThirdPartyPlan,
     file_of,
     instants,
 )
@@ -108,10 +108,10 @@ def test_a_longer_route_must_be_reported_within_a_minute(after: float | None) ->
 
 
 def test_modes_of_a_group_get_the_same_calls_at_the_same_instants() -> None:
-    first, second = (list(instants("B", Plan(), Random("1:B"))) for _ in range(2))
+    first, second = (list(instants("B", ThirdPartyPlan(), Random("1:B"))) for _ in range(2))
     assert first == second == sorted(first)
     assert len(first) == pytest.approx(90 * 125 / 12.5, rel=0.15)
-    bursts = list(instants("A", Plan(), Random("1:A")))
+    bursts = list(instants("A", ThirdPartyPlan(), Random("1:A")))
     assert 10 <= len(bursts) / len(set(bursts)) <= 30
 
 

@@ -17,15 +17,15 @@ from experiments.platform.processes import all_of
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, Client
+from experiments.reproduce.client import Answer, OneCaller
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import (
+    BoundVerdict,
     Document,
     Options,
     ReportProgress,
     Reproduction,
-    Verdict,
     run_reproduction,
 )
 from tests.support.command_line import complaint
@@ -56,8 +56,8 @@ class Example(Reproduction):
     def findings(self) -> list[str]:
         return ["a statement"]
 
-    def verdicts(self) -> list[Verdict]:
-        return [Verdict(self.is_met, "a bound")]
+    def verdicts(self) -> list[BoundVerdict]:
+        return [BoundVerdict(self.is_met, "a bound")]
 
     def figure(self) -> Figure:
         return canvas.blank(1.0)[0]
@@ -174,7 +174,7 @@ async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = Client(*server.sockets[0].getsockname()[:2])
+    client = OneCaller(*server.sockets[0].getsockname()[:2])
     found = [await client.ask("POST") for _ in range(3)]
     client.close()
     server.close()

@@ -21,7 +21,7 @@ from experiments.run_data import Kind, Run, RunFacts, Samples
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
-from experiments.what_if.answer import Answer, Question, answer, in_words, plain, scenario_of
+from experiments.what_if.answer import Answer, Question, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape
 from tests.support.recorded_rows import served
@@ -191,7 +191,7 @@ def test_overload_of_the_remaining_workers_is_reported(tmp_path: Path) -> None:
 
 def test_description_of_the_estimates(taped: Path) -> None:
     emea, _ = fit(read_recording([taped]))
-    text = in_words(emea, 37.5)
+    text = region_in_words(emea, 37.5)
     assert text.startswith("EMEA: 1 worker, uniform:")
     assert "as workers report" in text
     assert text.endswith("1 slot, round trip 100 ms, 56% of its capacity in use")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.session import Session
-from benchmarks.simulator.cases import Case, certify
+from benchmarks.simulator.cases import SpeedCase, certify
 from benchmarks.simulator.speed import Simulator, measure_speed, verdict
 from experiments import __main__ as command
 from experiments.results.directory import load_results
@@ -86,8 +86,8 @@ def test_a_a_control_differs_in_the_policys_random_choices() -> None:
 
 
 def test_certificate_fails_if_a_figure_is_out_of_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    good = Case("good", 2.0, 0.01, 10, lambda samples, seed: 2.01)
-    off = Case("off", 2.0, 0.01, 10, lambda samples, seed: 2.1)
+    good = SpeedCase("good", 2.0, 0.01, 10, lambda samples, seed: 2.01)
+    off = SpeedCase("off", 2.0, 0.01, 10, lambda samples, seed: 2.1)
     for chosen, code, text in (([good], 0, "1 of 1 within"), ([good, off], 1, "1 of 2 within")):
         assert certify(Session(is_checked=True), 1.0, chosen) == code
         assert text in capsys.readouterr().out

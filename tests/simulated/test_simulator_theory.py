@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulator.cases import Case, cases, farm, simulated, times
+from benchmarks.simulator.cases import SpeedCase, cases, farm, simulated, times
 from experiments.simulator import theory
 
 SEED = 1
@@ -27,7 +27,7 @@ LONG = (
         for case in cases()
     ],
 )
-def test_simulation_agrees_with_theory(case: Case) -> None:
+def test_simulation_agrees_with_theory(case: SpeedCase) -> None:
     """Within 1 %, or 3 % where theory has infinitely many queues."""
     error = case.error(case.simulated(case.samples, SEED))
     assert abs(error) <= case.bound, f"{case.name}: off by {error:+.2%}"

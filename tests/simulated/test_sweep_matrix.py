@@ -15,7 +15,7 @@ from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
 from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.sweep import catalogue as catalogues
-from experiments.sweep.catalogue import Row, State
+from experiments.sweep.catalogue import CellRow, State
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.matrix import Matrix, matrix_of
@@ -36,7 +36,7 @@ def rows(
     noise: float = NOISE,
     ok: int = 1000,
     seeds: int = SEEDS,
-) -> list[Row]:
+) -> list[CellRow]:
     """Cells of one scenario: policy -> p99 in seconds, with a little noise by seed."""
     rng = np.random.default_rng(1)
     return [
@@ -57,7 +57,7 @@ def row(
     invalid: Sequence[str] = (),
     shares: Mapping[str, float] | None = None,
     goodput: float | None = None,
-) -> Row:
+) -> CellRow:
     numbers: dict[str, Any] = {
         "p99": p99,
         "p50": p99 / 10,
@@ -69,7 +69,7 @@ def row(
     numbers["shares"] = json.dumps(shares or {"a-0": 0.5, "b-0": 0.5})
     named = json.dumps({"name": policy})
     cell = f"{scenario} {policy} {seed} {knobs}"
-    return Row(cell, scenario, policy, named, json.dumps(knobs or {}), seed, state, numbers)
+    return CellRow(cell, scenario, policy, named, json.dumps(knobs or {}), seed, state, numbers)
 
 
 def marks(matrix: Matrix, scenario: str = "steady") -> dict[str, str]:
@@ -222,7 +222,7 @@ def losing() -> Matrix:
     cells = rows({"ours": 0.1, "other": 0.3}, "one") + rows({"ours": 0.101, "other": 0.1}, "two")
     behind = rows({"ours": 0.2}, "three", ok=990)
     cells += [
-        Row(
+        CellRow(
             **{f: getattr(r, f) for f in ("cell", "scenario", "label", "policy", "knobs", "seed", "state")},
             numbers=n,
         )

@@ -53,7 +53,7 @@ EXECUTED, REFUSED, DAMAGED = b"E", b"R", b"D"
 """Marks in the record: executed, refused with 503, received with a damaged body."""
 
 
-class Worker:
+class VerifiedWorker:
     """State shared by all connections of the worker."""
 
     def __init__(self, name: str, record: str) -> None:
@@ -74,7 +74,7 @@ class Worker:
 class Connection(asyncio.Protocol):
     """One connection from a proxy, with one request at a time."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: VerifiedWorker) -> None:
         self._worker = worker
         self._served = 0
         self._url = b""
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
 async def serve(port: int, name: str, record: str, at: float) -> None:
     """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
-    worker, leaving = Worker(name, record), asyncio.Event()
+    worker, leaving = VerifiedWorker(name, record), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, leaving.set)
     await asyncio.sleep(max(0.0, at - time.monotonic()))
     server = await loop.create_server(lambda: Connection(worker), "127.0.0.1", port, backlog=2048)
