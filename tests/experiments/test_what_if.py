@@ -58,7 +58,9 @@ def made_up(scenario: Scenario, entry: Entry, block: int, order: int, seed: int)
     )
     took = rng.choice([0.115, 0.315], size=len(arrived), p=[0.75, 0.25]) * factor
     columns: dict[str, Any] = {
-        field.name: np.zeros(len(arrived), dtype=np.int64) for field in fields(Samples)
+        field.name: np.zeros(len(arrived), dtype=np.int64)
+        for field in fields(Samples)
+        if field.name != "weight"
     }
     columns |= {
         "scheduled_at": arrived,
