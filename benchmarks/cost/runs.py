@@ -25,7 +25,6 @@ from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.descriptors import allow_descriptors
-from benchmarks.harness.peer_files import SMALL
 from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeer, RunningPeers, running_peers
 from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving
@@ -33,6 +32,7 @@ from benchmarks.harness.session import Session
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
+from experiments.platform.instant_worker import SMALL
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from benchmarks.harness.peer_files import LARGE_NAME
+from experiments.platform.instant_worker import LARGE_NAME
 
 ALL = "all"
 

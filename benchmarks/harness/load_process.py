@@ -8,13 +8,15 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.errors import FleetFailedError
 from experiments.platform.processes import program
 
 PATIENCE = 15.0
 """Seconds after its end within which a generator must report."""
+
+Report = TypeVar("Report")
 
 Place = Callable[[], AbstractContextManager[None]]
 """Context in which a process is started: `with place():` pins it."""
@@ -48,3 +50,11 @@ async def report_of(process: Process, seconds: float) -> str:
     except TimeoutError:
         raise FleetFailedError("the load generator did not end") from None
     return output.decode(errors="replace")
+
+
+def report_in(kind: type[Report], text: str) -> Report:
+    """Parse the report of a generator of ours: the fields of a data class. Raises `FleetFailedError` if it is none."""
+    try:
+        return kind(**json.loads(text))
+    except (ValueError, TypeError):
+        raise FleetFailedError(f"the load generator gave no report: {text.strip()[-200:]}") from None

@@ -22,9 +22,8 @@ import numpy as np
 
 from benchmarks.harness import http2_loop
 from benchmarks.harness.http2_loop import Http2Loop
-from benchmarks.harness.load_process import Place, generator_argv, report_of, started
+from benchmarks.harness.load_process import Place, generator_argv, report_in, report_of, started
 from benchmarks.harness.open_loop import OpenLoop, Record
-from experiments.errors import FleetFailedError
 from experiments.generator.arrivals import poisson
 from experiments.platform import cpu_time
 from experiments.run_data import Floats, Kind
@@ -152,15 +151,7 @@ def seconds_in_use() -> float:
 async def run_open_load(load: OpenLoad, place: Place) -> Report:
     """Run the load in a process of its own, to its end. Raises `FleetFailedError`."""
     async with started(generator_argv("benchmarks.harness.open_load", load), place) as process:
-        return parsed(await report_of(process, WARM_UP + load.seconds))
-
-
-def parsed(text: str) -> Report:
-    """Parse the generator's report. Raises `FleetFailedError` if it is none."""
-    try:
-        return Report(**json.loads(text))
-    except (ValueError, TypeError):
-        raise FleetFailedError(f"the open loop gave no report: {text.strip()[-200:]}") from None
+        return report_in(Report, await report_of(process, WARM_UP + load.seconds))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.certificates import SUITE, Certificate
+from experiments.platform.instant_worker import LARGE_NAME, SMALL
 
-SMALL = "A small body, as a health page or a tiny answer of an API has it: about a hundred bytes, no more.\n"
-LARGE_BYTES = 1024 * 1024
-LARGE_NAME = "1m"
-HUGE_BYTES = 8 * LARGE_BYTES
-"""More than the kernel buffers between two sockets, so that a reader that stops blocks the sender."""
-
-HUGE_NAME = "8m"
 UNLIMITED_STREAMS = 1_000_000_000
 """Requests after which nginx closes a connection: never within a run."""
 

@@ -17,6 +17,7 @@ from benchmarks.harness import certificates, peer_files
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import Certificate
 from experiments.errors import BadInputError
+from experiments.platform.instant_worker import LARGE_BYTES, LARGE_NAME
 from experiments.platform.processes import program
 from policies.loading.reference import label_of
 
@@ -197,8 +198,8 @@ def require_build(python: str) -> str:
 def worker_argv(site: Site) -> list[str]:
     """Arguments of the worker behind all peers: nginx if installed, otherwise the minimal one in Python."""
     if PEERS["nginx"].absence:
-        return [*program("benchmarks.harness.worker"), *map(str, site.workers)]
-    (site.folder / peer_files.LARGE_NAME).write_bytes(bytes(peer_files.LARGE_BYTES))
+        return [*program("experiments.platform.instant_worker"), *map(str, site.workers)]
+    (site.folder / LARGE_NAME).write_bytes(bytes(LARGE_BYTES))
     return run_nginx(site, peer_files.nginx_worker(site.workers, site.folder))
 
 

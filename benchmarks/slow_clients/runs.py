@@ -132,7 +132,7 @@ async def run_plan(plan: SlowPlan, folder: Path, observe: Callable[[SlowRun], No
     allow_descriptors()
     ports = tuple(free_ports(WORKER_PORTS))
     # Not nginx: it would answer a request whose body is still incomplete, and a slow body would end early.
-    worker = [*program("benchmarks.harness.worker"), *map(str, ports)]
+    worker = [*program("experiments.platform.instant_worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
         for number, (peer, slow_kind, rounds) in enumerate(order_of(plan)):
             sites = [

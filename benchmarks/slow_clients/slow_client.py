@@ -19,7 +19,7 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from benchmarks.harness.peer_files import HUGE_NAME
+from experiments.platform.instant_worker import HUGE_NAME
 
 HOST = b"Host: 127.0.0.1\r\n"
 OPENINGS = {

@@ -92,8 +92,8 @@ async def balancer(
 
 
 async def fast_worker(stack: AsyncExitStack) -> str:
-    """Start the worker that answers at once; returns its URL. Raises `FleetFailedError`."""
-    child = await ready("worker", program("experiments.reproduce.fast_worker"), stack)
+    """Start a worker that answers at once; returns its URL. Raises `FleetFailedError`."""
+    child = await ready("worker", program("experiments.platform.instant_worker"), stack)
     return "http://{}:{}".format(*child.address)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import closed_loop
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.closed_load import Load, Outcome, parsed
-from benchmarks.harness.closed_loop import ClosedLoop
+from benchmarks.harness.closed_load import ClosedLoop, Load, Outcome, parsed
 from experiments.errors import FleetFailedError
 
 CLEAN = """Running 3s test @ http://127.0.0.1:8080/
@@ -45,11 +42,6 @@ def test_run_without_responses_is_invalid() -> None:
 def test_output_that_is_no_report_is_an_error() -> None:
     with pytest.raises(FleetFailedError, match="no report: unable to connect"):
         parsed("unable to connect to 127.0.0.1:1 Connection refused\n")
-
-
-def test_report_of_the_built_in_generator_is_parsed() -> None:
-    counts = Counter({"requests": 500, "read": 2, "connect": 1, "bad status": 4})
-    assert parsed(closed_loop.report(counts, 0.5)) == Outcome(500, 1000.0, bad_status=4, socket_errors=3)
 
 
 def test_command_line_of_wrk(tmp_path: Path) -> None:

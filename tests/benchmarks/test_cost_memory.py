@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.cost.runs import idle, proportional_bytes
 from benchmarks.harness.descriptors import allow_descriptors
-from benchmarks.harness.worker import Connection
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
+from experiments.platform.instant_worker import Connection
 from experiments.platform.ports import free_ports
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")

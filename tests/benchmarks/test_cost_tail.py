@@ -15,7 +15,8 @@ from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.session import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, parsed, run, summarised
+from benchmarks.harness.load_process import report_in
+from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, run, summarised
 from benchmarks.harness.open_loop import Record
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
@@ -101,10 +102,12 @@ def test_failed_request_is_a_fault_of_the_peer() -> None:
 
 
 def test_output_that_is_no_report_is_an_error() -> None:
-    assert parsed('{"requests": 1, "failed": 0, "p50": 1, "p99": 2, "lag": 0}') == Report(1, 0, 1, 2, 0)
+    assert report_in(Report, '{"requests": 1, "failed": 0, "p50": 1, "p99": 2, "lag": 0}') == Report(
+        1, 0, 1, 2, 0
+    )
     for text in ("experiments: no connection", "[]", '{"requests": 1}'):
         with pytest.raises(FleetFailedError, match="gave no report"):
-            parsed(text)
+            report_in(Report, text)
 
 
 def test_capacities_are_described() -> None:
@@ -120,7 +123,7 @@ def test_capacities_are_described() -> None:
 def worker_port() -> Iterator[int]:
     """Port of the minimal worker, in a process of its own."""
     port = next(free_ports(1))
-    command = [sys.executable, "-m", "benchmarks.harness.worker", str(port)]
+    command = [sys.executable, "-m", "experiments.platform.instant_worker", str(port)]
     with subprocess.Popen(command) as worker:
         yield port
         worker.terminate()

@@ -1,9 +1,8 @@
-"""Minimal worker in Python for machines without nginx: parses requests and answers with prepared bytes.
+"""Worker that answers every request at once with prepared bytes, to measure a balancer and not its workers.
 
-Serves the same bodies on the same paths as `peer_files.nginx_worker`, plus a huge body for slow readers; below `/held`
-it accepts WebSockets and answers nothing else.
+A small body, a large one, and a huge one for slow readers; below `/held` it accepts WebSockets and answers no more.
 
-    python -m benchmarks.harness.worker PORT…
+    python -m experiments.platform.instant_worker [PORT…]
 """
 
 from __future__ import annotations
@@ -17,7 +16,13 @@ from typing import cast
 import httptools
 import uvloop
 
-from benchmarks.harness.peer_files import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE_NAME, SMALL
+SMALL = "A small body, as a health page or a tiny answer of an API has it: about a hundred bytes, no more.\n"
+LARGE_BYTES = 1024 * 1024
+LARGE_NAME = "1m"
+HUGE_BYTES = 8 * LARGE_BYTES
+"""More than the kernel buffers between two sockets, so that a reader that stops blocks the sender."""
+
+HUGE_NAME = "8m"
 
 
 def answer(body: bytes) -> bytes:
@@ -74,12 +79,11 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(ports: Sequence[int]) -> None:
-    """Serve until SIGTERM ends the process."""
+    """Serve on these ports, or on a free one, until SIGTERM ends the process."""
     loop = asyncio.get_running_loop()
-    for port in ports[1:]:
-        await loop.create_server(Connection, "127.0.0.1", port)
-    server = await loop.create_server(Connection, "127.0.0.1", ports[0])
-    await server.serve_forever()
+    servers = [await loop.create_server(Connection, "127.0.0.1", port) for port in ports or (0,)]
+    print("worker ready on http://{}:{}".format(*servers[0].sockets[0].getsockname()), flush=True)
+    await servers[0].serve_forever()
 
 
 if __name__ == "__main__":
