@@ -72,10 +72,10 @@ def one_line(fault: BaseException) -> str:
 
 def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
     """Numbers that the catalogue stores of a run, by column name."""
-    samples, mapped = run.samples, measures.deadline_mapped(run)
+    mapped = measures.deadline_mapped(run)
     successes = measures.success_latency([run])
     return {
-        "requests": len(samples),
+        "requests": run.samples.requests,
         "ok": len(successes),
         "failures": text(measures.errors_by_kind([run])),
         "invalid": text(list(run.facts.invalid_reasons)),
