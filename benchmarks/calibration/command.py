@@ -20,9 +20,8 @@ from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campai
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, names_in
-from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import BoundVerdict
 from experiments.errors import BadInputError
+from experiments.platform.session import BoundVerdict, Session
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario

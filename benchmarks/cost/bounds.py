@@ -14,7 +14,8 @@ from functools import partial
 from benchmarks.cost.plan import CostRun
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION, TRACED
-from benchmarks.harness.verdicts import BoundVerdict, block_ratios, in_blocks, side_of
+from benchmarks.harness.verdicts import block_ratios, in_blocks, side_of
+from experiments.platform.session import BoundVerdict
 from experiments.stats.comparison import Interval, average, typical
 
 NO_BLOCK = "no block has a valid run of each"

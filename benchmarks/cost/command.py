@@ -19,7 +19,7 @@ from benchmarks.harness import peers
 from benchmarks.harness.cases import ALL, CASES, Case
 from benchmarks.harness.options import CHECK, JSON, SEED, Seconds, cores_for, known_policies, names_in
 from benchmarks.harness.peers import Peer
-from benchmarks.harness.session import Session
+from experiments.platform.session import Session
 
 EPILOG = """\b
 Examples:

@@ -28,13 +28,13 @@ from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeer, RunningPeers, running_peers
 from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
 from benchmarks.harness.serving import folder_in, serving
-from benchmarks.harness.session import Session
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
 from experiments.platform.instant_worker import SMALL
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
+from experiments.platform.session import Session
 
 
 async def cost(plan: CostPlan, load: Load, worker: Child, proxy: RunningPeer, run: CostRun) -> CostRun:

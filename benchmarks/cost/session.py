@@ -17,9 +17,9 @@ from benchmarks.cost.table import doubts, rows_of, table_of
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import WORKER_PORTS, described, worker_name
 from benchmarks.harness.serving import folder_in
-from benchmarks.harness.session import Session
 from benchmarks.harness.verdicts import in_blocks
 from experiments.platform.build import interpreter_in_words
+from experiments.platform.session import Session
 
 
 def run_session(session: Session, plans: Sequence[CostPlan], absent: dict[str, str]) -> int:

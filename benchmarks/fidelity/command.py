@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from benchmarks.harness.options import CHECK, QUICK, names_in
-from benchmarks.harness.session import Session
 from experiments.commands.options import PATIENCE
+from experiments.platform.session import Session
 from experiments.platform.terminal import duration
 
 EPILOG = """\b

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, FidelityRow, PairComparison, ScenarioResult
-from benchmarks.harness.verdicts import BoundVerdict
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import STANDING
 from experiments.report.tables import Cell, Mark, Table
 

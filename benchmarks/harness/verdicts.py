@@ -1,39 +1,13 @@
-"""Verdicts on bounds, in every benchmark the same: met, missed, or not judged, shown in one table."""
+"""Figures of a benchmark over its blocks, and on which side of a bound they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from random import Random
 from statistics import median
 from typing import TypeVar
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from experiments.platform.terminal import STANDING, STYLES
 from experiments.stats.comparison import Interval, typical
-
-
-@dataclass(frozen=True, slots=True)
-class BoundVerdict:
-    """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
-
-    `is_met` is None if the bound cannot be judged.
-    """
-
-    subject: str
-    bound: str
-    is_met: bool | None
-    found: str
-
-    @property
-    def word(self) -> str:
-        return STANDING[self.is_met]
-
-    def __str__(self) -> str:
-        return f"{self.word}: {self.subject}: {self.bound} ({self.found})"
 
 
 def side_of(found: Interval, limit: float, is_least: bool = False) -> bool | None:
@@ -54,17 +28,6 @@ def bracketed(found: Interval | None, unit: str = " ×") -> str:
         return "–"
     span = f" [{found.low:.2f}–{found.high:.2f}]" if found.blocks > 1 else ""
     return f"{found.ratio:.2f}{unit}{span}"
-
-
-def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
-    """Table of all bounds for the terminal."""
-    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
-    for name in ("", "bound", "found", "verdict"):
-        made.add_column(name)
-    for verdict in verdicts:
-        word = Text(verdict.word, style=STYLES[verdict.is_met])
-        made.add_row(verdict.subject, verdict.bound, verdict.found, word)
-    return made
 
 
 T = TypeVar("T")

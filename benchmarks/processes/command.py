@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED
-from benchmarks.harness.session import Session
 from benchmarks.processes import runs as plans
 from benchmarks.processes.runs import ProcessesPlan, run_plan
 from benchmarks.processes.throughput import PARTS, SETUPS, LatencyRun, ThroughputRun, absence
 from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
 from experiments.errors import BadInputError
 from experiments.platform.cpu_time import is_known_here
+from experiments.platform.session import Session
 from experiments.platform.terminal import clock
 
 EPILOG = """\b

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from benchmarks.harness.verdicts import BoundVerdict, block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import block_ratios, bracketed, middle, over_blocks, side_of
 from benchmarks.processes.throughput import (
     HALF,
     HANDSHAKES,
@@ -23,6 +23,7 @@ from benchmarks.processes.throughput import (
     LatencyRun,
     ThroughputRun,
 )
+from experiments.platform.session import BoundVerdict
 from experiments.stats.comparison import Interval
 
 AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)

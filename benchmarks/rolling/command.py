@@ -12,10 +12,9 @@ import click
 from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED, proxy_and_load_cores
 from benchmarks.harness.serving import folder_in
-from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import BoundVerdict
 from benchmarks.rolling import stages
 from benchmarks.rolling.stages import STAGES, Stage, StageTiming, seconds_of, staged
+from experiments.platform.session import BoundVerdict, Session
 
 EPILOG = """\b
 Examples:

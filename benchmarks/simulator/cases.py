@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import BoundVerdict
 from experiments.generator.arrivals import poisson
+from experiments.platform.session import BoundVerdict, Session
 from experiments.run_data import Floats
 from experiments.simulator import theory
 from experiments.simulator.columns import Columns

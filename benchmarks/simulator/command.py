@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from benchmarks.harness.options import CHECK, JSON
-from benchmarks.harness.session import Session
 from benchmarks.simulator.speed import REQUESTS, ROUNDS, measure_speed
+from experiments.platform.session import Session
 
 
 @click.command()

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import BoundVerdict, side_of
+from benchmarks.harness.verdicts import side_of
 from experiments.generator.arrivals import poisson
+from experiments.platform.session import BoundVerdict, Session
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation

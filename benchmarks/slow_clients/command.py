@@ -23,12 +23,12 @@ from benchmarks.harness.options import (
     proxy_and_load_cores,
 )
 from benchmarks.harness.serving import folder_in
-from benchmarks.harness.session import Session
 from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, SlowPlan, SlowRun, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.errors import BadInputError
+from experiments.platform.session import Session
 
 SLOW_AND_FLOODS = (*SLOW_KINDS, *FLOODS)
 

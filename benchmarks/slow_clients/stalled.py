@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import READY_WITHIN, serving, status_line
-from benchmarks.harness.verdicts import BoundVerdict
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError
 from experiments.platform.ports import free_ports
+from experiments.platform.session import BoundVerdict
 
 SIZE = 1 << 30
 PIECE = bytes(1 << 16)

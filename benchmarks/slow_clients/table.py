@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.harness.verdicts import BoundVerdict, block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import block_ratios, bracketed, middle, over_blocks, side_of
 from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SlowRun
+from experiments.platform.session import BoundVerdict
 from experiments.stats.comparison import Interval
 
 BOUND = 2.0

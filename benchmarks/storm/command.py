@@ -24,7 +24,6 @@ from benchmarks.harness.options import (
     names_in,
     proxy_and_load_cores,
 )
-from benchmarks.harness.session import Session
 from benchmarks.storm import plan as plans
 from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import Pace, schedule
@@ -32,6 +31,7 @@ from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import Storm, StormPlan, run_plan
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.errors import BadInputError
+from experiments.platform.session import Session
 
 EPILOG = """\b
 Examples:

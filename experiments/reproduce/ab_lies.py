@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -19,7 +20,6 @@ from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
 from experiments.reproduce.reproduction import Document
 from experiments.reproduce.simulated import (
     BARE,
-    Claim,
     Interval,
     SimulatedReproduction,
     SimulatedRun,
@@ -197,44 +197,44 @@ class AbLies(SimulatedReproduction):
         """Mean effect and interval by design."""
         return {design: mean_of(values) for design, values in self._found[case].items()}
 
-    def claims(self) -> list[Claim]:
+    def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(CASES):
             return []
         sign, size = self.means(NEAREST.name), self.means(SHORTEST.name)
         shortest = self._found[SHORTEST.name]
         ratio = mean_of([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
         return [
-            Claim(
+            BoundVerdict(
                 f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
                 "lab: few flows 150 % higher throughput, all flows none",
-                f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
                 sign[FEW][2] < 0 < sign[TRUTH][1],
+                f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
             ),
-            Claim(
+            BoundVerdict(
                 f"{NEAREST.name}: the result of a split depends on the share that is treated",
                 "lab: few flows +150 %, most flows −75 %",
-                f"{PERCENT(sign[FEW][0])} at 10 %, {PERCENT(sign[HALF][0])} at 50 %",
                 sign[FEW][2] < sign[HALF][1] or sign[HALF][2] < sign[FEW][1],
+                f"{PERCENT(sign[FEW][0])} at 10 %, {PERCENT(sign[HALF][0])} at 50 %",
             ),
-            Claim(
+            BoundVerdict(
                 f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
                 "Netflix: sizes are overestimated",
+                True if ratio[1] > 1 else False if ratio[2] < 1 else None,
                 f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
                 f"{written(ratio, '{:.2f}'.format)}",
-                True if ratio[1] > 1 else False if ratio[2] < 1 else None,
             ),
             *(self._switchback_claim(case.name) for case in CASES),
         ]
 
-    def _switchback_claim(self, case: str) -> Claim:
+    def _switchback_claim(self, case: str) -> BoundVerdict:
         found, means = self._found[case], self.means(case)
         errors = {one: abs(means[one][0] - means[TRUTH][0]) for one in (HALF, SWITCHBACK)}
         error = mean_of([a - b for a, b in zip(found[SWITCHBACK], found[TRUTH], strict=True)])
-        return Claim(
+        return BoundVerdict(
             f"{case}: a switchback is nearer to the truth than a split of 50 %",
             "proposed; no figure",
-            f"{written(means[SWITCHBACK], PERCENT)}, error {written(error, PERCENT)}",
             errors[SWITCHBACK] < errors[HALF] / 2,
+            f"{written(means[SWITCHBACK], PERCENT)}, error {written(error, PERCENT)}",
         )
 
     def tables(self) -> list[Table]:

@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -17,7 +18,6 @@ from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
 from experiments.reproduce.reproduction import Document
 from experiments.reproduce.simulated import (
     BARE,
-    Claim,
     Interval,
     SimulatedReproduction,
     mean_of,
@@ -128,7 +128,7 @@ class Els(SimulatedReproduction):
         """Mean and interval by policy."""
         return {label: mean_of(values) for label, values in self._found.get(case, {}).items()}
 
-    def claims(self) -> list[Claim]:
+    def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(SERVICES):
             return []
         slow, failing, long = self._found[SLOW], self._found[FAILING], self._found[LONG]
@@ -137,17 +137,17 @@ class Els(SimulatedReproduction):
         there = SOURCE_FAILED["shortest queue"] / SOURCE_FAILED["round-robin"]
         robin, queue = self.means(FAILING)["round-robin"][0], self.means(FAILING)["shortest queue"][0]
         found = [
-            Claim(
+            BoundVerdict(
                 "one worker ten times slower: round-robin takes longer than JSQ",
                 "245 s and 80 s, 3.1 ×",
-                written(ratio, lambda value: f"{value:.1f} ×"),
                 ratio[1] > RATIO,
+                written(ratio, lambda value: f"{value:.1f} ×"),
             ),
-            Claim(
+            BoundVerdict(
                 "one worker fails 90 % at once: JSQ fails more requests than round-robin",
                 f"11 and 6 of 27, 41 % and 22 %, {there:.1f} ×",
-                f"{queue:.0%} and {robin:.0%}, {written(more, lambda value: f'{value:.1f} ×')}",
                 more[1] > 1.0,
+                f"{queue:.0%} and {robin:.0%}, {written(more, lambda value: f'{value:.1f} ×')}",
             ),
         ]
         for text, values in (("20 ms", failing), ("1 s", long)):
@@ -156,11 +156,11 @@ class Els(SimulatedReproduction):
                 f"{one} {written(share, lambda value: f'{value:.2f} ×')}" for one, share in shares.items()
             )
             found.append(
-                Claim(
+                BoundVerdict(
                     f"latency and failures weighed: fewer fail than with round-robin, service {text}",
                     "no figure",
-                    here,
                     all(share[2] < 1.0 for share in shares.values()),
+                    here,
                 )
             )
         return found
@@ -180,7 +180,7 @@ class Els(SimulatedReproduction):
         return [plain_table(heads, rows, title="one of four workers in trouble: mean and 95 % interval")]
 
     def figure(self) -> Figure | None:
-        return els_figure({case: self.means(case) for case in self._found}) if self.claims() else None
+        return els_figure({case: self.means(case) for case in self._found}) if self.verdicts() else None
 
     def results(self) -> dict[str, Any]:
         return {"seeds": self._seeds, "found": self._found}

@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -32,7 +33,7 @@ from experiments.reproduce.keepalive_runs import (
     rows_of,
     saved_by_keep_alive,
 )
-from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 """The source's results in ms, by TLS version and whether it is the first call. It counts TCP's third packet, which
@@ -89,7 +90,12 @@ class Keepalive(Reproduction):
 
     def verdicts(self) -> list[BoundVerdict]:
         return [
-            BoundVerdict(self._is_met(row), f"{row.case.name}: medians within {WITHIN:.0%} of arithmetic")
+            BoundVerdict(
+                row.case.name,
+                f"medians within {WITHIN:.0%} of arithmetic",
+                self._is_met(row),
+                f"{row.first:.1f} and {row.later:.1f} ms",
+            )
             for row in self._rows
         ]
 

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -19,7 +20,6 @@ from experiments.reproduce.charts import BAD, GOOD
 from experiments.reproduce.reproduction import Document
 from experiments.reproduce.simulated import (
     BARE,
-    Claim,
     SimulatedReproduction,
     mean_of,
     ratio_of,
@@ -142,7 +142,7 @@ class PrequalRamp(SimulatedReproduction):
                     found.setdefault(entry.label, []).append(Tail(p50, p99, p999, late))
             self._found[step] = found
 
-    def claims(self) -> list[Claim]:
+    def verdicts(self) -> list[BoundVerdict]:
         above = [step for step in self._found if step > 1]
         if not above:
             return []
@@ -152,40 +152,40 @@ class PrequalRamp(SimulatedReproduction):
             self._room_claim(above[0], above[-1]),
         ]
 
-    def _tail_claim(self, steps: list[float]) -> Claim:
+    def _tail_claim(self, steps: list[float]) -> BoundVerdict:
         ratios = [
             median(weighted.p99 / prequal.p99 for weighted, prequal in pairs)
             for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
         ]
         ratio = ratio_of(ratios)
-        return Claim(
+        return BoundVerdict(
             "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
             "dramatically decreased tail latency",
-            written(ratio, "{:.1f} ×".format),
             ratio[1] > 1.0,
+            written(ratio, "{:.1f} ×".format),
         )
 
-    def _error_claim(self, step: float) -> Claim:
+    def _error_claim(self, step: float) -> BoundVerdict:
         less = mean_of([weighted.late - prequal.late for weighted, prequal in self._pairs(step)])
         mean = {
             one: float(np.mean([tail.late for tail in self._found[step][one]])) for one in (WEIGHTED, PREQUAL)
         }
-        return Claim(
+        return BoundVerdict(
             f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
             "dramatically decreased error rates",
+            less[1] > 0 if less[1] * less[2] > 0 else None,
             f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal, less by "
             + written(less, "{:.2%}".format),
-            less[1] > 0 if less[1] * less[2] > 0 else None,
         )
 
-    def _room_claim(self, first: float, last: float) -> Claim:
+    def _room_claim(self, first: float, last: float) -> BoundVerdict:
         weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
         ratio = ratio_of([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
-        return Claim(
+        return BoundVerdict(
             f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
             "much higher utilization",
-            written(ratio, "{:.2f} ×".format),
             True if ratio[2] < 1 else False if ratio[1] > 1 else None,
+            written(ratio, "{:.2f} ×".format),
         )
 
     def _pairs(self, step: float) -> list[tuple[Tail, Tail]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,24 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from experiments.errors import BadInputError
-from experiments.platform.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
-    console_here,
-    interruptible,
-    make_directory,
-    print_stopped,
-    print_verdict,
-    require_writable,
-    write_json,
-)
+from experiments.platform.session import BoundVerdict, Session
+from experiments.platform.terminal import make_directory
+from experiments.report.canvas import to_png
 
 ReportProgress = Callable[[str], None]
 
@@ -40,14 +27,6 @@ class Document:
     title: str
     publisher: str
     link: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundVerdict:
-    """A bound as text, and whether it is met; None if it cannot be judged."""
-
-    is_met: bool | None
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,46 +82,20 @@ class Reproduction(ABC):
 def run_reproduction(kind: type[Reproduction], options: Options) -> int:
     """Measure, print and write files; returns the exit code. Raises `ExperimentError`."""
     make_directory("--plots", options.plots)
-    require_writable("--json", options.file)
-    console, reproduction = console_here(), kind(options.quick)
-    was_stopped = measured(reproduction, options.seed, console)
-    for part in reproduction.findings():
-        console.print(Text(part) if isinstance(part, str) else part)
-    draw(reproduction, options.plots, console)
-    verdicts = reproduction.verdicts()
-    for verdict in verdicts:
-        print_verdict(console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.text}")
-    if options.file is not None:
-        about = {"name": reproduction.name, "document": asdict(reproduction.document)}
-        stated = [{"is_met": verdict.is_met, "text": verdict.text} for verdict in verdicts]
-        write_json("--json", options.file, about | reproduction.content() | {"verdicts": stated})
-    if was_stopped:
-        return STOPPED
-    return BOUND_MISSED if options.check and any(one.is_met is False for one in verdicts) else 0
+    session, reproduction = Session(options.file, options.check), kind(options.quick)
+    session.say(reproduction.introduction())
+    session.measure(lambda folder: reproduction.measure(options.seed, folder, session.run_started))
+    found = [Text(part) if isinstance(part, str) else part for part in reproduction.findings()]
+    if (figure := reproduction.figure()) is not None:
+        found.append(Text(str(drawn(figure, options.plots / f"{reproduction.name}.png"))))
+    about: dict[str, Any] = {"name": reproduction.name, "document": asdict(reproduction.document)}
+    return session.conclude(reproduction.verdicts(), found, **about, **reproduction.content())
 
 
-def measured(reproduction: Reproduction, seed: int, console: Console) -> bool:
-    """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-    console.print(Text(reproduction.introduction()))
-    status = Status("starting", console=console, refresh_per_second=2)
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-        try:
-            asyncio.run(interruptible(reproduction.measure(seed, Path(name), status.update)))
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            print_stopped(console, "Nothing was left running.")
-            return True
-    return False
-
-
-def draw(reproduction: Reproduction, folder: Path, console: Console) -> None:
+def drawn(figure: Figure, file: Path) -> Path:
     """Write the figure as PNG. Raises `BadInputError` if the file cannot be written."""
-    from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
-
-    if (figure := reproduction.figure()) is None:
-        return
-    file = folder / f"{reproduction.name}.png"
     try:
         file.write_bytes(to_png(figure))
     except OSError as error:
         raise BadInputError(f"--plots: {file}: {error.strerror}") from None
-    console.print(Text(str(file)))
+    return file

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -21,7 +22,7 @@ from experiments.report.palette import GREY
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
 from experiments.reproduce.client import failures
 from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
-from experiments.reproduce.reproduction import BoundVerdict, Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
 from experiments.reproduce.reuse_runs import (
     NEW_CONNECTIONS,
     OURS,
@@ -185,17 +186,25 @@ def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, TransportRun
     gain, half = new.rate / old.rate, new.p50 / old.p50
     load, low = run.load.calls.answers, run.low_traffic.calls.answers
     return [
-        BoundVerdict(gain >= GAIN, f"throughput {gain:.2f} × that of new connections (source: {GAIN} ×)"),
-        BoundVerdict(half <= HALF, f"median {half:.2f} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})"),
+        BoundVerdict("throughput", f"≥ {GAIN} × that of new connections", gain >= GAIN, f"{gain:.2f} ×"),
         BoundVerdict(
-            new.p99 < old.p99, f"p99 {new.p99:.0f} ms, theirs {old.p99:.0f} ms (source: it grew by 70 %)"
+            "median",
+            f"≤ {HALF} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})",
+            half <= HALF,
+            f"{half:.2f}",
         ),
-        BoundVerdict(
-            new.max < old.max, f"max {new.max:.0f} ms, theirs {old.max:.0f} ms (source: it doubled)"
+        *(
+            BoundVerdict(name, f"< theirs, {theirs:.0f} ms (source: {grew})", ours < theirs, f"{ours:.0f} ms")
+            for name, ours, theirs, grew in (
+                ("p99", new.p99, old.p99, "it grew by 70 %"),
+                ("max", new.max, old.max, "it doubled"),
+            )
         ),
-        BoundVerdict(failures(load) == 0, f"{failures(load)} of {len(load)} failed by our pool"),
-        BoundVerdict(
-            failures(low) == 0, f"{failures(low)} of {len(low)} failed by our pool with little traffic"
+        *(
+            BoundVerdict(
+                part, "none fails by our pool", not failures(calls), f"{failures(calls)} of {len(calls)}"
+            )
+            for part, calls in (("all users", load), ("little traffic", low))
         ),
     ]
 

@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -16,7 +17,6 @@ from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
 from experiments.reproduce.reproduction import Document
 from experiments.reproduce.simulated import (
     BARE,
-    Claim,
     Interval,
     SimulatedReproduction,
     mean_of,
@@ -124,26 +124,26 @@ class Robinhood(SimulatedReproduction):
         """Mean and interval by policy."""
         return {label: mean_of(values) for label, values in self._found[cluster].items()}
 
-    def claims(self) -> list[Claim]:
+    def verdicts(self) -> list[BoundVerdict]:
         found = []
         for cluster in self._found:
             before, after = SOURCE[cluster]
             means = self.means(cluster)
             mean, low, high = means[AFTER]
             found.append(
-                Claim(
+                BoundVerdict(
                     f"{cluster}: by reported utilisation the largest is nearer to the mean",
                     f"{before} to {after}",
-                    f"{FORM(means[BEFORE][0])} to {written((mean, low, high), FORM)}",
                     (high - 1) < (means[BEFORE][1] - 1) / 2,
+                    f"{FORM(means[BEFORE][0])} to {written((mean, low, high), FORM)}",
                 )
             )
             found.append(
-                Claim(
+                BoundVerdict(
                     f"{cluster}: as near to the mean as the source's",
                     str(after),
-                    written(means[AFTER], FORM),
                     None if low <= after + ROUNDING < high else high <= after + ROUNDING,
+                    written(means[AFTER], FORM),
                 )
             )
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.generator.arrivals import first_instants
-from experiments.reproduce.reproduction import BoundVerdict, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import ReportProgress, Reproduction
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
@@ -28,16 +28,6 @@ BARE: dict[str, Any] = {"retries": 0, "outlier_detection": {"failures": 0, "succ
 
 Interval = tuple[float, float, float]
 """Mean, and the ends of its confidence interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A statement of the source, its figure and ours; `agrees` is None if it cannot be judged."""
-
-    text: str
-    source: str
-    here: str
-    agrees: bool | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +98,7 @@ def written(interval: Interval, form: Callable[[float], str]) -> str:
 
 
 class SimulatedReproduction(Reproduction):
-    """A reproduction in virtual time. Its verdicts are those on the claims; claims that disagree come first."""
+    """A reproduction in virtual time. Its bounds are the claims of the source; those that disagree come first."""
 
     @abstractmethod
     def setup(self) -> str:
@@ -117,10 +107,6 @@ class SimulatedReproduction(Reproduction):
     @abstractmethod
     def runs(self, seed: int) -> Iterable[str]:
         """Do one run after the other; each item says what comes next. Raises `SimulationError`."""
-
-    @abstractmethod
-    def claims(self) -> list[Claim]:
-        """Claims of the source with both figures; empty if too little was run."""
 
     @abstractmethod
     def tables(self) -> list[Table]:
@@ -136,34 +122,17 @@ class SimulatedReproduction(Reproduction):
             await asyncio.sleep(0)  # an interrupt is noticed here
 
     def findings(self) -> Sequence[Table | Text | str]:
-        claims = self.claims()
-        if not claims:
-            return []
+        verdicts = self.verdicts()
         differ = [
-            Text(f"Disagrees: {one.text}. Source: {one.source}; here: {one.here}.", style="bold")
-            for one in claims
-            if one.agrees is False
+            Text(f"Disagrees: {one.subject}. Source: {one.bound}; here: {one.found}.", style="bold")
+            for one in verdicts
+            if one.is_met is False
         ]
-        rows = [(one.text, one.source, one.here, AGREEMENT[one.agrees]) for one in claims]
-        table = Table(header_style="dim", box=None, pad_edge=False)
-        for head in ("", "source", "here", "agrees"):
-            table.add_column(head)
-        for row in rows:
-            table.add_row(*row)
-        return [*differ, table, *self.tables()]
-
-    def verdicts(self) -> list[BoundVerdict]:
-        return [
-            BoundVerdict(one.agrees, f"{one.text}: {one.here} (source: {one.source})")
-            for one in self.claims()
-        ]
+        return [*differ, *self.tables()] if verdicts else []
 
     def content(self) -> dict[str, Any]:
-        return {"claims": [asdict(one) for one in self.claims()]} | self.results()
+        return self.results()
 
     @abstractmethod
     def results(self) -> dict[str, Any]:
         """Own results for JSON."""
-
-
-AGREEMENT = {True: "yes", False: "no", None: "not judged"}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.session import Session
-from benchmarks.harness.verdicts import BoundVerdict
 from experiments.errors import BadInputError
+from experiments.platform.session import BoundVerdict, Session
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 
 MET, MISSED, NOT_JUDGED = (BoundVerdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))

@@ -132,4 +132,4 @@ def test_quick_run(tmp_path: Path) -> None:
     assert loads[NEW_CONNECTIONS.name]["failed"] == loads[OURS.name]["failed"] == 0
     assert loads[NEW_CONNECTIONS.name]["connections"]["opened"] == QUICK.calls
     assert loads[OURS.name]["connections"]["reused"] > QUICK.calls / 2
-    assert len(found["verdicts"]) == 6
+    assert len(found["bounds"]) == 6

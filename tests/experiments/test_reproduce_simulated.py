@@ -33,8 +33,7 @@ def measured(kind: type[SimulatedReproduction], folder: Path) -> SimulatedReprod
 
 def agreements(reproduction: SimulatedReproduction) -> list[bool | None]:
     """Whether its claims agree; the figure can be drawn, and a claim that disagrees is stated first."""
-    found = [one.agrees for one in reproduction.claims()]
-    assert [one.is_met for one in reproduction.verdicts()] == found
+    found = [one.is_met for one in reproduction.verdicts()]
     first = reproduction.findings()[: found.count(False)]
     assert all(isinstance(one, Text) and one.plain.startswith("Disagrees: ") for one in first)
     figure = reproduction.figure()
@@ -46,9 +45,8 @@ def agreements(reproduction: SimulatedReproduction) -> list[bool | None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduction]) -> None:
     reproduction = kind(True)
-    assert (reproduction.claims(), reproduction.findings(), reproduction.figure()) == ([], [], None)
+    assert (reproduction.verdicts(), reproduction.findings(), reproduction.figure()) == ([], [], None)
     assert reproduction.introduction().splitlines()[2].startswith("https://")
-    assert reproduction.content()["claims"] == []
 
 
 def test_the_interval_of_a_mean() -> None:

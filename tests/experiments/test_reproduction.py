@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from experiments.__main__ import cli
 from experiments.errors import BadInputError, FleetFailedError
 from experiments.platform.processes import all_of
+from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
 from experiments.reproduce import launch
@@ -21,7 +22,6 @@ from experiments.reproduce.client import Answer, OneCaller
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import (
-    BoundVerdict,
     Document,
     Options,
     ReportProgress,
@@ -57,7 +57,7 @@ class Example(Reproduction):
         return ["a statement"]
 
     def verdicts(self) -> list[BoundVerdict]:
-        return [BoundVerdict(self.is_met, "a bound")]
+        return [BoundVerdict("a subject", "a bound", self.is_met, "a figure")]
 
     def figure(self) -> Figure:
         return canvas.blank(1.0)[0]
@@ -78,8 +78,10 @@ def test_exit_code_is_1_for_a_missed_bound_with_check(
     assert run_reproduction(Example, Options(7, plots=tmp_path, file=file, check=check)) == code
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found.pop("document") == {"title": "a title", "publisher": "a publisher", "link": ""}
-    verdicts = [{"is_met": is_met, "text": "a bound"}]
-    assert found == {"name": "example", "seed": 7, "verdicts": verdicts}
+    assert found["bounds"] == [
+        {"subject": "a subject", "bound": "a bound", "is_met": is_met, "found": "a figure"}
+    ]
+    assert (found["name"], found["seed"], found["was_stopped"]) == ("example", 7, False)
     assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
 
 

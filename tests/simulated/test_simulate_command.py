@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.session import Session
 from benchmarks.simulator.cases import SpeedCase, certify
 from benchmarks.simulator.speed import Simulator, measure_speed, verdict
 from experiments import __main__ as command
+from experiments.platform.session import Session
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
 from experiments.simulator.run import simulate

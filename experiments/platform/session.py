@@ -1,4 +1,4 @@
-"""Frame of every benchmark: measure until the end or an interruption, print, write `--json`, choose the exit code.
+"""Frame of benchmarks and reproductions: measure until the end or an interruption, print, write `--json`, exit code.
 
 However it ends, no process is left running, and what was measured so far is presented.
 """
@@ -13,21 +13,25 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.status import Status
+from rich.table import Table
 from rich.text import Text
 
-from benchmarks.harness.verdicts import BoundVerdict, table_of_verdicts
 from experiments.platform.build import describe_build, interpreter_in_words, versions
 from experiments.platform.terminal import (
     BOUND_MISSED,
+    STANDING,
     STOPPED,
+    STYLES,
     clock,
     console_here,
     interruptible,
@@ -40,8 +44,28 @@ from experiments.platform.terminal import (
 STOPPED_WORDS = "Nothing was left running; what had been measured is shown above."
 
 
+@dataclass(frozen=True, slots=True)
+class BoundVerdict:
+    """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
+
+    `is_met` is None if the bound cannot be judged.
+    """
+
+    subject: str
+    bound: str
+    is_met: bool | None
+    found: str
+
+    @property
+    def word(self) -> str:
+        return STANDING[self.is_met]
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.subject}: {self.bound} ({self.found})"
+
+
 class Session:
-    """One session of a benchmark. `file` is for JSON; with `is_checked`, a missed bound is exit code 1."""
+    """One session of a command that measures. `file` is for JSON; with `is_checked`, a missed bound is exit code 1."""
 
     def __init__(self, file: Path | None = None, is_checked: bool = False) -> None:
         """Raises `BadInputError` if `file` cannot be written."""
@@ -138,3 +162,14 @@ def version_of(program: str) -> str:
     output = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
     number = re.search(r"\d+\.\d+(\.\d+)?", output.stdout + output.stderr)
     return number[0] if number else "unknown"
+
+
+def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
+    """Table of all bounds for the terminal."""
+    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    for name in ("", "expected", "found", "verdict"):
+        made.add_column(name)
+    for verdict in verdicts:
+        word = Text(verdict.word, style=STYLES[verdict.is_met])
+        made.add_row(verdict.subject, verdict.bound, verdict.found, word)
+    return made
