@@ -30,30 +30,29 @@ class Stopped(Clock):
         return 1.0
 
 
-def numbers() -> Iterator[Any]:
+def numbers() -> Iterator[tuple[str, str, Any]]:
     """Each numeric option of each policy of this package."""
     for name, factory in registry.TABLE.items():
         for option, parameter in registry.options_of(factory).items():
             if parameter.annotation in (int, float):
-                yield pytest.param(name, option, parameter.annotation, id=f"{name}-{option}")
+                yield name, option, parameter.annotation
 
 
 def made(name: str, option: str, value: Any) -> Any:
     return registry.make(name, REQUIRED.get(name, {}) | {option: value}, Random(1))
 
 
-@pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
 @pytest.mark.parametrize(
     "value", [math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e300, 2e9, True, "1", None, [1], {}]
 )
-def test_values_out_of_range_are_rejected(name: str, option: str, kind: Any, value: Any) -> None:
+def test_values_out_of_range_are_rejected(value: Any) -> None:
     """In one short line that names the option."""
-    with pytest.raises(BadPolicyOption) as caught:
-        made(name, option, value)
-    line = str(caught.value)
-    assert option in line
-    assert len(line.splitlines()) == 1
-    assert len(line) < 250
+    for name, option, _ in numbers():
+        with pytest.raises(BadPolicyOption, match=option) as caught:
+            made(name, option, value)
+        line = str(caught.value)
+        assert len(line.splitlines()) == 1, line
+        assert len(line) < 250, line
 
 
 @pytest.mark.second_tier

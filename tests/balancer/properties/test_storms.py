@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,11 +161,15 @@ def test_slow_readers(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("buffering", BUFFERED[:2], ids=("streamed", "buffered"))
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_corpus_of_fuzzing(path: Path, buffering: list[Event]) -> None:
+def test_corpus_of_fuzzing(buffering: list[Event]) -> None:
     """The corpus of `make fuzz`: seeds and inputs that once revealed a fault."""
-    side = path.parent.name[0]
-    Storm(side).run(buffering + decode(path.read_bytes(), side))
+    for path in FILES:
+        side = path.parent.name[0]
+        try:
+            Storm(side).run(buffering + decode(path.read_bytes(), side))
+        except BaseException as error:
+            error.add_note(f"input {path}")
+            raise
 
 
 def test_corpus_stays_small() -> None:
