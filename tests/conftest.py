@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -26,6 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if seed is not None:
         settings.load_profile("fresh")
         config.option.hypothesis_seed = str(seed)
+
+
+def pytest_collection_finish() -> None:
+    """Freeze modules and tests, so that no collection of garbage looks at their millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -83,7 +83,6 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)
