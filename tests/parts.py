@@ -26,6 +26,7 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 BY_GROUP = ("-n", "2", "--dist", "loadgroup")
 """Where tests share an expensive build: those of one group run in one process."""
 
+COVERED = ("--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered")
 COMPILED = ".venv-compiled/bin/python"
 FOLDERS = ("policies", "balancer", "experiments", "simulated", "benchmarks", "faultsim", "workers", "deploy")
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in FOLDERS))
@@ -67,22 +68,32 @@ def first_tier() -> list[Part]:
     ]
 
 
+def monitors(version: tuple[int, ...]) -> bool:
+    """Whether coverage costs little on this version of Python: by `sys.monitoring`."""
+    return version >= (3, 12)
+
+
 def other_interpreters(choice: Choice) -> list[Part]:
-    """The first tier in an environment of each, without what needs the wall's time."""
+    """The first tier in an environment of each, without what needs the wall's time; with coverage where it is cheap."""
     parts = []
     for version, path in choice.found.items():
         venv = f".venv-{name_of(version)}"
         made = ("make", f"VENV={venv}", f"PYTHON={path}", f"{venv}/installed-dev")
-        tested = pytest(
-            f"{venv}/bin/python", "tests", "-m", "not second_tier and not real_time", *TWO_PROCESSES
+        covered = COVERED if monitors(version) else ()
+        tested = (
+            *("env", "COVERAGE_CORE=sysmon", f"{venv}/bin/python", "-P", "-m", "pytest", "-q", "tests"),
+            *("-m", "not second_tier and not real_time", *TWO_PROCESSES, *covered),
         )
-        parts.append(Part(f"CPython {name_of(version)}", 400, (made, tested)))
+        parts.append(Part(f"CPython {name_of(version)}", 240, (made, tested)))
     return parts
 
 
-def second_tier() -> list[Part]:
-    """The most valuable first. Coverage is of the first tier's tests, without long simulations."""
-    covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover")
+def second_tier(choice: Choice) -> list[Part]:
+    """The most valuable first. Coverage is of the first tier's tests, here without long simulations, unless it is
+    measured on another interpreter.
+    """
+    covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
+    is_covered = any(map(monitors, choice.found))
     compiled = (
         "tests/policies/test_built_in_options.py",
         "tests/policies/test_compiled_picks.py",
@@ -96,10 +107,7 @@ def second_tier() -> list[Part]:
         tests_part("simulated", 250, "tests/simulated", *SECOND),
         tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
         tests_part("rest", 120, *REST, *SECOND),
-        tests_part(
-            "coverage", 200, *covered,
-            "--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered",
-        ),
+        *([] if is_covered else [tests_part("coverage", 200, *covered)]),
         Part("deploy", 500, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
     ]  # fmt: skip
 
@@ -135,9 +143,16 @@ def run(parts: Sequence[Part], seed: Sequence[str], deadline: float) -> Outcome:
     return outcome
 
 
+def environment() -> dict[str, str]:
+    """With bytecode kept in files: tests and the hundreds of programs that they start are compiled once."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def run_until(ends: float, command: Sequence[str]) -> int:
     """Run a command in a process group of its own, interrupt it at the instant `ends`, and return its exit code."""
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         return process.wait(max(0.0, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -176,7 +191,7 @@ def main() -> int:
     else:
         choice = chosen()
         print(choice, flush=True)
-        parts = other_interpreters(choice) + second_tier()
+        parts = other_interpreters(choice) + second_tier(choice)
     seed = () if given.seed is None else (f"--seed={given.seed}",)
     outcome = run(parts, seed, time.monotonic() + 60 * given.minutes)
     print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")

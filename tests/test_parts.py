@@ -19,7 +19,7 @@ WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
 def test_every_path_of_a_part_exists() -> None:
-    for part in (*first_tier(), *second_tier()):
+    for part in (*first_tier(), *second_tier(Choice())):
         for command in part.commands:
             for path in (word.removeprefix("--ignore=") for word in command):
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
@@ -40,6 +40,12 @@ def test_failed_command_ends_its_part(tmp_path: Path) -> None:
     first, second = python("", "raise SystemExit(1)"), python("", f"open({str(tmp_path / 'file')!r}, 'x')")
     assert run([Part("two", 60.0, first.commands + second.commands)], (), inf).failed == ["two"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bytecode_is_kept_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says: without, every process compiles all sources, a second and more each time."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert run([python("", "import sys; sys.exit(sys.dont_write_bytecode)")], (), inf).failed == []
 
 
 def test_part_that_does_not_fit_is_named_and_not_started() -> None:
@@ -128,8 +134,15 @@ def test_an_interpreter_has_an_environment_and_the_first_tier() -> None:
     [part] = other_interpreters(Choice({(3, 11, 2): "/usr/bin/python3"}))
     make, tests = part.commands
     assert make == ("make", "VENV=.venv-3.11.2", "PYTHON=/usr/bin/python3", ".venv-3.11.2/installed-dev")
-    assert tests[0] == ".venv-3.11.2/bin/python"
+    assert ".venv-3.11.2/bin/python" in tests
     assert other_interpreters(Choice()) == []
+
+
+def test_coverage_is_measured_once() -> None:
+    """On an interpreter where it costs little, and else in a part of its own."""
+    for choice in (Choice({(3, 11, 2): "a"}), Choice({(3, 11, 2): "a", (3, 13, 0): "b"})):
+        parts = other_interpreters(choice) + second_tier(choice)
+        assert sum("--cov=balancer" in command for part in parts for command in part.commands) == 1
 
 
 def test_only_released_interpreters_count(tmp_path: Path) -> None:

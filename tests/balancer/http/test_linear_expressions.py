@@ -41,6 +41,7 @@ def slow_at(counted: Counted, method: str) -> Parts | None:
     return None
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.timeout(300)
 def test_expressions_are_linear() -> None:
@@ -139,6 +140,8 @@ def test_re_module_is_used_only_through_compile() -> None:
 # --- the matcher and the texts
 
 
+@pytest.mark.second_tier
+@pytest.mark.timeout(300)
 def test_matcher_agrees_with_re() -> None:
     """Same spans as `re` for every method, so the steps are those of the same search."""
     for one in expressions():
@@ -158,6 +161,7 @@ def check_matcher(expression: Expression) -> None:
         assert counted.spans("findall", sent) == [match.span() for match in matches]
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     ("pattern", "method"),
     [
