@@ -19,13 +19,13 @@ from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestRejected
-from balancer.exchange.client_connection import HELD_BY_PIPELINE, HELD_BY_TURN
+from balancer.exchange.client_connection import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http.h1.body import Body
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
-from balancer.http.h2.reset_counts import REFUSED
+from balancer.http.h2.reset_counts import REFUSED, refusal_delay
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
@@ -228,14 +228,12 @@ class Http1Connection(Http1Responder):
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
         cluster = self._cluster
-        if cluster.resets and cluster.resets.refuses_at_once(
-            self.client.address, self.usage.holders, cluster.now()
-        ):
+        if cluster.resets and cluster.resets.refuses(self.client.address, cluster.now()):
             cluster.counts.http2_connections += 1
-            cluster.counts.http2_floods += 1
             self._reader = None
-            self.transport.write(REFUSED)
-            self.transport.close()
+            self.hold(HELD_BY_REFUSAL)
+            delay = refusal_delay(cluster.counts.http2_connections, self.usage.holders)
+            asyncio.get_running_loop().call_later(delay, self._refuse_http2)
             return True
         protocol = self._begin_http2()
         self._depart()
@@ -245,6 +243,13 @@ class Http1Connection(Http1Responder):
         protocol.connection_made(self.transport)
         protocol.data_received(data)
         return True
+
+    def _refuse_http2(self) -> None:
+        """Refuse HTTP/2 without a session, which would cost more."""
+        if not self.transport.is_closing():
+            self._cluster.counts.http2_floods += 1
+            self.transport.write(REFUSED)
+            self.transport.close()
 
     def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:
         """Hold the data behind a request with an upgrade offer until the offer is answered."""

@@ -31,6 +31,9 @@ HELD_BY_UPGRADE: Final = 4
 HELD_BY_TURN: Final = 8
 """Expensive input waits for its turn (`turns.py`)."""
 
+HELD_BY_REFUSAL: Final = 16
+"""The client is refused HTTP/2, and learns it late."""
+
 
 class ClientSide(asyncio.Protocol):
     """Base of connections and streams: back-pressure and abort. It is a class and not a `typing.Protocol`, because

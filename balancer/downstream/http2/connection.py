@@ -35,7 +35,7 @@ from balancer.http.h2.events import (
 )
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import TICK
-from balancer.http.h2.reset_counts import FLOOD, REFUSED_LATER, TOO_MANY_RESETS
+from balancer.http.h2.reset_counts import FLOOD, TOO_MANY_RESETS, refusal_delay
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ class Http2Connection(OpenStreams):
         cluster.counts.connections += 1
         cluster.counts.http2_connections += 1
         cluster.downstreams[self] = None
-        is_refused = bool(cluster.resets) and cluster.resets.refuses(client.address, cluster.now())
-        self._is_refused = is_refused and self.usage.holders <= REFUSED_LATER
-        if not is_refused:
+        self._is_refused = bool(cluster.resets) and cluster.resets.refuses(client.address, cluster.now())
+        if self._is_refused:
+            delay = refusal_delay(cluster.counts.http2_connections, self.usage.holders)
+            asyncio.get_running_loop().call_later(delay, self._end_refused)
+        else:
             self.write(self.engine.data_to_send())
-        elif not self._is_refused:
-            self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
@@ -285,9 +285,6 @@ class Http2Connection(OpenStreams):
     def check(self, now: float) -> None:
         """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
         cluster, engine = self._cluster, self.engine
-        if self._is_refused and not self.transport.is_closing():  # not before: a flood comes back at once
-            self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
-            return
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
@@ -354,6 +351,10 @@ class Http2Connection(OpenStreams):
         if reason:
             self.cut_by = Http2Error(reason)
         self._closed(code)
+
+    def _end_refused(self) -> None:
+        if not self.transport.is_closing():
+            self._end(HTTP_1_1_REQUIRED, TOO_MANY_RESETS)
 
     def _closed(self, code: int, *, lingers: bool = False) -> None:
         """Send the last bytes and close. If it `lingers`, drop input until the client closes, too: what comes after a

@@ -18,11 +18,13 @@ from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED
 from balancer.http.h2.limits import Limits
 from balancer.http.h2.reset_counts import (
     CLIENTS,
+    MAX_DELAYED_REFUSALS,
     MOST,
     PER_SECOND,
     REFUSAL,
-    REFUSED_LATER,
+    REFUSAL_DELAY_S,
     ResetCounts,
+    refusal_delay,
 )
 from tests.support import frames, wireless
 from tests.support.certificates import Shelf
@@ -326,11 +328,9 @@ async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool
     assert counts.http2_floods == 1 + is_swept
     await stage.eventually(lambda: not stage.cluster.downstreams)
     opened, floods = counts.http2_connections, counts.http2_floods
-    clients = [await raw_client(stage) for _ in range(REFUSED_LATER + 2)]
+    clients = [await raw_client(stage) for _ in range(4)]
     await stage.eventually(lambda: counts.http2_connections == opened + len(clients))
-    assert counts.http2_floods == floods + 2  # the others at the sweep
-    stage.advance(0.0)
-    assert counts.http2_floods == floods + len(clients)
+    await stage.eventually(lambda: counts.http2_floods == floods + len(clients))
     for client in clients:
         client.wire.leave()
     stage.jump(REFUSAL)
@@ -352,12 +352,11 @@ async def test_client_that_leaves_open_streams_is_counted(stage: Stage) -> None:
 
 
 async def is_refused(stage: Stage) -> bool:
-    """Open a connection, sweep, and return whether it was refused HTTP/2."""
+    """Open a connection, wait, and return whether it was refused HTTP/2."""
     before = stage.cluster.counts.http2_connections
     client = await raw_client(stage)
     await client.send(head(1, *fields()))
     await stage.eventually(lambda: stage.cluster.counts.http2_connections > before)
-    stage.advance(0.0)
     while not {frames.GOAWAY, frames.HEADERS} & {kind for kind, *_ in client.seen}:
         client._take(await client.wire.some())
     client.wire.leave()
@@ -495,6 +494,13 @@ async def test_connection_that_is_refused_behind_a_proxy_counts_once(stage: Stag
     assert await client.goaway() == HTTP_1_1_REQUIRED
     await client.end()
     assert stage.cluster.counts.http2_floods == 1
+
+
+def test_refusals_of_a_client_are_late_and_not_at_the_same_time() -> None:
+    delays = [refusal_delay(number, MAX_DELAYED_REFUSALS) for number in range(50)]
+    assert len(set(delays)) == len(delays)
+    assert all(REFUSAL_DELAY_S <= delay < 2 * REFUSAL_DELAY_S for delay in delays)
+    assert refusal_delay(1, MAX_DELAYED_REFUSALS + 1) == 0.0
 
 
 def test_reset_counts_are_bounded_and_fall() -> None:
