@@ -30,7 +30,7 @@ from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.config.schema.limits import BufferingLimits
+    from balancer.config.schema.buffering import BufferingLimits
     from balancer.exchange.affinity import ResponseEdits
     from balancer.exchange.client_connection import ClientConnection
     from balancer.exchange.explaining import Explaining

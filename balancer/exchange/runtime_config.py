@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from balancer.config.loading import Settings
+from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.discovery import DiscoveryConfig
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import HealthChecksConfig
-from balancer.config.schema.limits import BufferingLimits, Limits, Timeouts
+from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PolicySpec
@@ -125,10 +126,10 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         seed=settings.seed,
         probe_plan=_probe_plan(settings.load_probes),
         health=settings.health(),
-        timeouts=_timeouts(settings),
-        limits=_limits(settings),
+        timeouts=settings.timeouts,
+        limits=settings.limits,
         http2=_http2_limits(settings),
-        buffering=settings.buffering.limits(),
+        buffering=settings.buffering,
         pools=settings.pool_limits,
         network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
         trusted_proxies=settings.trusted_proxies,
@@ -171,39 +172,6 @@ def _names_plan(config: NamesConfig) -> NamesPlan:
 def _watch_plan(config: RouteWatchConfig) -> WatchPlan:
     rules = BaselineRules(factor=config.factor, least=config.minimum, lasting=config.duration)
     return WatchPlan(config.enabled, rules, config.interval)
-
-
-def _timeouts(settings: Settings) -> Timeouts:
-    timeouts = settings.timeouts
-    return Timeouts(
-        head=timeouts.head,
-        request_idle=timeouts.request_idle,
-        keep_alive=timeouts.keep_alive,
-        first_byte=timeouts.first_byte,
-        body_idle=timeouts.body_idle,
-        queue=timeouts.queue,
-        linger=timeouts.linger,
-        tunnel_idle=timeouts.tunnel_idle,
-        total=timeouts.total,
-        attempt=timeouts.attempt,
-        shutdown=timeouts.shutdown,
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    limits = settings.limits
-    return Limits(
-        head=limits.head,
-        fields=limits.fields,
-        target=limits.target,
-        body=limits.body,
-        buffer=limits.buffer,
-        queue=limits.queue,
-        in_flight=limits.in_flight,
-        client_requests=limits.client_requests,
-        pending=limits.pending,
-        clients=limits.clients,
-    )
 
 
 def _http2_limits(settings: Settings) -> Http2Limits | None:

@@ -19,7 +19,7 @@ from policies.endpoint.process_share import share
 
 if TYPE_CHECKING:
     from balancer.config.loading import Settings
-    from balancer.config.schema.sections import LimitsConfig
+    from balancer.config.schema.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Member:
         limits = self._limits(settings.limits)
         return settings.model_copy(update={"limits": limits, "pools": pools, "seed": seed, "record": record})
 
-    def _limits(self, limits: LimitsConfig) -> LimitsConfig:
+    def _limits(self, limits: Limits) -> Limits:
         shares = {
             name: None if whole is None else share(whole, self.index, self.of)
             for name, whole in (("in_flight", limits.in_flight), ("clients", limits.clients))

@@ -17,10 +17,10 @@ from balancer.config.schema.health import (
     PanicConfig,
     SlowStartConfig,
 )
+from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
-from balancer.config.schema.sections import LimitsConfig, TimeoutsConfig
 from experiments.scenario.table import Model
 
 Said = Mapping[str, Any]
@@ -48,10 +48,10 @@ class Mechanisms(Model):
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
     pool: PoolConfig = PoolConfig()
-    limits: LimitsConfig = LimitsConfig()
+    limits: Limits = Limits()
     queue: QueueConfig = QueueConfig()
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
-    timeouts: TimeoutsConfig = TimeoutsConfig()
+    timeouts: Timeouts = Timeouts()
     shared: SharedTable = SharedTable()
 
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from balancer.config.schema.buffering import BufferingConfig
+from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 
 if TYPE_CHECKING:
-    from balancer.config.schema.limits import BufferingLimits
+    from balancer.config.schema.buffering import BufferingLimits
     from tests.faultsim.simulation import Simulation
     from tests.faultsim.workers import Host
 
@@ -132,7 +132,7 @@ def _buffering(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     def apply(limits: BufferingLimits) -> None:
         control_plane.apply(replace(control_plane.config, buffering=limits))
 
-    apply(BufferingConfig(**fault.detail).limits())
+    apply(BufferingLimits(**fault.detail))
     return lambda: apply(before)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from balancer.config.schema.limits import BufferingLimits
+from balancer.config.schema.buffering import BufferingLimits
 from balancer.exchange.turns import Turns
 from tests.support.readers import Lenient, requests_seen, responses_seen
 from tests.support.wireless import Peer, Wireless, charged, miscounted
@@ -191,7 +191,7 @@ class Storm:
     def _buffer(self, payload: bytes) -> None:
         control_plane = self.stage.control_plane
         limits = BUFFERING[(payload[0] if payload else 1) % len(BUFFERING)]
-        high_water = replace(control_plane.config.limits, buffer=1024)
+        high_water = control_plane.config.limits.model_copy(update={"buffer": 1024})
         control_plane.apply(replace(control_plane.config, buffering=limits, limits=high_water))
         for downstream in self.stage.cluster.downstreams:
             downstream.apply()

@@ -6,11 +6,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.limits import BufferingLimits
 from balancer.config.schema.section import Section
 
 
-class BufferingConfig(Section):
+class BufferingLimits(Section):
     """Buffering, so that slow clients do not occupy worker connections; off by default."""
 
     request: int = Field(
@@ -38,7 +37,3 @@ class BufferingConfig(Section):
             if size > self.total:
                 raise ValueError(f"total: must not be below {name} ({size}), got {self.total}")
         return self
-
-    def limits(self) -> BufferingLimits:
-        """Return the limits as plain values."""
-        return BufferingLimits(self.request, self.response, self.total)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.buffering import BufferingConfig
+from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.discovery import DiscoveryConfig, check_unique
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.health import (
@@ -20,13 +20,13 @@ from balancer.config.schema.health import (
     SlowStartConfig,
 )
 from balancer.config.schema.key import KeyConfig
+from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.sections import LimitsConfig, TimeoutsConfig
 from balancer.config.schema.sticky import StickyConfig
 from balancer.config.sources import policy_table
 
@@ -63,11 +63,11 @@ class ClusterSettings(Section):
     endpoints: tuple[EndpointConfig, ...] = ()
     discovery: DiscoveryConfig = DiscoveryConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
-    timeouts: TimeoutsConfig = TimeoutsConfig()
+    timeouts: Timeouts = Timeouts()
     retry: RetryConfig = RetryConfig()
     hedging: HedgingConfig = HedgingConfig()
-    limits: LimitsConfig = LimitsConfig()
-    buffering: BufferingConfig = BufferingConfig()
+    limits: Limits = Limits()
+    buffering: BufferingLimits = BufferingLimits()
     queue: QueueConfig = QueueConfig()
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     pool: PoolConfig = PoolConfig()

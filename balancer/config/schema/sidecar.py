@@ -18,12 +18,13 @@ from balancer.config.loading import Settings, file_layer
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.endpoint import UpstreamTlsConfig, http_origin
+from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listen import HostPort, ListenAddress
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.sections import LimitsConfig, LogConfig, TimeoutsConfig
+from balancer.config.schema.sections import LogConfig
 from balancer.config.schema.transports import Transport
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine
@@ -68,9 +69,7 @@ class OriginConfig(Section):
     retries: int = Field(default=1, ge=0, le=1, description="further attempts where that is safe")
     tls: UpstreamTlsConfig = UpstreamTlsConfig()
     pool: PoolConfig | None = Field(default=None, description="instead of the common pool, as a whole")
-    timeouts: TimeoutsConfig | None = Field(
-        default=None, description="instead of the common ones, as a whole"
-    )
+    timeouts: Timeouts | None = Field(default=None, description="instead of the common ones, as a whole")
 
     @field_validator("url")
     @classmethod
@@ -93,9 +92,9 @@ class SidecarConfig(Section):
     )
     origins: tuple[OriginConfig, ...] = Field(min_length=1)
     pool: PoolConfig = PoolConfig()
-    timeouts: TimeoutsConfig = TimeoutsConfig()
+    timeouts: Timeouts = Timeouts()
     retry: RetryConfig = RetryConfig()
-    limits: LimitsConfig = LimitsConfig()
+    limits: Limits = Limits()
     names: NamesConfig = NamesConfig()
     route_watch: RouteWatchConfig = RouteWatchConfig()
     log: LogConfig = LogConfig()

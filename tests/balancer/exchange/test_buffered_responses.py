@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from balancer.config.schema.limits import BufferingLimits
+from balancer.config.schema.buffering import BufferingLimits
 from tests.support.stage import Stage
 from tests.support.wire import answering, get, response
 from tests.support.wireless import Peer, Wireless, buffering, sends
@@ -269,7 +269,7 @@ def reload(stage: Wireless, **limits: int) -> None:
     control_plane.apply(replace(control_plane.config, buffering=BufferingLimits(**limits)))
 
 
-@pytest.mark.parametrize("limits", [{}, {"response": LIMIT, "total": 1024}])
+@pytest.mark.parametrize("limits", [{}, {"response": 1024, "total": 1024}])
 def test_reload_that_lowers_the_bound(limits: dict[str, int]) -> None:
     """What is kept stays until its client has read it; from the next byte on it is streamed."""
     with buffered() as stage:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.limits import BufferingLimits
+from balancer.config.schema.buffering import BufferingLimits
 from balancer.configuration import load
 from balancer.exchange.runtime_config import runtime_config_of
 from tests.support.admin_requests import metrics, status
@@ -21,9 +21,12 @@ BODY = b"x" * 100
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", BufferingLimits(0, 0, 64 << 20)),
-        ("request = 1000", BufferingLimits(1000, 0, 64 << 20)),
-        ("response = 67108864\ntotal = 67_108_864", BufferingLimits(0, 64 << 20, 64 << 20)),
+        ("", BufferingLimits(request=0, response=0, total=64 << 20)),
+        ("request = 1000", BufferingLimits(request=1000, response=0, total=64 << 20)),
+        (
+            "response = 67108864\ntotal = 67_108_864",
+            BufferingLimits(request=0, response=64 << 20, total=64 << 20),
+        ),
     ],
 )
 def test_keys(tmp_path: Path, text: str, expected: BufferingLimits) -> None:
