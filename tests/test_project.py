@@ -22,15 +22,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
-from pydantic.fields import FieldInfo
 
 from balancer.config.loading import Settings
-from balancer.config.schema.policy_spec import PolicySpec
 from balancer.configuration import load
 from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
 from tests import interpreters
+from tests.support import configuration_page
 from tests.support.documentation import (
     EXAMPLE,
     KEYS,
@@ -320,21 +319,9 @@ def assert_pinned_within(requirement: Requirement) -> None:
 # --- configuration
 
 
-def default_of(field: FieldInfo) -> str:
-    """The default as the documents write it."""
-    if field.is_required():
-        return "required"
-    value = field.get_default()
-    if value is None:
-        return "–"
-    value = value.name if isinstance(value, PolicySpec) else list(value) if value == () else value
-    return f"`{json.dumps(value)}`"
-
-
-def test_the_configuration_page_states_every_key_and_its_default() -> None:
-    keys, _, _ = text_of("docs/configuration.md").partition("\n## Policies\n")
-    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", keys, re.M)
-    assert dict(rows) == {key: default_of(field) for key, field in KEYS.items()}
+def test_the_configuration_page_has_the_keys_of_the_schema() -> None:
+    _, rows, _ = configuration_page.stated()
+    assert rows == configuration_page.table(rows), "run python -m tests.support.configuration_page"
 
 
 def test_the_configuration_page_states_the_options_of_every_policy() -> None:
@@ -376,8 +363,8 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
         key: value
         for key, (is_comment, value) in shown.items()
         if is_comment
-        and default_of(KEYS[key]) not in ("–", "required")
-        and json.loads(default_of(KEYS[key]).strip("`")) != value
+        and configuration_page.default_of(KEYS[key]) not in ("–", "required")
+        and json.loads(configuration_page.default_of(KEYS[key]).strip("`")) != value
     }
     assert not wrong
 

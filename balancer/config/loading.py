@@ -74,24 +74,30 @@ class Settings(ClusterSettings):
     """
 
     listen: HostPort = Field(
-        default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
+        default="127.0.0.1:8080",
+        description="host:port | traffic address; `[::1]:8080` for IPv6, an empty host for all addresses, port 0 for "
+        "any free port, which the ready line names",
     )
     processes: int = Field(
         default=1,
         ge=1,
         le=MOST_PROCESSES,
-        description="number of balancer processes on one port; default: $WEB_CONCURRENCY",
+        description="number of processes on the traffic port; see [Processes](#processes)",
     )
     seed: int | None = Field(
-        default=None, ge=0, description="seed of the policies' random numbers. None: a new one at each start"
+        default=None,
+        ge=0,
+        description="whole number | seed of the policies' random numbers; without it every start differs",
     )
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         default=(),
-        description="networks whose X-Forwarded-* fields are trusted; those of other clients are replaced",
+        description="list of networks | peers whose `X-Forwarded-*` fields are trusted and extended; those of other "
+        "peers are replaced",
     )
     proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
         default=(),
-        description="networks whose connections must begin with a PROXY header; a PROXY header from others is refused",
+        description="list of networks | peers that must begin every connection with a PROXY header; see [PROXY "
+        "protocol](#proxy-protocol)",
     )
     tls: TlsConfig | None = None
     http: HttpConfig = HttpConfig()
@@ -109,7 +115,9 @@ class Settings(ClusterSettings):
     shared: SharedConfig = SharedConfig()
     rate_limits: tuple[RateLimitConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
-    pools: dict[Name, ClusterSettings] = Field(default={}, description="named pools of endpoints, for routes")
+    pools: dict[Name, ClusterSettings] = Field(
+        default={}, description="tables | named pools, `[pools.NAME]`, for routes; see [Routes](#routes)"
+    )
 
     @model_validator(mode="before")
     @classmethod

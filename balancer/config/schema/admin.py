@@ -26,21 +26,23 @@ class AdminConfig(Section):
     token: SecretStr | None = Field(
         default=None,
         min_length=MIN_TOKEN,
-        description="token required for every admin request, as Authorization: Bearer TOKEN; "
-        "with a token, admin requests are accepted on the traffic port too",
+        description="text | token that every admin request needs, 16 characters or more, printable ASCII without "
+        "spaces; see [Admin interface](#admin-interface)",
     )
     token_file: Path | None = Field(
         default=None,
-        description="file that holds the token, in its only line; read at the start and at each reload",
+        description="instead of `token`: file that holds it, in its only line; read at the start and at each reload",
     )
     socket: str = Field(
         default="auto",
-        description="absolute path of the Unix socket for admin requests of the same user, auto or off; auto: a path "
-        "that 'balancer status' derives from the port",
+        description="path, `auto` or `off` | Unix socket for admin requests of the same user; `auto`: a path that "
+        "`balancer status` derives from the port",
     )
     listen: HostPort | None = Field(
         default=None,
-        description="host:port for admin requests over TCP; a loopback address, or any address with a token",
+        description="host:port | TCP address for admin requests; a loopback address, or any address with a token. "
+        "`timeouts.head` applies from the connect on; of more than 64 connections the oldest that asks "
+        "nothing is reset",
     )
 
     @field_validator("token")

@@ -16,19 +16,20 @@ class BufferingLimits(Section):
         default=0,
         ge=0,
         le=1 << 26,
-        description="maximum bytes of a request body that is received whole before an endpoint is asked. 0: off",
+        description="bytes | largest request body that is received whole before an endpoint is asked, at most 64 MiB;"
+        " 0: off; see [Buffering](#buffering)",
     )
     response: int = Field(
         default=0,
         ge=0,
         le=1 << 26,
-        description="maximum bytes of a response that are kept for a client that reads slowly. 0: off",
+        description="bytes | part of a response that is kept for a client that reads slowly, at most 64 MiB; 0: off",
     )
     total: int = Field(
         default=67_108_864,
         ge=1024,
         le=1 << 40,
-        description="maximum bytes kept for all clients of a process; beyond it, bodies are streamed",
+        description="bytes | bound on everything that a process keeps; beyond it bodies are streamed",
     )
 
     @model_validator(mode="after")

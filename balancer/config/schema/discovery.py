@@ -31,48 +31,55 @@ Servers = Annotated[tuple[str, ...], AfterValidator(_addresses)]
 class FileDiscovery(Section):
     """Endpoints from a file, which is read again when it has changed."""
 
-    path: Path = Field(description="[[endpoints]] in TOML, or in JSON where the name ends in .json")
+    path: Path = Field(
+        description="file with endpoints, read again when it changes; see [Discovery](#discovery)"
+    )
     allow_empty: bool = Field(
-        default=False, description="accept an empty list, which removes all endpoints of the file"
+        default=False,
+        description="acceptance of an empty list, which removes all endpoints of the file; false: the known ones stay",
     )
 
 
 class DnsDiscovery(Section):
     """Endpoints from the addresses of a DNS name, which is looked up again when the TTL has passed."""
 
-    name: DnsName = Field(description="absolute: no search domain is added")
+    name: DnsName = Field(
+        description="name | absolute DNS name, without search domains; one `[[discovery.dns]]` for each name"
+    )
     record: Literal["address", "srv"] = Field(
         default="address",
-        description="address: A and AAAA; srv: ports, weights and names of its own (RFC 2782)",
+        description="record type: A and AAAA, or SRV with its own ports and weights (lowest priority value only)",
     )
     port: int | None = Field(
-        default=None, ge=1, le=65535, description="port of the endpoints; SRV records have their own"
+        default=None, ge=1, le=65535, description="port of the endpoints; required with address records"
     )
-    scheme: Literal["http", "https"] = Field(default="http", description="scheme of the endpoints")
-    region: Name = Field(default="default", description="region of the endpoints")
+    scheme: Literal["http", "https"] = Field(
+        default="http",
+        description="scheme of the endpoints; with https the certificate must name the name that is looked up",
+    )
+    region: Name = Field(default="default", description="name | region of the endpoints")
     weight: float = Field(
         default=1.0,
         gt=0,
         le=MOST_WEIGHT,
         allow_inf_nan=False,
-        description="weight of each endpoint; SRV records have their own",
+        description="> 0, at most 1,000,000 | weight of each endpoint; SRV records have their own",
     )
     max_in_flight: int | None = Field(
-        default=None, ge=1, description="maximum requests in flight at each endpoint. None: no limit"
+        default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
     )
     round_trip: Seconds | None = Field(
         default=None,
-        description="seconds of a round trip, where TCP handshakes do not show it. None: those of handshakes",
+        description="as `endpoints.round_trip`",
     )
     servers: Servers = Field(
         default=(),
-        description="name servers, as address or address:port. Empty: those of the operating system",
+        description='list of addresses | name servers, `"192.0.2.1"` or `"192.0.2.1:5353"`; empty: those of this '
+        "machine",
     )
-    max_ttl: Seconds = Field(
-        default=300.0, description="maximum seconds to the next lookup, even if the TTL is longer"
-    )
+    max_ttl: Seconds = Field(default=300.0, description="longest time to the next lookup, whatever the TTL")
     timeout: Seconds = Field(
-        default=2.0, description="timeout of a lookup in seconds; after it the known endpoints stay"
+        default=2.0, description="timeout of a lookup; after it the known endpoints stay"
     )
 
     @model_validator(mode="after")

@@ -21,20 +21,20 @@ class UpstreamTlsConfig(Section):
 
     ca: Path | None = Field(
         default=None,
-        description="PEM; certificate authorities of the workers' certificates. None: those of the operating system",
+        description="certificate authorities of https workers, PEM; default: those of this machine",
     )
     certificate: Path | None = Field(
-        default=None, description="PEM; client certificate for workers that request one"
+        default=None, description="client certificate, PEM, for workers that ask for one"
     )
-    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
+    key: Path | None = Field(
+        default=None, description="its private key, PEM; default: the certificate's file"
+    )
     server_name: str | None = Field(
         default=None,
         min_length=1,
-        description="server name for SNI and verification. None: the host of the endpoint's address",
+        description="name | server name for SNI and for verification; default: the host of the address",
     )
-    verify: bool = Field(
-        default=True, description="verify the worker's certificate. false: any certificate is accepted"
-    )
+    verify: bool = Field(default=True, description="verification of the worker's certificate")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -66,29 +66,38 @@ def http_origin(text: str) -> str:
 class EndpointConfig(Section):
     """One endpoint: a worker and its share of the load."""
 
-    id: Name = Field(description="unique; shown in status, metrics and logs")
-    address: str = Field(description="http://host:port or https://host:port")
-    region: Name = Field(default="default", description="region of the worker")
+    id: Name = Field(description="name | unique id, shown in status and metrics")
+    address: str = Field(
+        description="http://host:port or https:// | address of the worker; the default port is 80 or 443"
+    )
+    region: Name = Field(
+        default="default",
+        description="name | region of the worker; workers of one region are near each other",
+    )
     weight: float = Field(
         default=1.0,
         gt=0,
         le=MOST_WEIGHT,
         allow_inf_nan=False,
-        description="share of requests relative to the other endpoints",
+        description="> 0, at most 1,000,000 | share of the traffic relative to the other endpoints",
     )
     max_in_flight: int | None = Field(
-        default=None, ge=1, description="maximum requests in flight; more wait in the queue. None: no limit"
+        default=None,
+        ge=1,
+        description="requests | limit of requests in flight; more wait in the queue. Without it the endpoint is never"
+        " full",
     )
     round_trip: Seconds | None = Field(
         default=None,
-        description="seconds of a round trip, where TCP handshakes do not show it because a sidecar or tunnel "
-        "completes them. None: those of handshakes",
+        description="round trip to the worker, where a sidecar or tunnel completes TCP handshakes; see "
+        "[Connections](#connections)",
     )
     transport: Transport = Field(
-        default="native", description="transport to the worker: own HTTP/1.1, HTTP/2, libcurl or aiohttp"
+        default="native",
+        description="client implementation for its requests; see [Transports](transports.md)",
     )
     keep_alive: bool = Field(
-        default=True, description="reuse connections. false: a new connection for each request"
+        default=True, description="reuse of connections; false: a new connection for each request"
     )
     tls: UpstreamTlsConfig | None = Field(
         default=None, description="TLS of this endpoint; replaces upstream_tls entirely"

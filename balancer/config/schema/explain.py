@@ -15,14 +15,18 @@ class ExplainConfig(Section):
     """Explanations of picks; off unless `enabled` or `header` is set. POST /-/explain turns them on for a while."""
 
     enabled: bool = Field(
-        default=False, description="explain every pick, and count the reasons in the metrics"
+        default=False,
+        description="explanation of every pick, with counters by reason in the metrics; else `POST /-/explain` turns "
+        "it on for a while; see [Live](live.md)",
     )
     header: FieldName | None = Field(
-        default=None, description="field of a request that asks for an explanation in the response"
+        default=None,
+        description="name of a field | field of a request that asks for an explanation in its response",
     )
     trust: Literal["proxies", "all"] = Field(
-        default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
+        default="proxies",
+        description="senders whose field counts: `proxies`, those of `trusted_proxies`, or `all`",
     )
     response_header: FieldName = Field(
-        default="X-Picked", description="field of the response with the explanation"
+        default="X-Picked", description="name of a field | field of the response with the explanation"
     )

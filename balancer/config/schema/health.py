@@ -27,33 +27,41 @@ class HealthChecksConfig(Section):
 
     path: str | None = Field(
         default=None,
-        description="path requested from every endpoint. None: only unreachable endpoints are checked, by a connection",
+        description="path | path of the active health check; without it there are none; see [Health](#health)",
     )
     grpc: str | None = Field(
         default=None,
         max_length=MAX_SERVICE_NAME_BYTES,
-        description="service whose health is asked for by grpc.health.v1 instead of a path; an empty name asks for "
-        "the worker as a whole",
+        description='name | instead of `path`: service whose health is asked for by `grpc.health.v1`; `""` asks for '
+        'the worker as a whole; needs `transport = "http2"`; see [gRPC](grpc.md#health-checks)',
     )
     first_connect: bool = Field(
         default=True,
-        description="without a path or a service, connect once to an endpoint that no request has used yet, at the "
-        "start and when it is added",
+        description="without a path or a service: one connect to each endpoint at the start and when it is added, to "
+        "learn whether it can be reached",
     )
     status: int | None = Field(
-        default=None, ge=200, le=599, description="status of a passed check. None: any from 200 to 399"
+        default=None, ge=200, le=599, description="status of a passed check; default: any from 200 to 399"
     )
-    interval: Seconds = Field(default=5.0, description="seconds between two checks")
+    interval: Seconds = Field(
+        default=5.0,
+        description="time between two checks of an endpoint, ±10 %; default: `fast_interval` if that is longer",
+    )
     fast_interval: Seconds = Field(
         default=2.0,
-        description="seconds between two checks while the state changes or the endpoint is unhealthy; "
-        "default: interval if that is shorter",
+        description="the same while the state changes or the endpoint is unhealthy; default: `interval` if that is "
+        "shorter",
     )
-    timeout: Seconds = Field(
-        default=1.0, description="timeout of a check in seconds, from the connect to the last byte"
+    timeout: Seconds = Field(default=1.0, description="timeout of a check, from the connect to the last byte")
+    rise: int = Field(
+        default=2,
+        ge=1,
+        le=100,
+        description="number of consecutive passed checks until an endpoint is healthy",
     )
-    rise: int = Field(default=2, ge=1, le=100, description="consecutive passed checks until it is healthy")
-    fall: int = Field(default=3, ge=1, le=100, description="consecutive failed checks until it is unhealthy")
+    fall: int = Field(
+        default=3, ge=1, le=100, description="number of consecutive failed checks until it is unhealthy"
+    )
 
     @field_validator("path")
     @classmethod
@@ -90,29 +98,34 @@ class OutlierDetectionConfig(Section):
     """
 
     failures: int = Field(
-        default=5, ge=0, le=10_000, description="consecutive failures that eject an endpoint. 0: off"
+        default=5,
+        ge=0,
+        le=10_000,
+        description="requests | number of consecutive failures after which an endpoint is ejected; 0: off",
     )
     success_rate: float = Field(
         default=0.8,
         ge=0,
         le=1,
-        description="least success rate, as a part of that of the other endpoints. 0: off",
+        description="success rate, as a part of that of the other endpoints, below which it is ejected; 0: off",
     )
-    window: Seconds = Field(default=30.0, description="seconds over which the success rate is measured")
+    window: Seconds = Field(default=30.0, description="time over which the success rate is measured")
     min_requests: int = Field(
-        default=5, ge=1, description="minimum requests in the window for a success rate"
+        default=5, ge=1, description="requests | number of requests in the window that a success rate needs"
     )
     latency: float = Field(
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="highest latency above the floor, as a multiple of the pool's median. 0: off",
+        description="times | latency, as a multiple of the pool's median, above which it is ejected; 0: off",
     )
     base_time: Seconds = Field(
-        default=30.0, description="seconds of the first ejection; the n-th takes n times as long"
+        default=30.0,
+        description="duration of the first ejection, less a random 0–10 %; the n-th takes n times as long; default: "
+        "`max_time` if that is shorter",
     )
     max_time: Seconds = Field(
-        default=300.0, description="seconds of an ejection at most; default: base_time if that is longer"
+        default=300.0, description="longest ejection; default: `base_time` if that is longer"
     )
 
     @model_validator(mode="after")
@@ -134,7 +147,7 @@ class PanicConfig(Section):
         default=0.5,
         ge=0,
         le=1,
-        description="healthy share of the pool below which health is ignored. 0: never",
+        description="healthy share of the pool below which health is ignored; 0: never",
     )
 
 
@@ -149,9 +162,9 @@ class SlowStartConfig(Section):
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="duration of the slow start in seconds. 0: off",
+        description="duration of the slow start of a new or returned endpoint; 0: off",
     )
-    minimum: float = Field(default=0.1, gt=0, le=1, description="share of its weight at the start")
+    minimum: float = Field(default=0.1, gt=0, le=1, description="0–1 | share of its weight at the start")
 
 
 def health_of(

@@ -14,9 +14,11 @@ class KeyConfig(Section):
     """Source of the request key; off by default, and then requests have no key."""
 
     by: Literal["header", "cookie", "path", "client"] | None = Field(
-        default=None, description="which part of a request is its key; client: the client's address"
+        default=None,
+        description="source of the request key: `header`, `cookie`, `path` or `client`; see [Keys of "
+        "requests](#keys-of-requests)",
     )
-    name: Token | None = Field(default=None, description="name of the header or cookie")
+    name: Token | None = Field(default=None, description="name | name of the header or cookie")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -41,49 +41,67 @@ ServicePort = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_
 class KubernetesDiscovery(Section):
     """Endpoints from the EndpointSlices of a Service, which are watched through the API server of Kubernetes."""
 
-    service: KubernetesName = Field(description="name of the Service")
+    service: KubernetesName = Field(
+        description="name | Service of Kubernetes whose pods are the endpoints; see [Kubernetes](#kubernetes)"
+    )
     namespace: KubernetesName | None = Field(
-        default=None, description="namespace of the Service. None: that of the pod; required with server"
+        default=None,
+        description="name | namespace of the Service; default: that of the balancer's pod. Required with `server`",
     )
     port: ServicePort | None = Field(
         default=None,
-        description="port of the pods (targetPort), by its name in the Service or its number. None: the only one",
+        description="name or 1–65535 | port of the pods, `targetPort`: by its name in the Service, or its number; "
+        "default: the only one",
     )
-    scheme: Literal["http", "https"] = Field(default="http", description="scheme of the endpoints")
+    scheme: Literal["http", "https"] = Field(
+        default="http",
+        description="scheme of the endpoints; with https the certificate must name `SERVICE.NAMESPACE.svc`, or "
+        "`upstream_tls.server_name`",
+    )
     region: Name | None = Field(
         default=None,
-        description="region of endpoints whose zone is not in zones; without zones, of all endpoints. None: the zone",
+        description="name | region of endpoints whose zone is not in `zones`; without `zones`, of all. Default: the "
+        "zone is the region",
     )
-    zones: dict[str, Name] = Field(default={}, description="regions by zone. Empty: each zone is a region")
+    zones: dict[str, Name] = Field(
+        default={}, description='table | regions by zone, `{ europe-west1-b = "emea" }`'
+    )
     weight: float = Field(
-        default=1.0, gt=0, le=MOST_WEIGHT, allow_inf_nan=False, description="weight of each endpoint"
+        default=1.0,
+        gt=0,
+        le=MOST_WEIGHT,
+        allow_inf_nan=False,
+        description="> 0, at most 1,000,000 | weight of each endpoint",
     )
     max_in_flight: int | None = Field(
-        default=None, ge=1, description="maximum requests in flight at each endpoint. None: no limit"
+        default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
     )
     round_trip: Seconds | None = Field(
         default=None,
-        description="seconds of a round trip, where TCP handshakes do not show it. None: those of handshakes",
+        description="as `endpoints.round_trip`",
     )
     allow_empty: bool = Field(
-        default=False, description="accept a Service without ready endpoints, which removes all of them"
+        default=False,
+        description="acceptance of a Service without a ready pod, which removes all its endpoints; false: the known "
+        "ones stay",
     )
     server: str | None = Field(
         default=None,
-        description="API server, https://host:port. None: the one of the cluster that the balancer runs in",
+        description="http://host:port or https:// | API server; default: the one of the cluster that the balancer "
+        "runs in",
     )
     token_file: Path | None = Field(
         default=None,
-        description="file with a bearer token, read for each request. None: that of the pod's service account; "
-        "with server: none",
+        description="bearer token, read for each request; default: that of the pod's service account, with `server` "
+        "none",
     )
     ca_file: Path | None = Field(
         default=None,
-        description="PEM; certificate authorities of the API server. None: those of the pod's service account; "
-        "with server: those of the operating system",
+        description="certificate authorities of the API server, PEM; default: those of the pod's service account, "
+        "with `server` those of this machine",
     )
     timeout: Seconds = Field(
-        default=5.0, description="seconds for an answer of the API server; after it the known endpoints stay"
+        default=5.0, description="timeout of an answer of the API server; after it the known endpoints stay"
     )
 
     @field_validator("server")

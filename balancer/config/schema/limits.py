@@ -15,87 +15,109 @@ READ: Final = 32_768
 class Timeouts(Section):
     """Timeouts in seconds. One sweep enforces them, so each may expire up to half a second late."""
 
-    connect: Seconds = Field(default=2.0, description="seconds for the TCP and TLS handshakes with a worker")
+    connect: Seconds = Field(
+        default=2.0,
+        description="timeout of a connect to a worker: name lookup, TCP and TLS handshakes; then another endpoint is "
+        "tried",
+    )
     first_byte: Seconds = Field(
         default=25.0,
-        description="seconds from the sent request to the response's first byte; below the 30 s of Heroku's router",
+        description="longest time from the request sent to the first byte of the response, then 504; below the 30 s "
+        "of Heroku's router",
     )
     attempt: Seconds | None = Field(
         default=None,
-        description="as first_byte, while a retry at another endpoint is possible. None: first_byte only",
+        description="as `first_byte`, but only while the request may go to another endpoint instead; see "
+        "[Retries](#retries)",
     )
     body_idle: Seconds = Field(
-        default=60.0, description="seconds without progress of a response or of a request body"
+        default=60.0, description="longest pause within a response body, on either side"
     )
     head: Seconds = Field(
         default=10.0,
-        description="seconds for a request head from its first byte, and for PROXY header and TLS handshake before it",
+        description="longest time for a request head, from its first byte; before it, from the connection on, for a "
+        "PROXY header and the TLS handshake. At the client limit all of them give way to waiting clients "
+        "after 3 s",
     )
-    request_idle: Seconds = Field(default=30.0, description="seconds between two pieces of a request body")
+    request_idle: Seconds = Field(default=30.0, description="longest pause within a request body")
     keep_alive: Seconds = Field(
         default=95.0,
-        description="seconds that an idle client connection is kept; above the 90 s of Heroku's router",
+        description="idle timeout of client connections; above the 90 s of Heroku's router",
     )
-    queue: Seconds = Field(default=30.0, description="maximum seconds in the wait queue")
+    queue: Seconds = Field(
+        default=30.0,
+        description="longest wait for an endpoint with room, then 503; see [Overload](#overload)",
+    )
     total: Seconds | None = Field(
         default=None,
-        description="maximum seconds from a request's head to the last byte of its response. None: no limit",
+        description="longest time of a request, from its head to the last byte of the response, then 504 or the end "
+        "of the connection",
     )
     tunnel_idle: Seconds = Field(
         default=3600.0,
-        description="seconds without a byte in either direction of a tunnel (a WebSocket, for example); pings count",
+        description="idle timeout of upgraded connections, such as WebSockets; a ping counts as traffic",
     )
     linger: Seconds = Field(
         default=2.0,
-        description="seconds of reading on after the last response, so that a TCP reset does not destroy it",
+        description="time for which a closing connection is still read, so that the client receives the last response",
     )
     shutdown: Seconds = Field(
         default=25.0,
-        description="seconds for requests in flight after SIGTERM; Heroku sends SIGKILL after 30 s",
+        description="grace period for requests in flight and tunnels after SIGTERM; Heroku kills after 30 s",
     )
 
 
 class Limits(Section):
     """Limits on memory and file descriptors; sizes in bytes."""
 
-    queue: int = Field(default=10_000, ge=0, description="maximum requests in the wait queue")
+    queue: int = Field(
+        default=10_000, ge=0, description="requests | length of the wait queue; one more request gets 503"
+    )
     in_flight: int | None = Field(
         default=None,
         ge=1,
-        description="maximum requests in flight at all endpoints; more wait in the queue. None: no limit",
+        description="requests | limit of requests in flight at all endpoints; more wait in the queue",
     )
     client_requests: int = Field(
         default=10_000,
         ge=1,
-        description="maximum requests of one client address, of IPv6 one /64, in flight and waiting; otherwise 429",
+        description="requests | limit of requests of one client, in flight and waiting; one more gets 429; see "
+        "[Bounds of one client](#bounds-of-one-client)",
     )
     pending: int = Field(
         default=33_554_432,
         ge=1_000_000,
-        description="maximum bytes of requests that wait, and of large heads in flight, per process; otherwise 503",
+        description="bytes | limit of what requests that wait, and large heads in flight, take in a process; one more"
+        " gets 503",
     )
     head: int = Field(
-        default=32_768, ge=1024, le=1 << 20, description="maximum bytes of a request head, otherwise 431"
+        default=32_768,
+        ge=1024,
+        le=1 << 20,
+        description="bytes | largest request head, then 431; 1024 to 1 MiB",
     )
     fields: int = Field(
-        default=100, ge=8, le=10_000, description="maximum fields of a request head, otherwise 431"
+        default=100,
+        ge=8,
+        le=10_000,
+        description="number | largest number of header fields of a request, then 431",
     )
     target: int = Field(
-        default=8_192, ge=64, le=1 << 20, description="maximum bytes of a request target, otherwise 414"
+        default=8_192, ge=64, le=1 << 20, description="bytes | longest request target, then 414"
     )
-    body: int | None = Field(
-        default=None, ge=0, description="maximum bytes of a request body, otherwise 413. None: no limit"
-    )
+    body: int | None = Field(default=None, ge=0, description="bytes | largest request body, then 413")
     buffer: int = Field(
         default=65_536,
         ge=1024,
         le=1 << 26,
-        description="maximum bytes of a body buffered for a slow reader, per connection and direction",
+        description="bytes | buffered part of a body, per connection and direction, and of a request body that waits "
+        "for an endpoint",
     )
     clients: int | None = Field(
         default=None,
         ge=1,
-        description="maximum client connections; more wait in the kernel. None: derived from RLIMIT_NOFILE",
+        description="connections | limit of client connections; more wait in the kernel. Default, and upper bound: "
+        "what `RLIMIT_NOFILE` allows",
     )
 
     @property

@@ -15,11 +15,12 @@ class LoadProbesConfig(Section):
     path: str | None = Field(
         default=None,
         pattern=r"^/[!-~]*$",
-        description="path of the load report; the policy decides which workers are probed",
+        description="path | path of the workers' load report, for policies that ask for it, such as `prequal`; see "
+        "[Live](live.md)",
     )
     timeout: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=1.0, description="timeout of a probe in seconds, from the connect to the last byte"
+        default=1.0, description="s | timeout of a probe, from the connect to the last byte; at most 60"
     )
     max_in_flight: int = Field(
-        default=100, ge=1, le=10_000, description="concurrent probes; further ones are not sent"
+        default=100, ge=1, le=10_000, description="limit of concurrent probes; further ones are not sent"
     )

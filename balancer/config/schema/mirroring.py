@@ -14,24 +14,28 @@ Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]{0,31}$")]
 class MirrorConfig(Section):
     """A mirror: its pool, and which requests are copied to it."""
 
-    pool: Name = Field(description="pool that gets the copies, other than that of the route")
-    share: float = Field(gt=0, le=1, description="share of the requests that are copied, drawn for each")
+    pool: Name = Field(
+        description="name | pool that gets copies of the route's requests; see [Mirroring](#mirroring)"
+    )
+    share: float = Field(
+        gt=0, le=1, description="0–1 | share of the requests that are copied, drawn for each; more than 0"
+    )
     methods: tuple[Method, ...] = Field(
         default=("GET", "HEAD", "OPTIONS"),
         min_length=1,
-        description="methods of requests that are copied; a copy of an unsafe one has its effects a second time",
+        description="list of methods | methods of requests that are copied",
     )
     body: int = Field(
         default=65_536,
         ge=0,
         le=1 << 26,
-        description="maximum bytes of a body that is copied; a request with a longer one is not copied",
+        description="bytes | longest body that is copied",
     )
     max_in_flight: int = Field(
         default=100,
         ge=1,
         le=10_000,
-        description="maximum copies at a time, per process; further requests are not copied",
+        description="copies at a time, per process",
     )
 
     @model_validator(mode="after")

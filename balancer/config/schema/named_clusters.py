@@ -55,10 +55,19 @@ OF_CONNECTIONS: Final = {
 class ClusterSettings(Section):
     """What one pool of endpoints is configured with."""
 
-    home_region: Name | None = Field(default=None, description="region of this balancer and its clients")
-    policy: PolicySpec = PolicySpec()
+    home_region: Name | None = Field(
+        default=None,
+        description="name | region of this balancer's clients; `region-aware` and `steelyard` prefer it",
+    )
+    policy: PolicySpec = Field(
+        default=PolicySpec(), description="name or table | routing policy; see [Policies](#policies)"
+    )
     retries: int = Field(
-        default=2, ge=0, le=10, description="maximum retries of a request, where a retry is safe"
+        default=2,
+        ge=0,
+        le=10,
+        description="number of further endpoints that a request may be sent to, where that is safe; see "
+        "[Retries](#retries)",
     )
     endpoints: tuple[EndpointConfig, ...] = ()
     discovery: DiscoveryConfig = DiscoveryConfig()

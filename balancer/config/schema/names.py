@@ -17,27 +17,30 @@ class NamesConfig(Section):
 
     resolver: Literal["system", "dns"] = Field(
         default="system",
-        description="system: getaddrinfo in a thread; dns: name servers, with their TTLs; default: dns where "
-        "servers are given",
+        description='resolver of host names in addresses: getaddrinfo, or name servers; default: `"dns"` where '
+        "`servers` are given; see [Names](#names)",
     )
     servers: Servers = Field(
         default=(),
-        description="name servers for dns, as address or address:port. Empty: those of this machine",
+        description='list of addresses | name servers for `"dns"`, `"192.0.2.1"` or `"192.0.2.1:5353"`; empty: those '
+        "of this machine",
     )
-    ttl: Seconds = Field(
-        default=30.0, description="TTL in seconds of answers of the system resolver, which reports none"
+    ttl: Seconds = Field(default=30.0, description='TTL of answers of `"system"`, which gives none')
+    min_ttl: Seconds = Field(
+        default=1.0, description="lower bound of a TTL; default: `max_ttl` if that is shorter"
     )
-    min_ttl: Seconds = Field(default=1.0, description="minimum TTL in seconds")
-    max_ttl: Seconds = Field(default=300.0, description="maximum TTL in seconds")
+    max_ttl: Seconds = Field(
+        default=300.0, description="upper bound of a TTL; default: `min_ttl` if that is longer"
+    )
     max_stale: Week = Field(
         default=86_400.0,
-        description="seconds that an expired answer is used while there is no newer one. 0: never",
+        description="s | time for which an expired answer is used while there is no newer one; 0 to 604800",
     )
-    negative_ttl: Seconds = Field(default=5.0, description="seconds from a failed lookup to the next one")
-    timeout: Seconds = Field(default=5.0, description="timeout of a lookup in seconds")
+    negative_ttl: Seconds = Field(default=5.0, description="time from a failed lookup to the next one")
+    timeout: Seconds = Field(default=5.0, description="timeout of a lookup")
     prefetch: bool = Field(
         default=True,
-        description="look names up in the background. false: when a connection needs them",
+        description="lookups in the background; false: a lookup when a connection needs it",
     )
 
     @model_validator(mode="after")
@@ -57,18 +60,20 @@ class NamesConfig(Section):
 class RouteWatchConfig(Section):
     """Detection of endpoints whose connect time has departed from its baseline."""
 
-    enabled: bool = Field(default=True, description="monitor connect times")
+    enabled: bool = Field(
+        default=True, description="detection of changed connect times; see [Route watch](#route-watch)"
+    )
     factor: float = Field(
         default=2.0,
         gt=1,
         le=100,
         allow_inf_nan=False,
-        description="multiple of the baseline that counts as a change",
+        description="1–100 | multiple of the baseline that counts as a change",
     )
-    minimum: Seconds = Field(default=0.005, description="seconds above the baseline that count as a change")
-    duration: Seconds = Field(default=60.0, description="seconds that a change must last")
+    minimum: Seconds = Field(default=0.005, description="difference to the baseline that counts as a change")
+    duration: Seconds = Field(default=60.0, description="time for which every connect must show the change")
     interval: Seconds | None = Field(
         default=None,
         ge=1,
-        description="seconds without a connect after which a test connection is opened. None: never",
+        description="time without a connect after which a test connection is opened; at least 1. Default: never",
     )

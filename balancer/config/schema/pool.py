@@ -19,38 +19,44 @@ class PoolConfig(Section):
 
     idle_timeout: Seconds = Field(
         default=30.0,
-        description="maximum seconds that an idle connection is kept; the worker's own idle timeout is estimated",
+        description="longest idle time of a worker connection; the worker's own idle timeout is "
+        "[estimated](#connections)",
     )
     risk: float = Field(
         default=0.01,
         ge=0,
         le=0.5,
-        description="accepted chance that the worker has closed a reused connection, a tenth of it for requests that "
-        "must not be repeated; 0: nothing is estimated, and `idle_timeout` must stay below the worker's",
+        description="share | accepted chance that the worker has closed a reused connection, a tenth of it for "
+        "requests that must not be repeated; 0: nothing is estimated, and `pool.idle_timeout` must stay "
+        "below the worker's",
     )
     max_age: Seconds = Field(
-        default=300.0, description="seconds after which a connection is not reused, less up to 10 %"
+        default=300.0, description="age after which a connection is not reused, less a random 0–10 %"
     )
     max_requests: int | None = Field(
-        default=None, ge=1, description="requests on one connection, less up to 10 %. None: no limit"
+        default=None,
+        ge=1,
+        description="requests | number of requests on one connection, less a random 0–10 %; default: no limit",
     )
     preconnect: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="spare connections to each endpoint that are kept open; 0: none; default: 2 with a heartbeat",
+        description="number of spare connections to each endpoint that are kept open; default: 2 with `heartbeat`; "
+        "see [Connections](#connections)",
     )
     heartbeat: str | None = Field(
         default=None,
         pattern=r"^/[!-~]*$",
-        description="path of a request that keeps spare connections alive. None: they are replaced before they expire",
+        description="path | path of a request that keeps spare connections alive; without it they are replaced before"
+        " they expire",
     )
     heartbeat_method: Literal["HEAD", "GET"] = Field(default="HEAD", description="method of the heartbeat")
     max_backoff: float = Field(
         default=1.0,
         ge=0,
         le=60,
-        description="longest pause in seconds between connects after repeated failures. 0: no pause",
+        description="s | longest pause between connects to an endpoint after three failed in a row; 0: no pause",
     )
 
     @model_validator(mode="after")

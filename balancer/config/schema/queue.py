@@ -16,33 +16,42 @@ class QueueConfig(Section):
     """Wait queue while every endpoint is full; `limits.queue` and `timeouts.queue` bound it."""
 
     order: Literal["fifo", "adaptive"] = Field(
-        default="fifo", description="adaptive: last in, first out while the queue does not empty"
+        default="fifo",
+        description="order of the wait queue; `adaptive`: last in, first out during overload; see "
+        "[Overload](#overload)",
     )
     timeout_header: FieldName | None = Field(
-        default=None, description="field with the client's timeout in milliseconds"
+        default=None, description="name of a field | field with the client's timeout in whole milliseconds"
     )
     start_header: FieldName | None = Field(
         default=None,
-        description="field with the time at which the first proxy received the request; from trusted_proxies only",
+        description="name of a field | field with the time at which the first proxy received the request; accepted "
+        "from `trusted_proxies` only",
     )
     start_timeout: Seconds = Field(
         default=30.0,
-        description="with start_header: timeout of that proxy in seconds; 30 for Heroku's router",
+        description="with `queue.start_header`: timeout of that proxy; Heroku's router has 30 s",
     )
 
 
 class LevelConfig(Section):
     """One priority level, with the loads at which its requests are shed."""
 
-    name: Name = Field(description="value of admission.header, case-insensitive")
+    name: Name = Field(
+        description="name | name of a level; one `[[admission.levels]]` for each, the highest first, at most 8; see "
+        "[Overload](#overload)"
+    )
     queue: float = Field(
-        default=1.0, gt=0, le=1, description="fill level of the queue at which the level is rejected"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="0–1 | fill level of the queue at which the level is rejected; 1: only when it is full",
     )
     in_flight: float = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="used share of the endpoints' limits at which the level is rejected",
+        description="0–1 | share of the endpoints' limits in use at which the level is rejected; 1: it waits",
     )
 
 
@@ -57,14 +66,17 @@ class AdmissionConfig(Section):
     """Admission control: requests of low priority levels are rejected first."""
 
     header: FieldName | None = Field(
-        default=None, description="field with the priority level of a request. None: off"
+        default=None,
+        description="name of a field | field with the priority level of a request; without it there are no levels",
     )
     trust: Literal["proxies", "all"] = Field(
-        default="proxies", description="clients from which the field is accepted: trusted_proxies, or all"
+        default="proxies",
+        description="senders whose field counts: `proxies`, those of `trusted_proxies`, or `all`",
     )
     default: Name = Field(
         default="normal",
-        description="level of requests that state none; default: the middle one where none is normal",
+        description="name | level of requests without the field, or with an unknown level; default: the middle level "
+        "where none is `normal`",
     )
     levels: tuple[LevelConfig, ...] = Field(
         default=DEFAULT_LEVELS, min_length=1, max_length=8, description="priority levels, the highest first"
@@ -90,16 +102,32 @@ class AdmissionConfig(Section):
 class ConcurrencyConfig(Section):
     """Adaptive concurrency limit of each endpoint, derived from its latency."""
 
-    adaptive: bool = Field(default=False, description="derive limits from latency. false: max_in_flight only")
-    initial: int = Field(default=20, ge=1, le=100_000, description="requests in flight at the start")
+    adaptive: bool = Field(
+        default=False, description="concurrency limits derived from latency; see [Overload](#overload)"
+    )
+    initial: int = Field(
+        default=20,
+        ge=1,
+        le=100_000,
+        description="requests | limit at the start; its default lies between `minimum` and `maximum`",
+    )
     minimum: int = Field(
-        default=4, ge=1, le=100_000, description="requests in flight that are always allowed"
+        default=4,
+        ge=1,
+        le=100_000,
+        description="requests | lowest limit; default: `initial` or `maximum` if that is lower",
     )
     maximum: int = Field(
-        default=1000, ge=1, le=100_000, description="highest limit; max_in_flight applies too"
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="requests | highest limit; `max_in_flight` applies too; default: `initial` if that is higher",
     )
     tolerance: float = Field(
-        default=1.5, gt=1, le=10, description="accepted latency as a multiple of the latency without queueing"
+        default=1.5,
+        gt=1,
+        le=10,
+        description="> 1, to 10 | accepted latency, as a multiple of the latency without queueing",
     )
 
     @model_validator(mode="after")

@@ -19,26 +19,28 @@ if TYPE_CHECKING:
 class RateLimitConfig(Section):
     """A rate limit. It applies to the routes that name it, or to all requests with `everywhere`."""
 
-    name: Name = Field(description="unique name, shown to clients in the RateLimit fields")
-    requests: int = Field(
-        ge=1, le=1_000_000_000, description="requests that are admitted within `period`, in the long run"
+    name: Name = Field(
+        description="name | unique name, shown to clients; one `[[rate_limits]]` for each; see [Rate "
+        "limits](#rate-limits)"
     )
-    period: int = Field(default=1, ge=1, le=86_400, description="whole seconds")
+    requests: int = Field(
+        ge=1, le=1_000_000_000, description="1–10⁹ | number of requests that are admitted in each `period`"
+    )
+    period: int = Field(default=1, ge=1, le=86_400, description="s | whole seconds, at most 86400")
     burst: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="requests that are admitted at once after a pause. None: `requests`",
+        description="requests | number of requests that are admitted at once after a pause; default: `requests`",
     )
     by: Literal["client", "key", "header", "all"] = Field(
         default="client",
-        description="whose requests are counted together: those of one client address (of IPv6 one /64), of one "
-        "request key of [key] or sticky.header, with one value of a field, or all. Requests without key or field count "
-        "by client",
+        description="whose requests count together: those of a `client`, of a request `key`, with one value of a "
+        "`header`, or `all`",
     )
-    header: Token | None = Field(default=None, description='name of the field of by = "header"')
+    header: Token | None = Field(default=None, description='name of a field | field of `by = "header"`')
     everywhere: bool = Field(
-        default=False, description="apply the limit to all requests, beside that of their route"
+        default=False, description="application to all requests, beside the limit of their route"
     )
 
     @model_validator(mode="after")

@@ -13,29 +13,31 @@ class RecordConfig(Section):
     """Recording; off unless enabled here or started by POST /-/record, which requires a path."""
 
     enabled: bool = Field(
-        default=False, description="record from the start; otherwise POST /-/record starts it"
+        default=False,
+        description="recording of requests from the start; else `POST /-/record` begins it; see [Live](live.md)",
     )
     path: str | None = Field(
-        default=None, min_length=1, description="appended to; several processes each add a number to it"
+        default=None,
+        min_length=1,
+        description="path | recording file, appended to; required for recording. With several processes each adds its"
+        " number to it",
     )
     limit: int = Field(
         default=67_108_864,
         ge=65_536,
-        description="maximum bytes of the file, at which the recording ends; a request takes about 30",
+        description="bytes | largest size of the file, at which recording ends; a request takes about 30 bytes",
     )
     queue: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="maximum requests waiting to be written; more are dropped",
+        description="requests | number of requests that may wait to be written; more are dropped and counted",
     )
-    paths: bool = Field(
-        default=False, description="record the paths of requests as well, without their query"
-    )
+    paths: bool = Field(default=False, description="recording of request paths, without their query")
     salt: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="salt of the hashes of keys. None: a new one for each recording",
+        description="text | salt of the hashes of keys, 16 characters or more; default: a new one for each recording",
     )
 
     @model_validator(mode="after")

@@ -19,41 +19,52 @@ class RetryConfig(Section):
     """Retry budget and conditions; the number of further endpoints is `retries`."""
 
     share: float = Field(
-        default=0.2, ge=0, le=1, description="budget: share of the requests of the last 10 s"
+        default=0.2, ge=0, le=1, description="retry budget: share of the requests of the last ten seconds"
     )
     per_second: float = Field(
-        default=10.0, ge=0, le=10_000, description="retries per second that are allowed in addition"
+        default=10.0, ge=0, le=10_000, description="retry budget: retries per second on top of that share"
     )
     body: int = Field(
         default=65_536,
         ge=0,
         le=1 << 26,
-        description="maximum bytes of a request body that are kept for a retry",
+        description="bytes | largest request body that is kept for a retry; a longer one is sent once",
     )
     statuses: tuple[ErrorStatus, ...] = Field(
-        default=(502, 503), description="worker statuses after which an idempotent request is retried"
+        default=(502, 503),
+        description="list of 500–599 | worker statuses after which an idempotent request is retried",
     )
     idempotency_key: bool = Field(
-        default=False, description="treat requests with an Idempotency-Key as idempotent"
+        default=False,
+        description="treatment of requests with an Idempotency-Key as idempotent; only where all workers share the "
+        "keys",
     )
     grpc_statuses: tuple[GrpcStatus, ...] = Field(
         default=(),
-        description="statuses of gRPC after which an RPC is retried although a worker may have processed it",
+        description='list of `"UNAVAILABLE"`, `"CANCELLED"`, `"DEADLINE_EXCEEDED"`, `"INTERNAL"`, '
+        '`"RESOURCE_EXHAUSTED"` | statuses after which an RPC of gRPC is retried although a worker may '
+        "have processed it; see [gRPC](grpc.md#retries)",
     )
 
 
 class HedgingConfig(Section):
     """Hedging: a second attempt beside the first when that is late."""
 
-    enabled: bool = Field(default=False, description="send a late request to a second endpoint as well")
+    enabled: bool = Field(
+        default=False, description="second attempt for late requests; see [Hedging](#hedging)"
+    )
     quantile: float = Field(
         default=0.95,
         ge=0.5,
         le=0.999,
         description="quantile of a region's latency after which a request is late",
     )
-    share: float = Field(default=0.05, gt=0, le=0.5, description="share of the requests that may be hedged")
-    minimum: float = Field(default=0.01, ge=0.01, le=60, description="shortest delay of a hedge in seconds")
+    share: float = Field(
+        default=0.05, gt=0, le=0.5, description="0–0.5 | hedging budget: share of the requests"
+    )
+    minimum: float = Field(
+        default=0.01, ge=0.01, le=60, description="s | shortest delay of a hedge, 0.01 to 60"
+    )
 
     def hedging(self) -> Hedging | None:
         """Return the hedging rules; None if it is off."""

@@ -71,14 +71,13 @@ class RedirectConfig(Section):
     """A redirect to another scheme or host; path and query stay. Requests that ask for both already do not match."""
 
     scheme: Literal["http", "https"] | None = Field(
-        default=None, description="scheme of the new URL. None: that of the request"
+        default=None, description="target: redirect to this scheme"
     )
     host: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+(:[0-9]{1,5})?$")] | None = Field(
         default=None,
-        description="host of the new URL, with a port if it is not the scheme's. None: that of the request, without "
-        "its port where the scheme changes",
+        description="host or host:port | target: redirect to this host",
     )
-    status: Literal[301, 302, 303, 307, 308] = Field(default=308, description="status of the response")
+    status: Literal[301, 302, 303, 307, 308] = Field(default=308, description="status of the redirect")
 
     @model_validator(mode="after")
     def _leads_elsewhere(self) -> Self:
@@ -90,10 +89,10 @@ class RedirectConfig(Section):
 class AnswerConfig(Section):
     """A fixed response."""
 
-    status: int = Field(default=200, ge=200, le=599, description="status of the response")
-    body: str = Field(default="", max_length=65_536, description="body of the response, in UTF-8")
+    status: int = Field(default=200, ge=200, le=599, description="target: a fixed response with this status")
+    body: str = Field(default="", max_length=65_536, description="text | its body, at most 64 KiB")
     content_type: FieldValue = Field(
-        default="text/plain; charset=utf-8", description="Content-Type of the response, if it has a body"
+        default="text/plain; charset=utf-8", description="media type | its Content-Type, if it has a body"
     )
 
     @model_validator(mode="after")
@@ -112,26 +111,35 @@ class RouteConfig(Section):
     """
 
     host: Host | None = Field(
-        default=None, description="exact name, or *.suffix for all names below the suffix. None: any"
+        default=None, description="name | condition: host, exactly, or `*.suffix`; see [Routes](#routes)"
     )
-    path: Path | None = Field(default=None, description="the exact path")
+    path: Path | None = Field(default=None, description="path | condition: the exact path")
     prefix: Path | None = Field(
         default=None,
-        description="beginning of the path, in whole segments: /v1 is that of /v1 and /v1/users, not of /v10",
+        description="path | condition: beginning of the path, in whole segments",
     )
-    methods: tuple[Method, ...] = Field(default=(), description="methods; empty: any")
+    methods: tuple[Method, ...] = Field(
+        default=(), description="list of methods | condition: one of these methods; empty: any"
+    )
     headers: dict[FieldName, FieldValue] = Field(
-        default={}, description="values of request fields; '*' for any value"
+        default={}, description='table | condition: values of request fields; `"*"`: any value'
     )
     scheme: Literal["http", "https"] | None = Field(
-        default=None, description="scheme that the client used, also before a trusted proxy. None: any"
+        default=None, description="condition: scheme that the client used"
     )
     pool: Name | None = Field(
-        default=None, description="pool that gets the request; default: that of the top level"
+        default=None,
+        description="name | target: a named pool, or `default`, the endpoints of the top level; each route has one "
+        "target",
     )
-    rate_limit: Name | None = Field(default=None, description="rate limit of its requests, by name")
-    strip_prefix: bool = Field(default=False, description="remove `prefix` from the path")
-    replace_prefix: Path | None = Field(default=None, description="what replaces `prefix` in the path")
+    rate_limit: Name | None = Field(
+        default=None,
+        description="name | one of `rate_limits`, for the requests of this route; see [Rate limits](#rate-limits)",
+    )
+    strip_prefix: bool = Field(default=False, description="removal of `prefix` from the path")
+    replace_prefix: Path | None = Field(
+        default=None, description="path | replacement of `prefix` in the path"
+    )
     redirect: RedirectConfig | None = None
     answer: AnswerConfig | None = None
     mirror: MirrorConfig | None = None

@@ -16,7 +16,9 @@ class HttpConfig(Section):
     """HTTP methods that are refused unless enabled."""
 
     allow: tuple[Literal["CONNECT", "TRACE"], ...] = Field(
-        default=(), description="methods refused with 405 by default that are allowed"
+        default=(),
+        description="list of methods | methods out of `CONNECT` and `TRACE` that are forwarded; else they get 405. A "
+        "worker with CONNECT may open any tunnel: allow it only where the worker restricts destinations",
     )
 
 
@@ -25,13 +27,18 @@ class NormaliseConfig(Section):
     matches by path, or whether they become a slash, in the path that is matched and in the one that is sent."""
 
     encoded_slash: Literal["refuse", "decode", "keep"] = Field(
-        default="refuse", description="%2F within a path"
+        default="refuse",
+        description="requests whose path has `%2F`, where a route matches by path: refused with 400, matched and sent"
+        " with a slash, or matched as they are; see [Paths that workers read "
+        "differently](#paths-that-workers-read-differently)",
     )
     backslash: Literal["refuse", "decode", "keep"] = Field(
-        default="refuse", description="backslash or %5C within a path"
+        default="refuse", description="the same for a backslash and `%5C`"
     )
-    nul: Literal["refuse", "keep"] = Field(default="refuse", description="%00 within a path")
-    semicolon: Literal["refuse", "keep"] = Field(default="refuse", description="semicolon within a path")
+    nul: Literal["refuse", "keep"] = Field(
+        default="refuse", description="requests whose path has `%00`: refused, or matched as they are"
+    )
+    semicolon: Literal["refuse", "keep"] = Field(default="refuse", description="the same for a semicolon")
 
 
 InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]
@@ -42,9 +49,13 @@ class HeadersConfig(Section):
 
     internal: tuple[InternalName, ...] = Field(
         default=(),
-        description="internal fields, removed from requests and responses; a name, or a prefix with *",
+        description="list of names | fields that are removed from requests of clients and from responses, trailers "
+        "included; `x-internal-*` matches a prefix. In requests `_` and other signs count as `-`, as CGI "
+        "and WSGI workers read them",
     )
-    forwarded: bool = Field(default=False, description="add Forwarded (RFC 7239) beside X-Forwarded-*")
+    forwarded: bool = Field(
+        default=False, description="addition of `Forwarded` (RFC 7239) beside `X-Forwarded-*`"
+    )
 
     @field_validator("internal")
     @classmethod
@@ -65,22 +76,28 @@ class LogConfig(Section):
 
     access: Literal["off", "text", "json"] = Field(
         default="off",
-        description="key=value pairs as in the log of Heroku's router, or a JSON object; "
-        "default: text if path is given",
+        description="format of the access log: `off`, `text` or `json`, one line per request; `text` if `path` is "
+        "given; see [Access log](access-log.md)",
     )
     path: str | None = Field(
-        default=None, min_length=1, description="file to append to, reopened on SIGHUP. None: standard output"
+        default=None,
+        min_length=1,
+        description="file | log file, appended to and reopened on SIGHUP; default: standard output",
     )
     sample: float = Field(
-        default=1.0, ge=0, le=1, description="share of requests logged; failed ones always are"
+        default=1.0,
+        ge=0,
+        le=1,
+        description="share of requests that are logged; errors always are, except 404 `no_route`",
     )
     queue: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="maximum entries waiting to be written; more are dropped",
+        description="entries | number of entries that may wait to be written, 1 to 1000000; more are dropped and "
+        "counted",
     )
-    admin: bool = Field(default=True, description="log admin requests too")
+    admin: bool = Field(default=True, description="logging of admin requests, those under `/-/`")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -92,24 +109,34 @@ class LogConfig(Section):
 class CertificateConfig(Section):
     """A certificate, chosen by SNI for the DNS names in it."""
 
-    certificate: Path = Field(description="PEM; certificate with its intermediates")
-    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
+    certificate: Path = Field(
+        description="one of several certificates, each in a `[[tls.certificates]]`; see [TLS](#tls)"
+    )
+    key: Path | None = Field(default=None, description="as `tls.key`")
 
 
 class TlsConfig(Section):
     """TLS for clients. Paths are relative to the working directory at the start."""
 
-    certificate: Path | None = Field(default=None, description="PEM; certificate with its intermediates")
-    key: Path | None = Field(default=None, description="PEM; key of the certificate. None: in the same file")
+    certificate: Path | None = Field(
+        default=None,
+        description="certificate for clients, PEM with its intermediates; with it, or with `tls.certificates`, "
+        "clients speak https",
+    )
+    key: Path | None = Field(
+        default=None, description="its private key, PEM without a password; default: the certificate's file"
+    )
     certificates: tuple[CertificateConfig, ...] = Field(
         default=(), description="several, chosen by SNI; the first serves all other names"
     )
     min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="oldest accepted version of TLS")
     client_ca: Path | None = Field(
-        default=None, description="PEM; clients are asked for a certificate that these have signed"
+        default=None,
+        description="certificate authorities, PEM; with it clients are asked for a certificate signed by one of them",
     )
     client_certificate: Literal["optional", "required"] = Field(
-        default="required", description="with client_ca: whether one without is served"
+        default="required",
+        description="with `tls.client_ca`: whether a client without a certificate is served. An invalid one never is",
     )
 
     @model_validator(mode="after")

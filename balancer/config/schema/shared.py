@@ -16,18 +16,20 @@ class SharedConfig(Section):
 
     url: SecretStr | None = Field(
         default=None,
-        description="redis://host:port or rediss://user:password@host:port of a Redis or Valkey server",
+        description="address | `redis://host:port` or `rediss://user:password@host:port` of a Redis or Valkey server "
+        "by which units share what they learn; see [Several units](#several-units)",
     )
     group: Name = Field(
-        default="default", description="units of one group share; other groups of the store do not"
+        default="default", description="name | units of one group share; other groups of the store do not"
     )
     every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False)] = Field(
         default=0.01,
-        description="least seconds between two reports of a process; longer with many units or endpoints",
+        description="s | least time between two reports of a process, 0.01 to 0.25; longer with many units or "
+        "endpoints",
     )
     verify: bool = Field(
         default=True,
-        description="verify the certificate of a rediss:// server; false for self-signed ones, as Heroku's",
+        description="verification of the certificate of a `rediss://` server; false for self-signed ones, as Heroku's",
     )
 
     @field_validator("url")

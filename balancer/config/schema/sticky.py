@@ -17,26 +17,34 @@ class StickyConfig(Section):
     """
 
     cookie: Token | None = Field(
-        default=None, description="name of a cookie that we set; it names the endpoint, by a keyed hash"
+        default=None,
+        description="name | name of the cookie for session affinity, which the balancer sets; see [Sticky "
+        "sessions](#sticky-sessions)",
     )
     header: Token | None = Field(
-        default=None, description="name of a field; requests with one value go to one endpoint"
+        default=None,
+        description="name | field for session affinity: requests with one value go to one endpoint. Either cookie or "
+        "header",
     )
     key: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="of the cookie's hash; the same for all units of a service",
+        description="text | secret of the cookie's keyed hash, 16 characters or more; required with a cookie, the "
+        "same for all balancers of a service",
     )
     max_age: Annotated[int, Field(ge=1, le=31_536_000)] | None = Field(
-        default=None, description="seconds that browsers keep the cookie. None: until they are closed"
+        default=None,
+        description="s | lifetime of the cookie, a whole number; default: until the browser is closed",
     )
     same_site: Literal["lax", "strict", "none"] = Field(
-        default="lax", description="whether the cookie goes along from other sites' pages"
+        default="lax",
+        description="SameSite attribute of the cookie: `lax`, `strict`, or `none`, which browsers take with Secure "
+        "only",
     )
     secure: bool | None = Field(
         default=None,
-        description="whether the cookie is for https alone. None: where clients speak TLS with us; default: "
-        "true with same_site none",
+        description="Secure attribute of the cookie; default: where the client speaks TLS with the balancer, and "
+        'always with `same_site = "none"`',
     )
 
     @model_validator(mode="after")

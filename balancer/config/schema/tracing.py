@@ -19,22 +19,32 @@ class TracingConfig(Section):
 
     enabled: bool = Field(
         default=False,
-        description="propagate traceparent and tracestate to workers; default: true if endpoint is given",
+        description="propagation of `traceparent` and `tracestate` to workers; default: true if `tracing.endpoint` is"
+        " given; see [Tracing](tracing.md)",
     )
     trust: Literal["proxies", "all"] = Field(
         default="proxies",
-        description="clients whose traces are continued: trusted_proxies, or all; others begin a new trace",
+        description="senders whose traces are continued: `proxies`, those of `trusted_proxies`, or `all`; for others "
+        "a new trace begins",
     )
     sample: float = Field(
-        default=0.01, ge=0, le=1, description="share of the traces begun here that are sampled"
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of the traces begun here that are sampled; a client's trace that is continued keeps its "
+        "own decision",
     )
     endpoint: str | None = Field(
         default=None,
-        description="http://host:port of an OpenTelemetry collector that takes OTLP over HTTP. None: no export",
+        description="http:// or https:// | OpenTelemetry collector that spans are sent to, by OTLP over HTTP; without"
+        " a path, to `/v1/traces`. Needs the extra `otel`: `pip install '.[otel]'` in the checkout",
     )
-    service: Name = Field(default="steelyard", description="service.name of the exported spans")
+    service: Name = Field(default="steelyard", description="name | `service.name` of the spans")
     queue: int = Field(
-        default=4_096, ge=1, le=1_000_000, description="maximum spans waiting for export; more are dropped"
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description="spans | number of spans that may wait for export, 1 to 1000000; more are dropped and counted",
     )
 
     @field_validator("endpoint")
