@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         ),
         *("balancer.config.schema.health", "balancer.config.schema.pool"),
         *("balancer.config.schema.queue",),
-        *("balancer.config.schema.retries", "balancer.config.schema.sections"),
+        *("balancer.config.schema.retries", "balancer.config.schema.limits"),
     ),
     "benchmarks": (
         "policies",
