@@ -106,7 +106,7 @@ HOT = [
     "balancer/http/h1/field_list.py",
     "balancer/upstream/connection_counts.py",
     "balancer/upstream/request.py",
-    "balancer/upstream/http1/stream.py",
+    "balancer/upstream/stream.py",
     "balancer/upstream/http2/connection.py",
     "balancer/upstream/http2/stream.py",
     "balancer/upstream/http1/pool.py",

@@ -9,7 +9,7 @@ from balancer.exchange.responder import Responder
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import outgoing_head
-from balancer.upstream.library.bounded_reader import next_size
+from balancer.upstream.bounded_reader import next_size
 
 if TYPE_CHECKING:
     from balancer.exchange.cluster import Cluster

@@ -19,8 +19,8 @@ from balancer.config.schema.limits import READ
 from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken, TunnelIdle
 from balancer.http.h1.fields import without
 from balancer.http.h1.response_head import Response
+from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
 from balancer.upstream.http1.connection import UpstreamConnection
-from balancer.upstream.library.bounded_reader import BoundedReader, bounded, next_size
 
 if TYPE_CHECKING:
     from balancer.exchange.pending_upgrade import PendingUpgrade

@@ -10,7 +10,7 @@ from balancer.upstream.dial.phases import Phases
 
 if TYPE_CHECKING:
     from balancer.upstream.http1.connection import UpstreamConnection
-    from balancer.upstream.http1.stream import MultiplexedConnection
+    from balancer.upstream.stream import MultiplexedConnection
 
 
 @dataclass(frozen=True, slots=True)

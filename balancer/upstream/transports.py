@@ -8,9 +8,9 @@ from balancer.upstream.http2.pool import MultiplexedPool
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http1.stream import MultiplexedConnection
     from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
+    from balancer.upstream.stream import MultiplexedConnection
     from policies.facts import Endpoint
 
 

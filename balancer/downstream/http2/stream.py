@@ -26,7 +26,7 @@ from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
 from balancer.http.h1.websocket import is_accepted
 from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
-from balancer.upstream.library.bounded_reader import LONGEST_READ
+from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
     from balancer.exchange.cluster import Cluster

@@ -19,8 +19,8 @@ from balancer.upstream.connection_info import ConnectionInfo, connection_info
 from balancer.upstream.http1.connection import UpstreamConnection, connect
 from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
+from balancer.upstream.http1.preconnect import Preconnect
 from balancer.upstream.pool import LeaseWaiter, Pool
-from balancer.upstream.preconnect import Preconnect
 
 if TYPE_CHECKING:
     from balancer.config.schema.pool_limits import PoolLimits

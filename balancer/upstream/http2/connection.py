@@ -44,13 +44,13 @@ from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.settings import MOST, PING_AFTER, PING_WAIT, WORKER_LIMITS
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
-from balancer.upstream.http1.stream import ConnectionRecord
-from balancer.upstream.http2.stream import Http2Stream
+from balancer.upstream.http2.stream import UpstreamHttp2Stream
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.upstream.http1.stream import UpstreamStream
     from balancer.upstream.http2.pool import MultiplexedPool
+    from balancer.upstream.stream import UpstreamStream
 
 NO_FIELDS: Final[Any] = ()
 
@@ -65,13 +65,13 @@ class Http2Session(asyncio.Protocol):
         self.heads = ResponseHeads()
         self.leased = 0
         self.life = ConnectionRecord()
-        self.held: dict[Http2Stream, None] = {}  # streams whose sender is paused
+        self.held: dict[UpstreamHttp2Stream, None] = {}  # streams whose sender is paused
         self._pool = pool
         self._scheme = scheme
         self._origin = "{}:{}".format(*pool.origin).encode()
         self.agreed: str | None = "h2"  # by ALPN, or prior knowledge
-        self._streams: dict[int, Http2Stream] = {}
-        self._touched: list[Http2Stream] = []  # streams with events in the read being parsed
+        self._streams: dict[int, UpstreamHttp2Stream] = {}
+        self._touched: list[UpstreamHttp2Stream] = []  # streams with events in the read being parsed
         self._fields: Any = NO_FIELDS  # of the last final response,
         self._head = b""  # and these in HTTP/1.1
         self._limit = pool.stream_limit or self.engine.stream_limit
@@ -92,7 +92,7 @@ class Http2Session(asyncio.Protocol):
             return 0
         return min(self._limit, MOST) - self.leased
 
-    def begin(self, upstream_stream: UpstreamStream, outline: FieldList) -> Http2Stream:
+    def begin(self, upstream_stream: UpstreamStream, outline: FieldList) -> UpstreamHttp2Stream:
         has_body = outline.length != 0
         stream_id = 0
         fault: UpstreamError | None = None
@@ -106,7 +106,7 @@ class Http2Session(asyncio.Protocol):
         except CannotOpenStream:
             self._is_leaving = True
             fault = StreamRefused("the connection has ended")
-        stream = Http2Stream(self, upstream_stream, stream_id, has_body)
+        stream = UpstreamHttp2Stream(self, upstream_stream, stream_id, has_body)
         if fault is not None:
             stream.is_over = True
             asyncio.get_running_loop().call_soon(upstream_stream.fail, fault)
@@ -221,12 +221,12 @@ class Http2Session(asyncio.Protocol):
             self._may_be_closed = self._has_new_limit = False
             self._pool.room_changed()
 
-    def _touch(self, stream: Http2Stream) -> None:
+    def _touch(self, stream: UpstreamHttp2Stream) -> None:
         if not stream.is_touched:
             stream.is_touched = True
             self._touched.append(stream)
 
-    def _on_head(self, stream: Http2Stream, fields: Any, has_ended: bool) -> None:
+    def _on_head(self, stream: UpstreamHttp2Stream, fields: Any, has_ended: bool) -> None:
         if fields == self._fields:
             head = self._head
         else:
@@ -241,7 +241,7 @@ class Http2Session(asyncio.Protocol):
         if has_ended:
             self._end(stream, b"")
 
-    def _on_other(self, stream: Http2Stream, kind: int, value: Any, flag: bool) -> None:
+    def _on_other(self, stream: UpstreamHttp2Stream, kind: int, value: Any, flag: bool) -> None:
         upstream_stream = stream.upstream_stream
         if kind == RESET:
             del self._streams[stream.id]
@@ -262,7 +262,7 @@ class Http2Session(asyncio.Protocol):
         except MalformedResponse as error:
             upstream_stream.fail(error)
 
-    def _end(self, stream: Http2Stream, trailers: bytes) -> None:
+    def _end(self, stream: UpstreamHttp2Stream, trailers: bytes) -> None:
         self._streams.pop(stream.id, None)
         stream.upstream_stream.receive_end(trailers)
 
@@ -279,7 +279,7 @@ class Http2Session(asyncio.Protocol):
 
     # --- sending
 
-    def reset(self, stream: Http2Stream, code: int) -> None:
+    def reset(self, stream: UpstreamHttp2Stream, code: int) -> None:
         """Reset a stream whose response is no longer wanted."""
         self._streams.pop(stream.id, None)
         self.held.pop(stream, None)

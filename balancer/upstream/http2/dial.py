@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from balancer.errors import WorkerUntrusted
 from balancer.upstream.connection_info import local_address
 from balancer.upstream.dial.dial import dial
-from balancer.upstream.http1.stream import ConnectionRecord
 from balancer.upstream.http2.connection import Http2Session
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls

@@ -18,9 +18,9 @@ from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP2
 from balancer.upstream.connection_counts import US, WORKER
 from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
-from balancer.upstream.http1.stream import MultiplexedConnection, UpstreamStream
 from balancer.upstream.pool import LeaseWaiter, Pool
 from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:

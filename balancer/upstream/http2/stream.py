@@ -13,8 +13,8 @@ from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.settings import STREAM_WINDOW
 
 if TYPE_CHECKING:
-    from balancer.upstream.http1.stream import UpstreamStream
     from balancer.upstream.http2.connection import Http2Session
+    from balancer.upstream.stream import UpstreamStream
 
 HIGH: Final = 65_536
 LOW: Final = 16_384
@@ -22,7 +22,7 @@ LOW: Final = 16_384
 values."""
 
 
-class Http2Stream:
+class UpstreamHttp2Stream:
     """A stream of an `Http2Session`; `is_over`: no more events or data pass."""
 
     __slots__ = (

@@ -32,9 +32,9 @@ from balancer.upstream.library.connection import LibraryConnection, address_of
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http1.stream import UpstreamStream
     from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
+    from balancer.upstream.stream import UpstreamStream
 
 DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Header fields that aiohttp adds to a request that lacks them."""

@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from balancer.http.h1.response_head import ResponseHeads
-from balancer.upstream.http1.stream import ConnectionRecord
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.config.schema.pool_limits import PoolLimits
     from balancer.http.h1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http1.stream import Stream, UpstreamStream
     from balancer.upstream.library.pool import LibraryPool
+    from balancer.upstream.stream import Stream, UpstreamStream
 
 UNLIMITED_STREAMS = 1 << 30
 

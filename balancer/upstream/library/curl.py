@@ -18,9 +18,9 @@ from balancer.upstream.library.curl_transfer import CurlTransfer, error_of
 if TYPE_CHECKING:
     from balancer.http.h1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http1.stream import UpstreamStream
     from balancer.upstream.library.pool import LibraryPool
     from balancer.upstream.pools import Pools
+    from balancer.upstream.stream import UpstreamStream
 
 SPARE = 64
 """Unused curl handles that are kept for reuse."""

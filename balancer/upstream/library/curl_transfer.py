@@ -30,8 +30,8 @@ from balancer.upstream.http2.stream import HIGH, LOW
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http1.stream import UpstreamStream
     from balancer.upstream.library.curl import CurlConnection
+    from balancer.upstream.stream import UpstreamStream
 
 DEFAULT_FIELDS = (b"accept", b"user-agent", b"expect", b"content-type")
 """Header fields that libcurl adds to a request that lacks them."""

@@ -8,8 +8,8 @@ from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1
 from balancer.upstream.connection_counts import US
 from balancer.upstream.connection_info import ConnectionInfo
-from balancer.upstream.http1.stream import MultiplexedConnection
 from balancer.upstream.http2.pool import MultiplexedPool, Opener
+from balancer.upstream.stream import MultiplexedConnection
 
 if TYPE_CHECKING:
     from balancer.upstream.pools import Pools

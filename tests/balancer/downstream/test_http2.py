@@ -21,8 +21,8 @@ from hyperframe.frame import (
 
 from balancer.errors import StreamRefused
 from balancer.http.h2.settings import PING_AFTER, PING_WAIT
-from balancer.upstream.http1.stream import UpstreamStream
 from balancer.upstream.request import ResponseSink
+from balancer.upstream.stream import UpstreamStream
 from tests.support.certificates import Shelf
 from tests.support.http2_client import headers_frame
 from tests.support.scripted_transports import (

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from balancer.config.schema.limits import READ
-from balancer.upstream.library.bounded_reader import LONGEST_READ, next_size
+from balancer.upstream.bounded_reader import LONGEST_READ, next_size
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 

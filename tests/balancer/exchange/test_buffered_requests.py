@@ -12,8 +12,8 @@ from balancer.exchange.buffering import BLOCK, BufferBudget, KeptBody
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
-from balancer.upstream.http1.stream import UpstreamStream
 from balancer.upstream.request_body import RequestBody, whole_body
+from balancer.upstream.stream import UpstreamStream
 from tests.support.wireless import Wireless, buffering, sends
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

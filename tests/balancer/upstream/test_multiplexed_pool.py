@@ -14,10 +14,10 @@ from balancer.errors import ConnectFailed
 from balancer.http.h2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.backoff import FAILURES
-from balancer.upstream.http1.stream import MultiplexedConnection
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import status
 from tests.support.scripted_transports import (
