@@ -38,8 +38,8 @@ MALFORMED = (
 states more than there is memory for.
 """
 
-MAX_WEIGHT = 1 << 31
-"""Maximum number of requests that a row stands for."""
+MAX_REQUESTS = 1 << 28
+"""Maximum number of requests that the rows of a run stand for: a report has a number for each of them in memory."""
 
 MAX_INSTANT_S = 1e9
 """Maximum absolute instant of a run in seconds."""
@@ -99,7 +99,10 @@ class RunFacts(BaseModel):
     lag_p50: float = Field(default=0.0, description="seconds from scheduled to sent, median")
     lag_p99: float = Field(default=0.0, description="seconds from scheduled to sent, 99th percentile")
     seconds: float | None = Field(
-        default=None, description="of a run whose rows are of a histogram, without instants"
+        default=None,
+        ge=0,
+        le=MAX_INSTANT_S,
+        description="of a run whose rows are of a histogram, without instants",
     )
     places: tuple[Place, ...] = Field(description="row order of the `worker` column")
     invalid_reasons: tuple[str, ...] = Field(default=(), description="empty when the run is valid")
@@ -262,7 +265,7 @@ def check_samples(samples: Samples, facts: RunFacts) -> None:
         ("worker", -1, len(facts.places) - 1),
         ("region", -1, len(facts.regions) - 1),
         ("kind", 0, max(Kind)),
-        ("weight", 1, MAX_WEIGHT),
+        ("weight", 1, MAX_REQUESTS),
     ):
         column = getattr(samples, name)
         if len(column) and not least <= column.min() <= column.max() <= most:
@@ -270,5 +273,7 @@ def check_samples(samples: Samples, facts: RunFacts) -> None:
     for name in ("scheduled_at", "sent_at", "first_byte_at", "ended_at"):
         if (np.abs(getattr(samples, name)) > MAX_INSTANT_S).any():
             raise ValueError(f"{name}: must be an instant of the run")
+    if samples.requests > MAX_REQUESTS:
+        raise ValueError(f"weight: more than {MAX_REQUESTS:,} requests")
     if np.isnan(samples.scheduled_at).any():
         raise ValueError("scheduled_at: must be an instant of the run")

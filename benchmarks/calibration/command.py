@@ -43,7 +43,9 @@ COLUMNS = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Of each size.")
+@click.option(
+    "--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Campaigns of each size."
+)
 @click.option("--scenario", help="Scenario to simulate.  [default: fast vectorised queues]")
 @click.option(
     "--policy", help="With --scenario: an entry's label, or a policy by name.  [default: its first]"

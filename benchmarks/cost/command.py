@@ -46,7 +46,7 @@ Examples:
     type=click.IntRange(1, 1000),
     help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle']",
 )
-@click.option("--duration", type=Seconds(), help="Of each run.  [default: 1s; 2s in 'endpoints']")
+@click.option("--duration", type=Seconds(), help="Time of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
     "--connections",
     type=click.IntRange(1, 16384),

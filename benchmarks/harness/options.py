@@ -23,10 +23,10 @@ SEED = click.option(
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Of everything drawn at random: order, load, faults.",
+    help="Seed of everything drawn at random: order, load, faults.",
 )
 QUICK = click.option("--quick", is_flag=True, help="A short version: an impression, and for tests.")
-POLICY = click.option("--policy", default="least-in-flight", show_default=True, help="Of Steelyard.")
+POLICY = click.option("--policy", default="least-in-flight", show_default=True, help="Policy of Steelyard.")
 PEERS = click.option(
     "--peers", "others", default="none", metavar="A,B,…|none", show_default=True, help="Other proxies."
 )

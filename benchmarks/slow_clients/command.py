@@ -55,7 +55,9 @@ Examples:
     show_default=True,
     help="Normal requests per second.",
 )
-@click.option("--duration", "seconds", type=Seconds(), default="1s", show_default=True, help="Of each run.")
+@click.option(
+    "--duration", "seconds", type=Seconds(), default="1s", show_default=True, help="Time of each run."
+)
 @click.option(
     "--rounds", type=click.IntRange(1, 100), default=12, show_default=True, help="Runs of each kind."
 )

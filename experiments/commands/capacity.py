@@ -71,7 +71,7 @@ CURVE_BLOCKS = 3
 @click.option("--duration", type=Number(min=0, min_open=True), help="Seconds of arrivals per run.")
 @click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
 @click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
-@click.option("--seed", type=click.IntRange(min=0), help="Of the first search, or of the curve.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the first search, or of the curve.")
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all trials there."
 )

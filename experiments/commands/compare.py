@@ -69,8 +69,8 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 )
 @click.option("--scenario", help="With --rev: what both run.  [default: steady]")
 @click.option("--policies", metavar="A,B,…", help="With --rev: only these entries.")
-@click.option("--blocks", type=click.IntRange(min=1), help="With --rev.  [default: 8]")
-@click.option("--seed", type=click.IntRange(min=0), help="With --rev: of the first block.  [default: 1]")
+@click.option("--blocks", type=click.IntRange(min=1), help="With --rev: number of blocks.  [default: 8]")
+@click.option("--seed", type=click.IntRange(min=0), help="With --rev: seed of the first block.  [default: 1]")
 @click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")
 @click.option("--out", type=click.Path(path_type=Path), help="With --rev: a new directory for results.")
 @click.option(
@@ -87,7 +87,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 )
 @GRID
 @MEASURE
-@click.option("--exact", is_flag=True, help="Of catalogues: exit code 1 unless the results are identical.")
+@click.option("--exact", is_flag=True, help="Exit code 1 unless the results of two catalogues are identical.")
 def compare(
     first: str,
     second: str,

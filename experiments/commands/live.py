@@ -12,6 +12,7 @@ from experiments.commands.options import PAGE, command_line, live_page, new_dire
 from experiments.errors import BadInputError
 from experiments.platform.terminal import clock, console_here, duration
 from experiments.results.directory import require_new
+from experiments.scenario.files import validated
 from experiments.scenario.service import LiveScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 
@@ -30,16 +31,21 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.command("live", epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option(
-    "--policies", default="", metavar="A,B,…", help="By name. One that is named twice is an A/A pair."
+    "--policies",
+    default="",
+    metavar="A,B,…",
+    help="Policies by name. One that is named twice is an A/A pair.",
 )
-@click.option("--policy", "tables", multiple=True, metavar="JSON", help="One with options; may be repeated.")
+@click.option(
+    "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
+)
 @click.option(
     "--block",
     "period",
     default="30s",
     show_default=True,
     metavar="DURATION",
-    help="Of each policy, each time.",
+    help="Time of each policy in a block.",
 )
 @click.option(
     "--blocks",
@@ -51,15 +57,15 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--washout",
     metavar="DURATION",
-    help="After each switch, that does not count.  [default: a sixth of --block, 2s at least, half at most]",
+    help="Time after each switch that does not count.  [default: a sixth of --block, 2s at least, half at most]",
 )
 @click.option(
-    "--max-p99", metavar="DURATION", help="Roll back beyond it.  [default: twice what it was before]"
+    "--max-p99", metavar="DURATION", help="Roll back beyond this p99.  [default: twice what it was before]"
 )
 @click.option(
     "--max-errors",
     metavar="PERCENT",
-    help="Of requests; roll back beyond it.  [default: 2% more than before]",
+    help="Roll back beyond this share of failed requests.  [default: 2% more than before]",
 )
 @click.option(
     "--deadline",
@@ -68,7 +74,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
     metavar="DURATION",
     help="As slow counts a failed request in the verdict; goodput is the share answered within it.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the order.")
 @click.option(
     "--token",
     envvar="BALANCER_ADMIN__TOKEN",
@@ -147,20 +153,22 @@ def live_scenario(
     initial: dict[str, Any],
     **keys: Any,
 ) -> LiveScenario:
-    """The scenario of the options; `initial` is the baseline if it takes part, otherwise the first policy."""
+    """The scenario of the options; `initial` is the baseline if it takes part, otherwise the first policy.
+
+    Raises `BadInputError`.
+    """
     baseline = next((label for label, policy in chosen.items() if policy == initial), next(iter(chosen)))
     repeats = {control[1]: control[0]} if control else {}
-    return LiveScenario.model_validate(
-        {
-            "name": "live",
-            "question": f"Which policy answers the traffic of {url} soonest: {' or '.join(chosen)}?",
-            "baseline": baseline,
-            "url": url,
-            "slo": keys["timeout"],
-            "entries": [
-                {"label": label, "policy": policy, "repeat_of": repeats.get(label)}
-                for label, policy in chosen.items()
-            ],
-            **keys,
-        }
-    )
+    content = {
+        "name": "live",
+        "question": f"Which policy answers the traffic of {url} soonest: {' or '.join(chosen)}?",
+        "baseline": baseline,
+        "url": url,
+        "slo": keys["timeout"],
+        "entries": [
+            {"label": label, "policy": policy, "repeat_of": repeats.get(label)}
+            for label, policy in chosen.items()
+        ],
+        **keys,
+    }
+    return validated(LiveScenario, content, r"^$")

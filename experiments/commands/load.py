@@ -60,7 +60,9 @@ SECRET = ("--header", "--data", "--token")
     show_default=True,
     help="Requests per second.",
 )
-@click.option("--duration", "span", default="10s", show_default=True, metavar="DURATION", help="Of each run.")
+@click.option(
+    "--duration", "span", default="10s", show_default=True, metavar="DURATION", help="Time of each run."
+)
 @click.option(
     "--warmup",
     default="1s",
@@ -111,7 +113,9 @@ SECRET = ("--header", "--data", "--token")
 @click.option("--data", metavar="TEXT", help="Body of each request, or @FILE.")
 @click.option("--cacert", type=click.Path(path_type=Path), help="PEM; authorities that are trusted.")
 @click.option("--insecure", is_flag=True, help="Accept any certificate.")
-@click.option("--policies", default=None, metavar="A,B,…", help="Of the balancer at URL; each in turn.")
+@click.option(
+    "--policies", default=None, metavar="A,B,…", help="Policies of the balancer at URL, each in turn."
+)
 @click.option(
     "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
 )
@@ -124,7 +128,11 @@ SECRET = ("--header", "--data", "--token")
     "--max-errors", metavar="PERCENT", help="With policies: stop beyond it.  [default: 2% more than before]"
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Of order and arrivals."
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=1,
+    show_default=True,
+    help="Seed of order and arrivals.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
 @PATIENCE

@@ -44,7 +44,7 @@ OPTIONS = (
     click.option(
         "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
     ),
-    click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies."),
+    click.option("--seed", type=click.IntRange(min=0), help="Seed of order, arrivals, demand and policies."),
     click.option(
         "--time-scale",
         type=Number(min=0, min_open=True),
@@ -143,8 +143,8 @@ def without_secret(value: str) -> str:
 
 
 GRID = click.option(
-    "--grid", metavar="NAME", help="Of a catalogue: which grid.  [default: the one that was swept last]"
+    "--grid", metavar="NAME", help="Grid of a catalogue.  [default: the one that was swept last]"
 )
 MEASURE = click.option(
-    "--measure", type=click.Choice(MEASURES), help="Of a catalogue: of latency.  [default: p99]"
+    "--measure", type=click.Choice(MEASURES), help="Measure of latency in a catalogue.  [default: p99]"
 )

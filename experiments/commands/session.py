@@ -19,7 +19,7 @@ from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
-from experiments.results.directory import RUNS, Campaign, PlannedRun, load_results
+from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
@@ -27,9 +27,11 @@ from experiments.running.progress import Progress
 from experiments.running.runner import NoObserver, Observer, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
+from experiments.stats.run_summary import RunSummary, summarise_run
+from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.judged import counted as number_of
-from experiments.verdict.summary import Summary, invalid_advice, summarise
+from experiments.verdict.summary import Summary, invalid_advice, judged
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
@@ -71,7 +73,7 @@ def run_campaign(
         with during or nullcontext(), Progress(campaign, console) as progress:
             observer = on_page(page, campaign, progress)
             if isinstance(scenario, LiveScenario):
-                observer = VerdictSoFar(observer, campaign, directory, console)
+                observer = VerdictSoFar(observer, campaign, console)
             execute(campaign, directory, runner, observer, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
@@ -100,9 +102,10 @@ class VerdictSoFar(NoObserver):
     For campaigns whose intervals hold at every look, which may be stopped as soon as they have a winner.
     """
 
-    def __init__(self, observer: Observer, campaign: Campaign, directory: Path, console: Console) -> None:
+    def __init__(self, observer: Observer, campaign: Campaign, console: Console) -> None:
         self._observer = observer
-        self._campaign, self._directory, self._console = campaign, directory, console
+        self._campaign, self._console = campaign, console
+        self._runs: list[RunSummary] = []
         self._winner: str | None = None
 
     def run_started(self, planned: PlannedRun) -> None:
@@ -112,9 +115,11 @@ class VerdictSoFar(NoObserver):
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Look at the verdict after the last run of a block."""
         self._observer.run_ended(planned, run)
-        if planned.order + 1 < len(self._campaign.scenario.entries):
+        scenario = self._campaign.scenario
+        self._runs.append(summarise_run(run, scenario.slo))
+        if planned.order + 1 < len(scenario.entries):
             return
-        verdict = summarise(load_results(self._directory)).verdict
+        verdict = judged(contest_of(scenario, self._campaign.world, self._runs), self._runs)[2]
         if verdict.winner not in (None, self._winner):
             blocks = number_of(planned.block + 1, "block", "blocks")
             self._console.print(f"after {blocks}: {verdict.headline}.", highlight=False)

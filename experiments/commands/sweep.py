@@ -56,7 +56,9 @@ SEEDS, QUICK_SEEDS = 20, 2
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The catalogue; made if absent, else continued.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; as many as processors if not given.")
-@click.option("--scheduler", metavar="ADDRESS", help="Of a Dask cluster that runs already: tcp://host:8786.")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Address of a Dask cluster that runs already: tcp://host:8786."
+)
 @click.option("--keep-samples", is_flag=True, help="Keep every request of every cell, compressed.")
 @PARQUET
 @click.option("--dry-run", is_flag=True, help="Only count the cells.")

@@ -59,7 +59,7 @@ The recording is written by a balancer that is configured to:
     "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulations of each."
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of demand and policies."
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of demand and policies."
 )
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."

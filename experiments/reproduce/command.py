@@ -54,7 +54,7 @@ Examples:
 """
 
 SEED = click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order, load and faults."
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of order, load and faults."
 )
 QUICK = click.option("--quick", is_flag=True, help="An impression in under a minute, and for tests.")
 CHECK = click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")

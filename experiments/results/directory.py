@@ -97,6 +97,11 @@ def believable(results: Results, label: str) -> list[Run]:
     return [run for run in valid if run.facts.block not in spoiled] or valid or runs
 
 
+def in_order(file: Path) -> tuple[int, str]:
+    """Key that sorts run files as they were executed: the number of a block has three digits or more."""
+    return len(file.name), file.name
+
+
 def require_new(directory: Path) -> None:
     """Check that a directory for results is absent or empty, so that no result set mixes with another.
 
@@ -158,7 +163,7 @@ def load_results(directory: Path) -> Results:
         raise BadInputError(f"{directory}: no results here: {CAMPAIGN_FILE}: {error.strerror}") from None
     except ValidationError as error:
         raise BadInputError(f"{path}: {error.errors()[0]['msg']}") from None
-    runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz")))
+    runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz"), key=in_order))
     if not runs:
         raise BadInputError(f"{directory}: no run has been measured yet")
     return Results(directory, campaign, runs, tuple(sorted((directory / SET_ASIDE).glob("*.npz"))))

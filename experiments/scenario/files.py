@@ -5,11 +5,12 @@ Every error in a file becomes one line that names the file and the field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,6 +33,8 @@ def read_toml(source: Traversable, name: str) -> dict[str, Any]:
         raise BadInputError(f"{name}: not TOML: {error}") from None
     return document
 
+
+Validated = TypeVar("Validated", bound=Scenario)
 
 DEFAULT = "regions"
 
@@ -118,6 +121,14 @@ def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
     if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
         load["file"] = str(source.absolute().parent / load["file"])
     return raw
+
+
+def validated(kind: type[Validated], content: dict[str, Any], prefix: str) -> Validated:
+    """Scenario of a command's options. Raises `BadInputError` that names the option, without `prefix`."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise BadInputError(f"--{re.sub(prefix, '', first_complaint(error, kind))}") from None
 
 
 def first_complaint(error: ValidationError, model: type[BaseModel] = Scenario) -> str:

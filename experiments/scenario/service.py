@@ -79,6 +79,7 @@ class LiveScenario(RunningScenario):
     url: PrintableLine
     period: Duration = Field(description="seconds of each policy in a block")
     washout: Seconds = Field(description="seconds at the beginning of each period that do not count")
+    blocks: int = Field(ge=1, le=10_000)
 
     def load_in_words(self, entry: Entry) -> str:
         return "the balancer's own traffic"

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from balancer.tools.probe.target import Target
 from experiments.errors import BadInputError
-from experiments.scenario.files import first_complaint
+from experiments.scenario.files import validated
 from experiments.scenario.labels import LONGEST_LABEL, shortened
 from experiments.scenario.service import ServiceScenario
 from experiments.service.target import parse_target
@@ -95,8 +93,4 @@ def service_scenario(
         ],
         **{key: value for key, value in keys.items() if value is not None},
     }
-    try:
-        return ServiceScenario.model_validate(content)
-    except ValidationError as error:
-        complaint = first_complaint(error, ServiceScenario)
-        raise BadInputError(f"--{re.sub(r'^(load|service)[.:] ?', '', complaint)}") from None
+    return validated(ServiceScenario, content, r"^(load|service)[.:] ?")

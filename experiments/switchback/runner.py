@@ -16,6 +16,7 @@ import numpy as np
 from experiments.errors import BadInputError
 from experiments.measured.runner import faults, run_loop
 from experiments.platform.build import versions
+from experiments.platform.printable import LONGEST_NAME, printable
 from experiments.platform.terminal import in_ms, interruptible
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
@@ -89,7 +90,7 @@ def run_of(scenario: LiveScenario, planned: PlannedRun, window: Window) -> Run:
         seed=planned.seed,
         timeout=scenario.timeout,
         seconds=window.seconds,
-        places=tuple(Place(worker=id_, region="") for id_ in window.by_endpoint),
+        places=tuple(Place(worker=printable(id_)[:LONGEST_NAME], region="") for id_ in window.by_endpoint),
         invalid_reasons=(*silent, *faults(status)),
         status=status,
         versions=versions(),

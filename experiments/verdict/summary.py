@@ -5,6 +5,7 @@ A pure function of the results, so the same files give the same bytes. Times in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from experiments.stats import measures
 from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.run_summary import RunSummary, counted, summarise_run
 from experiments.verdict.advice import remedy
-from experiments.verdict.contest import contest_of
+from experiments.verdict.contest import Contest, contest_of
 from experiments.verdict.evidence import best_first, compared, evidence
 from experiments.verdict.thresholds import Judgement, judge
 from experiments.verdict.verdict import Verdict, conclude
@@ -85,8 +86,7 @@ def summarise(results: Results) -> Summary:
     repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
     every = (*runs, *repeated)
     contest = contest_of(scenario, campaign.world, every)
-    comparisons, floors = compared(contest, every)
-    verdict = conclude(evidence(contest, every, comparisons, floors.get(contest.measure)))
+    comparisons, floors, verdict = judged(contest, every)
     labels = [label for label, _ in verdict.order]
     entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
@@ -113,6 +113,14 @@ def summarise(results: Results) -> Summary:
         runs=runs,
         set_aside=repeated,
     )
+
+
+def judged(
+    contest: Contest, runs: Sequence[RunSummary]
+) -> tuple[tuple[Comparison, ...], dict[str, Interval], Verdict]:
+    """Comparisons with the baseline, noise floors by measure, and the verdict."""
+    comparisons, floors = compared(contest, runs)
+    return comparisons, floors, conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
 
 
 def invalid_advice(summary: Summary) -> str:
