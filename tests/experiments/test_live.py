@@ -426,6 +426,7 @@ def test_policies_from_the_command_line() -> None:
             "--washout: must be shorter than --block",
         ),
         (["--policies", "a,b", "--max-p99", "0"], "--max-p99: must be a duration"),
+        (["--policies", "a,b", "--out", "/dev/null/a"], "--out: /dev/null/a"),
         (["--policies", "a,b", "--max-errors", "many"], "--max-errors: must be a percentage"),
     ],
 )
@@ -434,6 +435,11 @@ def test_bad_input_is_one_line(arguments: list[str], problem: str) -> None:
     assert isinstance(ran.exception, ExperimentError)
     assert ran.exception.exit_code == 2
     assert problem in str(ran.exception)
+
+
+def test_values_that_no_scenario_has_are_one_line() -> None:
+    with pytest.raises(BadInputError, match=r"^--period: Input should be less than or equal to 10000000"):
+        live_scenario("http://a", POLICIES, None, {}, blocks=8, seed=1, **(TIMES | {"period": 2e7}))
 
 
 def test_percentages() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.run_data import Kind, Run, Samples, load_run, save_run
+from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, statistics_row
 
 MakeRun = Callable[..., Run]
 
@@ -58,3 +59,25 @@ def test_latency_counts_from_due_and_service_time_from_sent(make_run: MakeRun) -
     assert samples.latency[0] == pytest.approx(0.5)
     assert samples.service_time[0] == pytest.approx(0.3)
     assert samples.lag[0] == pytest.approx(0.2)
+
+
+def test_a_row_may_stand_for_several_requests(make_run: MakeRun, tmp_path: Path) -> None:
+    """Every measure counts it as often; a file has the column only then, and one of too many requests is refused."""
+    plain, file = (
+        make_run([0.1, 0.2, 0.2, 0.5], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET]),
+        tmp_path / "run.npz",
+    )
+    save_run(plain, file)
+    with np.load(file) as columns:
+        assert "weight" not in columns
+    kept = {field.name: getattr(plain.samples, field.name)[[0, 1, 3]] for field in fields(Samples)}
+    kept["weight"] = np.array([1, 2, 1])
+    save_run(Run(plain.facts, Samples(**kept)), file)
+    run = load_run(file)
+    assert (len(run.samples), run.samples.requests, run.samples.successes) == (3, 4, 3)
+    np.testing.assert_allclose(np.sort(deadline_mapped(run)), np.sort(deadline_mapped(plain)))
+    assert statistics_row([run]).mean == pytest.approx(statistics_row([plain]).mean)
+    assert (goodput([run], 0.15), errors_by_kind([run])) == (goodput([plain], 0.15), errors_by_kind([plain]))
+    save_run(Run(plain.facts, Samples(**(kept | {"weight": np.array([1, 1 << 28, 1])}))), file)
+    with pytest.raises(BadInputError, match="weight: more than 268,435,456 requests"):
+        load_run(file)
