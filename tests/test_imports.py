@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.control.admin.page.window",
         ),
         *("balancer.errors", "balancer.tools.probe.target"),
-        "balancer.exchange.wait_queue",
+        "balancer.cluster.wait_queue",
         "balancer.http.h1.internal_fields",
         *(
             "balancer.build",
@@ -174,9 +174,9 @@ def test_search_for_imports_finds_known_ones() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.routing.router", "balancer.exchange.cluster"),
-        ("balancer.exchange.cluster", "experiments.generator.generator"),
-        ("balancer.exchange.cluster", "workers.service"),
+        ("policies.routing.router", "balancer.cluster.cluster"),
+        ("balancer.cluster.cluster", "experiments.generator.generator"),
+        ("balancer.cluster.cluster", "workers.service"),
         ("workers.app", "policies.facts"),
         ("experiments.generator.client", "balancer.upstream.http1.connection"),
         ("experiments.generator.generator", "workers.app"),
@@ -250,7 +250,7 @@ def test_graph_of_folders_has_known_imports() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("balancer.upstream.pool", "balancer.exchange.cluster"),
+        ("balancer.upstream.pool", "balancer.cluster.cluster"),
         ("balancer.config.loading", "balancer.process.server"),
         ("balancer.cluster.registry", "balancer.control.control_plane"),
     ],

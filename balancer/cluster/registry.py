@@ -19,8 +19,8 @@ from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
-    from balancer.exchange.runtime_config import RuntimeConfig
+    from balancer.cluster.cluster import Cluster
+    from balancer.cluster.runtime_config import RuntimeConfig
     from balancer.tls.contexts import UpstreamTls
     from policies.endpoint.state import EndpointState
     from policies.facts import Endpoint

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from balancer.cluster.active_checks import CheckPlan, Checks
 from balancer.cluster.discovery.discovery import Discovery, RemoteSource
+from balancer.cluster.explaining import Explanations
 from balancer.cluster.registry import EndpointRegistry, without_reuse
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.transports import transports_of
 from balancer.errors import UnknownCluster
-from balancer.exchange.explaining import Explanations
 from balancer.log.journal import journal_of
 from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
@@ -38,15 +38,14 @@ from policies.routing.affinity import StickyCounts
 from policies.routing.doubted import Doubted
 
 if TYPE_CHECKING:
+    from balancer.cluster.affinity import Stickiness
+    from balancer.cluster.cluster import Cluster
+    from balancer.cluster.runtime_config import RuntimeConfig
     from balancer.config.schema.policy_spec import PolicySpec
     from balancer.config.schema.sticky import StickyConfig
-    from balancer.exchange.affinity import Stickiness
-    from balancer.exchange.cluster import Cluster
-    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.log.access_log import AccessLog
     from balancer.recording.recorder import Recorder
     from balancer.sharing.exchange import Exchange
-    from policies.clock import Clock
 
 
 @dataclass(slots=True)
@@ -76,11 +75,10 @@ class ControlPlane:
     def __init__(
         self,
         cluster: Cluster,
-        clock: Clock,
         rng: Random,
         config: RuntimeConfig,
-        access_log: AccessLog | None = None,
     ) -> None:
+        clock = cluster.process.clock
         self.cluster = cluster
         self.config = config
         self.policy = config.policy
@@ -98,9 +96,10 @@ class ControlPlane:
         self.mirrors = Mirrors()
         self._rng = rng
         self._inner = cluster.router.policy
+        self.access_log: AccessLog | None = None  # which `cluster.journal` writes to
         self._sticky: StickyConfig | None = None
         self._update_shadows()
-        self.set_access_log(access_log)
+        self.apply_access_log()
         cluster.pools.transports = transports_of(config.endpoints)
         cluster.pools.without_reuse = without_reuse(config.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
@@ -192,7 +191,7 @@ class ControlPlane:
         self.cluster.policy = spec.label
         self.state_log.policy_key = policy_key(spec)
         self.policy_loaded_at = datetime.now(UTC)
-        access_log = self.cluster.access_log
+        access_log = self.cluster.process.access_log
         if access_log is not None:
             access_log.policy_changed(self.cluster.now(), spec.label, self.cluster.name)
         if self.recorder is not None:
@@ -215,9 +214,9 @@ class ControlPlane:
 
     # --- observers
 
-    def set_access_log(self, log: AccessLog | None) -> None:
-        """Set the access log; None turns it off."""
-        self.cluster.access_log = log
+    def apply_access_log(self) -> None:
+        """Write the requests that end from now on to the access log of the process, if it has one."""
+        self.access_log = log = self.cluster.process.access_log
         if log is not None and self.cluster.name:
             log.policy_changed(self.cluster.now(), self.policy.label, self.cluster.name)
         self._update_observers()
@@ -229,7 +228,7 @@ class ControlPlane:
 
     def _update_observers(self) -> None:
         cluster = self.cluster
-        cluster.journal = journal_of(cluster.access_log, self.recorder)
+        cluster.journal = journal_of(self.access_log, self.recorder)
         cluster.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
 
     def _measure_doubted(self) -> None:
@@ -260,7 +259,8 @@ class ControlPlane:
         )
 
     def sweep(self, now: float) -> None:
-        """Run periodic work; called with every sweep of the data path."""
+        """Run periodic work; called with every sweep of the client connections."""
+        self.cluster.sweep(now)
         if self.sweep_siblings is not None:
             self.sweep_siblings(now)
         self.checks.sweep(now)
@@ -275,17 +275,13 @@ class ControlPlane:
 
     async def stop(self) -> None:
         """Close what is waiting, tunnelled or hedged, and stop everything that runs in the background."""
-        cluster = self.cluster
-        cluster.queue.close()  # first: an exchange that ends would make room for the next waiting request
-        cluster.tunnels.abort()
-        if cluster.hedges is not None:
-            cluster.hedges.close()
+        self.cluster.close()
         self.checks.stop()
         self.load_probes.stop()
         if self.shared is not None:
             await self.shared.stop()
         await self.discovery.stop()
-        await cluster.pools.close()
+        await self.cluster.pools.close()
         self.recording.close()
 
     def release(self) -> None:
@@ -293,8 +289,7 @@ class ControlPlane:
         waits for the garbage collector, which would hold up all requests."""
         self.config = replace(self.config, upstream_tls=UpstreamTls())
         self.cluster.pools.release()
-        self.cluster.access_log = self.cluster.journal = None
-        self.cluster.tracing = self.cluster.hedges = None
+        self.access_log = self.cluster.journal = self.cluster.hedges = None
         self.cluster.router.release()
         del self.registry, self.discovery, self.recording
 

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from balancer.cluster.request_key import client_address
 from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT
-from balancer.exchange.request_key import client_address
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
 if TYPE_CHECKING:
+    from balancer.cluster.runtime_config import RuntimeConfig
     from balancer.config.schema.routes import RouteConfig
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.runtime_config import RuntimeConfig
     from balancer.http.h1.request_head import KeyOf
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
@@ -100,19 +100,11 @@ class NamedClusters:
         self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 
     def share(self) -> None:
-        """Share the front's access log, tracing and time, decisions about connections, limit of descriptors, and bound
-        on buffers."""
-        front, every = self._front.cluster, self.every
-        front.named = tuple(one.cluster for one in every)
-        group = [front.pools, *(one.cluster.pools for one in every)]
-        for one in every:
-            cluster = one.cluster
-            cluster.keeps_alive, cluster.is_draining = front.keeps_alive, front.is_draining
-            cluster.cached_time, cluster.date_line = front.cached_time, front.date_line
-            cluster.tracing = front.tracing
-            cluster.share_buffers(front)
-            if cluster.access_log is not front.access_log:
-                one.set_access_log(front.access_log)
+        """Share the access log and the limit of descriptors."""
+        group = [self._front.cluster.pools, *(one.cluster.pools for one in self.every)]
+        for one in self.every:
+            if one.access_log is not self._front.access_log:
+                one.apply_access_log()
         for pools in group:
             pools.group = group
 
@@ -125,8 +117,8 @@ class NamedClusters:
         if ended:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
-                if one.cluster.access_log is not None and one.cluster.name not in self._front.named:
-                    one.cluster.access_log.pool_removed(now, one.cluster.name)
+                if one.access_log is not None and one.cluster.name not in self._front.named:
+                    one.access_log.pool_removed(now, one.cluster.name)
                 task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import LogFailed
-from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.log.output import LogOutput
 from balancer.tls.contexts import TlsProblem
 from balancer.tracing.configured import load

@@ -10,10 +10,10 @@ import asyncio
 import select
 import socket
 
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.connection_balance import PAUSE, ConnectionBalance
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.errors import ListenFailed
-from balancer.exchange.cluster import Cluster
 
 BACKLOG = 4096
 """Maximum connections in the kernel's accept queue; net.core.somaxconn caps it."""
@@ -80,7 +80,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
         self._is_listening = False
-        cluster.on_client_left = self._client_left
+        cluster.process.on_client_left = self._client_left
 
     @property
     def has_room(self) -> bool:
@@ -89,7 +89,7 @@ class Acceptor:
 
     @property
     def _clients(self) -> int:
-        return len(self._cluster.downstreams) + len(self._arrivals) + len(self._arriving)
+        return len(self._cluster.process.downstreams) + len(self._arrivals) + len(self._arriving)
 
     def start(self) -> None:
         self._note()
@@ -103,7 +103,7 @@ class Acceptor:
             self._waiting.cancel()
         if self._balance is not None:
             self._balance.leave()
-        self._cluster.on_client_left = None
+        self._cluster.process.on_client_left = None
         self._sock.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
@@ -121,10 +121,10 @@ class Acceptor:
             self._listen()
             return
         is_crowded = self._has_backlog()
-        self._cluster.set_crowded(is_crowded)
+        self._cluster.process.set_crowded(is_crowded)
         if not is_crowded:
             return
-        oldest_first = sorted(self._cluster.downstreams, key=lambda downstream: downstream.idle_since)
+        oldest_first = sorted(self._cluster.process.downstreams, key=lambda downstream: downstream.idle_since)
         closed = self._arrivals.give_way(now, SLOWEST_START, BATCH)
         for downstream in oldest_first:
             if closed >= BATCH:
@@ -135,7 +135,7 @@ class Acceptor:
 
     def _listen(self) -> None:
         self._is_listening = True
-        self._cluster.set_crowded(False)
+        self._cluster.process.set_crowded(False)
         self._loop.add_reader(self._sock.fileno(), self._ready)
 
     def _pause(self) -> None:
@@ -175,7 +175,7 @@ class Acceptor:
         """Accept one client. Returns whether one was accepted, so that more may wait."""
         if not self.has_room:
             self._pause()
-            self._cluster.set_crowded(self._has_backlog())
+            self._cluster.process.set_crowded(self._has_backlog())
             return False
         try:
             client, address = self._sock.accept()

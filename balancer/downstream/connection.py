@@ -13,13 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from balancer.clients.client_connection import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestRejected
-from balancer.exchange.client_connection import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http.h1.body import Body
@@ -29,7 +29,7 @@ from balancer.http.h2.reset_counts import REFUSED, refusal_delay
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.routes.table import RouteTable
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
@@ -93,10 +93,8 @@ class Http1Connection(Http1Responder):
         self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = cluster.client_of(*ends_of(transport), proto)
-        self._reader = RequestReader(client, cluster.limits, cluster.fresh_id)
-        self.usage = cluster.usages.connected(client.address)
-        cluster.counts.connections += 1
-        cluster.downstreams[self] = None
+        self._reader = RequestReader(client, cluster.limits, self._process.fresh_id)
+        self.usage = self._process.connected(self, client.address)
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
@@ -117,7 +115,7 @@ class Http1Connection(Http1Responder):
             data = self._read_head(data)
         if data and self._body is not None:
             if not self._body.is_late:
-                self._body.parts_left = self._cluster.turns.at_once
+                self._body.parts_left = self._process.turns.at_once
             data = self._read_body(data)
         if data:
             self._keep(data)
@@ -127,14 +125,14 @@ class Http1Connection(Http1Responder):
     def take_turn(self, steps: int) -> int:
         body = self._body
         if body is None or self._reader is None:  # the rest of the body is not read
-            self._cluster.turns.end(self)
+            self._process.turns.end(self)
             return 0
         body.parts_left = steps
         rest = self._read_body(b"")
         if rest:
             self._keep(rest)
         if not body.is_late:
-            self._cluster.turns.end(self)
+            self._process.turns.end(self)
         return steps - body.parts_left
 
     def _start_late(self) -> None:
@@ -227,17 +225,17 @@ class Http1Connection(Http1Responder):
         """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
         if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
             return False
-        cluster = self._cluster
-        if cluster.resets and cluster.resets.refuses(self.client.address, cluster.now()):
-            cluster.counts.http2_connections += 1
+        process = self._process
+        if process.resets and process.resets.refuses(self.client.address, process.now()):
+            process.counts.http2_connections += 1
             self._reader = None
             self.hold(HELD_BY_REFUSAL)
-            delay = refusal_delay(cluster.counts.http2_connections, self.usage.holders)
+            delay = refusal_delay(process.counts.http2_connections, self.usage.holders)
             asyncio.get_running_loop().call_later(delay, self._refuse_http2)
             return True
         protocol = self._begin_http2()
-        self._depart()
-        cluster.counts.connections -= 1  # the same one
+        process.forget(self)
+        process.counts.connections -= 1  # the same one
         self._reader = None
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
@@ -247,7 +245,7 @@ class Http1Connection(Http1Responder):
     def _refuse_http2(self) -> None:
         """Refuse HTTP/2 without a session, which would cost more."""
         if not self.transport.is_closing():
-            self._cluster.counts.http2_floods += 1
+            self._process.counts.http2_floods += 1
             self.transport.write(REFUSED)
             self.transport.close()
 
@@ -286,7 +284,7 @@ class Http1Connection(Http1Responder):
                 self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
         elif body.is_late:
-            self._cluster.turns.wait(self)
+            self._process.turns.wait(self)
         return body.rest
 
     def eof_received(self) -> bool:
@@ -303,22 +301,15 @@ class Http1Connection(Http1Responder):
         self.has_ended = True
         return True
 
-    def _depart(self) -> None:
-        """Count as no connection any more; a detached one may be lost later."""
-        if self in self._cluster.downstreams:
-            del self._cluster.downstreams[self]
-            self._cluster.turns.forget(self)
-            self._cluster.usages.release(self.usage)
-
     def connection_lost(self, error: Exception | None) -> None:
-        self._depart()
+        self._process.forget(self)
         self._reader = self._pipelined = None
         handler, self._answering = self._answering, None
         if handler is not None:
             handler.abandon(self.cut_by)
         self.pending_upgrade = None  # which refers to this
         self.uncharge()
-        self._cluster.client_left()
+        self._process.client_left()
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
@@ -345,7 +336,7 @@ class Http1Connection(Http1Responder):
         has_body = request.fields.has_body
         if has_body:
             self._body = reader.body(request, cluster.limits.body)
-            self._body.parts_left = self._cluster.turns.at_once
+            self._body.parts_left = self._process.turns.at_once
             self.idle_since = cluster.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = handler  # sent with the body in this read
@@ -377,7 +368,7 @@ class Http1Connection(Http1Responder):
         elif self._answering is None and self._reader is not None and self._reader.head:
             self.end_late_head(now, timeouts.head)
         elif self._answering is None:
-            if quiet > self._cluster.idle_limit and self._pipelined is None:
+            if quiet > self._process.idle_limit and self._pipelined is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -432,11 +423,11 @@ class Http1Connection(Http1Responder):
 
     def detach(self) -> asyncio.Transport:
         """Detach the transport, to be used with another protocol."""
-        self._depart()
+        self._process.forget(self)
         self._answering = self._reader = self._pipelined = None
         self.is_held = 0
         self.transport.resume_reading()
-        self._cluster.client_left()
+        self._process.client_left()
         return self.transport
 
     def _finish(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterable
 
-from balancer.exchange.client_connection import ClientConnection
+from balancer.clients.client_connection import ClientConnection
 
 
 def disconnected(downstreams: Iterable[ClientConnection]) -> list[ClientConnection]:

@@ -15,8 +15,8 @@ from balancer.routes.own_response import OwnResponse
 from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-    from balancer.exchange.cluster import Cluster
     from balancer.exchange.responder import Responder
     from balancer.mirroring.mirror import Mirror
     from balancer.mirroring.request_copy import RequestCopy
@@ -63,7 +63,8 @@ def handler_of(
         return handler, cluster
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.limits.body)
     exchange = Exchange(cluster, downstream, request)
-    exports_spans = cluster.tracing is not None and cluster.tracing.spans is not None
+    tracing = cluster.process.tracing
+    exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:
         exchange.observers = observers_of(exchange, copy)
     return exchange, cluster
@@ -75,7 +76,7 @@ def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[Observer
     observers: list[Observer] = []
     if cluster.journal is not None:
         observers.append(RequestLog(cluster.journal, arrived))
-    tracing = cluster.tracing
+    tracing = cluster.process.tracing
     if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
         spans = tracing.spans
         if spans is not None:

@@ -12,7 +12,7 @@ from balancer.http.h1.response_head import outgoing_head
 from balancer.upstream.bounded_reader import next_size
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
 
@@ -53,10 +53,10 @@ class Http1Responder(Responder):
         return stays
 
     def begin_response(self, request: Request, response: Response, fields: bytes, is_complete: bool) -> bool:
-        parsed, cluster = request.fields, self._cluster
-        may_stay = parsed.keep_alive and is_complete and cluster.keeps_alive
+        parsed, process = request.fields, self._process
+        may_stay = parsed.keep_alive and is_complete and process.keeps_alive
         self._response_head, self._framing = outgoing_head(
-            response, fields, request.method == b"HEAD", parsed.is_http10, may_stay, cluster.date_line
+            response, fields, request.method == b"HEAD", parsed.is_http10, may_stay, process.date_line
         )
         return may_stay and self._framing is not UNTIL_CLOSE
 

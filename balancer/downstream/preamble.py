@@ -12,10 +12,10 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
-from balancer.exchange.cluster import Cluster
 from balancer.http.h1.own_responses import error_response
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
@@ -84,8 +84,8 @@ class HandshakingConnections:
             return
         del self._present[arrival]
         if is_failed:
-            self.cluster.counts.failed_arrivals += 1
-            self.cluster.client_left()
+            self.cluster.process.counts.failed_arrivals += 1
+            self.cluster.process.client_left()
 
 
 class HandshakingConnection(asyncio.Protocol):

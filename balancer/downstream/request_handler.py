@@ -15,7 +15,7 @@ from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.exchange.responder import Responder
 
 HOST_LIMIT = 256
@@ -60,7 +60,7 @@ class Refusal:
 
     def _log(self) -> None:
         """Add an access log entry with what an unvalidated head shows."""
-        log = self._cluster.access_log
+        log = self._cluster.process.access_log
         if log is not None:
             method, target = requested(self.head)
             host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]

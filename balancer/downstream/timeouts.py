@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
 from balancer.downstream.disconnects import disconnected
-from balancer.exchange.cluster import Cluster
+from balancer.process_context import ProcessContext
 from policies.clock import SWEEP_PERIOD
 
 SLICE = 20
@@ -24,15 +24,15 @@ def http_date() -> str:
 
 
 class Sweep:
-    """Checks every connection and pool each `SWEEP_PERIOD`.
+    """Checks every client connection each `SWEEP_PERIOD`.
 
     `also` is called with the time at the end of each sweep; `date` returns the value of the Date field.
     """
 
     def __init__(
-        self, cluster: Cluster, also: Callable[[float], None], date: Callable[[], str] = http_date
+        self, process: ProcessContext, also: Callable[[float], None], date: Callable[[], str] = http_date
     ) -> None:
-        self._cluster = cluster
+        self._process = process
         self._also = also
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class Sweep:
         """Start a sweep in slices, and schedule the next one in a `SWEEP_PERIOD`."""
         self.start()
         if self._looking is None:
-            self._looking = self.slices(self._cluster.now())
+            self._looking = self.slices(self._process.now())
             self._look_on()
 
     def _look_on(self) -> None:
@@ -65,17 +65,14 @@ class Sweep:
     def slices(self, now: float) -> Iterator[None]:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
         ms."""
-        cluster = self._cluster
-        date_line = b"Date: %b\r\n" % self._date().encode()
-        for each in cluster.every:
-            each.set_time(now, date_line)
-        for downstream in disconnected(cluster.downstreams):
+        process = self._process
+        process.cached_time = now
+        process.date_line = b"Date: %b\r\n" % self._date().encode()
+        for downstream in disconnected(process.downstreams):
             downstream.abort()
-        for number, downstream in enumerate(list(cluster.downstreams), 1):
-            if downstream in cluster.downstreams:  # it may have closed during a pause
+        for number, downstream in enumerate(list(process.downstreams), 1):
+            if downstream in process.downstreams:  # it may have closed during a pause
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
-        for each in cluster.every:
-            each.sweep(now)
         self._also(now)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
     MalformedResponse,
     UpstreamError,
 )
+from balancer.exchange.buffering import takes_over
 from balancer.exchange.client_bounds import sent
-from balancer.exchange.retries import IDEMPOTENT
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.state import AttemptState, End
 from balancer.exchange.tunnel import Tunnel
@@ -244,7 +245,7 @@ class Attempt(RoutedAttempt):
         if exchange is None or upstream is None:
             return
         buffering = self.cluster.buffering
-        if buffering is None or not buffering.takes_over(self, exchange.downstream):
+        if buffering is None or not takes_over(buffering, self, exchange.downstream):
             upstream.pause_reading()
 
     def stop_buffering(self, exchange: Exchange) -> None:

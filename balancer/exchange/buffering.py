@@ -4,61 +4,24 @@ A request body is received whole before an endpoint is asked (`KeptBody`; `recei
 worker while the client is slow; its bytes stay where they are without buffering, in the write buffer of the client's
 connection, which may grow further. Nothing is delayed: the client gets every byte at once that it is able to take.
 
-All kept bytes are charged to one `BufferBudget`. Once it is used up, bodies are streamed at the client's pace.
+All kept bytes are charged to one `ByteBudget`. Once it is used up, bodies are streamed at the client's pace.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.clients.byte_budget import ByteBudget, Charge
 from balancer.upstream.request_body import RequestBody
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import BufferingRules
     from balancer.exchange.attempt import Attempt
     from balancer.exchange.responder import Responder
     from balancer.upstream.request import UpstreamRequest
 
 BLOCK: Final = 16_384
 """Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""
-
-
-class BufferBudget:
-    """Bytes that may be kept for all clients of a process, and counts of bodies.
-
-    `total` is the bound, which a reload may set below what is `kept` now. `requests` and `responses` count bodies that
-    were kept whole while the client was slow; `requests_streamed` and `responses_streamed` those that were not because
-    of the bound.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.kept = 0
-        self.requests = self.responses = 0
-        self.requests_streamed = self.responses_streamed = 0
-
-
-class Charge:
-    """The bytes of one body that are charged to a budget. At its end, `resize(0)` gives them back."""
-
-    def __init__(self, budget: BufferBudget) -> None:
-        self.budget = budget
-        self.size = 0
-
-    def resize(self, size: int) -> bool:
-        """Charge `size` bytes. Returns False, and changes nothing, if they are more than before and beyond the
-        bound."""
-        budget = self.budget
-        kept = budget.kept + size - self.size
-        if size > self.size and kept > budget.total:
-            return False
-        budget.kept = kept
-        self.size = size
-        return True
-
-    def whole(self, unsent: int) -> None:
-        """Count a response that was taken over whole; charges its last read too, if that is within the bound."""
-        self.resize(unsent)
-        self.budget.responses += 1
 
 
 class KeptBody(RequestBody):
@@ -68,7 +31,7 @@ class KeptBody(RequestBody):
     a worker connection.
     """
 
-    def __init__(self, received: RequestBody, most: int, budget: BufferBudget) -> None:
+    def __init__(self, received: RequestBody, most: int, budget: ByteBudget) -> None:
         super().__init__(received.limit, received.is_chunked)
         self.trailers = received.trailers
         self.fits = True
@@ -114,35 +77,22 @@ class KeptBody(RequestBody):
         self.charge.resize(0)
 
 
-class Buffering:
-    """Rules of buffering.
+def takes_over(rules: BufferingRules, attempt: Attempt, downstream: Responder) -> bool:
+    """Return whether a response is to be read on although its client is slow; charges what the client has not taken.
 
-    `request` is the largest request body in bytes that is kept, `response` the bytes of a response that may be kept for
-    a client; 0: none.
+    One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
     """
-
-    def __init__(self, request: int, response: int, budget: BufferBudget) -> None:
-        self.request = request
-        self.response = response
-        self.budget = budget
-
-    def takes_over(self, attempt: Attempt, downstream: Responder) -> bool:
-        """Return whether a response is to be read on although its client is slow; charges what the client has not
-        taken.
-
-        One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
-        """
-        unsent = downstream.unsent
-        if unsent + attempt.left > self.response:
-            return False
-        charge = downstream.charge or Charge(self.budget)
-        if charge.resize(unsent):
-            downstream.charge = charge
-            return True
-        if not attempt.was_refused:
-            attempt.was_refused = True
-            self.budget.responses_streamed += 1
+    unsent = downstream.unsent
+    if unsent + attempt.left > rules.response:
         return False
+    charge = downstream.charge or Charge(rules.budget)
+    if charge.resize(unsent):
+        downstream.charge = charge
+        return True
+    if not attempt.was_refused:
+        attempt.was_refused = True
+        rules.budget.responses_streamed += 1
+    return False
 
 
 def is_taken_by(upstream: UpstreamRequest | None) -> bool:

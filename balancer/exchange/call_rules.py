@@ -8,9 +8,10 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from balancer.clients.client_connection import HELD_BY_BODY
+from balancer.cluster.retry_rules import IDEMPOTENT, KEY_FIELD
 from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport, UpstreamError
-from balancer.exchange.client_connection import HELD_BY_BODY
-from balancer.exchange.retries import IDEMPOTENT, KEY_FIELD, may_repeat, take_another_try
+from balancer.exchange.retries import may_repeat, take_another_try
 from balancer.exchange.state import AttemptState
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from policies.facts import OutcomeKind

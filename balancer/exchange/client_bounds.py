@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.clients.client_usage import PendingRequest
 from balancer.errors import BytesExhausted, ForwardingError, TooManyRequests
-from balancer.exchange.client_usage import PendingRequest
 from balancer.rate_limits.request_source import client_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.client_usage import ClientUsage
+    from balancer.clients.client_usage import ClientUsage
     from balancer.exchange.exchange import Exchange
 
 LARGE_HEAD: Final = 4096
@@ -42,7 +42,7 @@ def charge(exchange: Exchange) -> bool:
     if pending is None:
         cluster, client = exchange.cluster, exchange.downstream.client
         network = client_of(exchange.request, client, cluster.trusts)
-        pending = exchange.pending = PendingRequest(cluster.usages, network)
+        pending = exchange.pending = PendingRequest(cluster.process.usages, network)
     body = exchange.body_buffer
     size = _size(exchange)
     return pending.resize(size if body is None or exchange.kept is not None else size + body.size)

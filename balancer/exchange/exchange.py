@@ -11,6 +11,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from balancer.cluster.retry_rules import IDEMPOTENT
+from balancer.cluster.wait_queue import Waiter
 from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import KeptBody, is_taken_by
@@ -25,10 +27,10 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
+from balancer.exchange.hedging import hedge
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
-from balancer.exchange.retries import IDEMPOTENT, may_repeat, may_retry
+from balancer.exchange.retries import may_repeat, may_retry
 from balancer.exchange.state import End, State
-from balancer.exchange.wait_queue import Waiter
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
@@ -38,10 +40,10 @@ from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
+    from balancer.clients.client_usage import ClientUsage, PendingRequest
+    from balancer.cluster.cluster import Cluster
     from balancer.errors import ConnectionCut, Unserved, UpstreamError
-    from balancer.exchange.client_usage import ClientUsage, PendingRequest
-    from balancer.exchange.cluster import Cluster
-    from balancer.exchange.hedged_attempts import HedgeRace
+    from balancer.exchange.hedging import HedgeRace
     from balancer.exchange.observers import Observer
     from balancer.exchange.responder import Responder
     from policies.routing.assignment import Assignment
@@ -221,7 +223,7 @@ class Exchange:
             return
         attempt.lease(pool, is_idempotent)
         if hedges is not None and cluster.router.doubts(assignment.state):
-            hedges.hedge(attempt)
+            self.hedge()
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
@@ -272,6 +274,11 @@ class Exchange:
         self.reject(error)
 
     # --- hedging
+
+    def hedge(self) -> None:
+        """Start a second attempt beside the first, if one is allowed."""
+        if self.last_attempt is not None:
+            hedge(self, self.last_attempt)
 
     def hedged(self, race: HedgeRace, second: Attempt) -> None:
         """Note that a second attempt begins beside the current one."""
@@ -440,7 +447,7 @@ class Exchange:
     def _send_error(self, error: ForwardingError) -> bool:
         """Send an error response. Returns whether the connection stays."""
         request, downstream = self.request, self.downstream
-        stays = request.fields.keep_alive and self.is_complete and self.cluster.keeps_alive
+        stays = request.fields.keep_alive and self.is_complete and self.cluster.process.keeps_alive
         downstream.write_error(error, request.id, stays=stays, is_head=request.method == b"HEAD")
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and downstream.is_held:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.exchange.client_connection import HELD_BY_UPGRADE
+from balancer.clients.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
     from balancer.exchange.responder import Responder

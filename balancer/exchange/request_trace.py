@@ -31,7 +31,7 @@ from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.exchange.exchange import Exchange
     from balancer.tracing.tracing import Tracing
     from balancer.upstream.request import UpstreamRequest

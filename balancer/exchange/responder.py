@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from balancer.exchange.client_connection import ClientSide
+from balancer.exchange.client_side import ClientSide
 from balancer.http.h1.own_responses import error_response
 
 if TYPE_CHECKING:
+    from balancer.clients.byte_budget import Charge
+    from balancer.cluster.cluster import Cluster
     from balancer.errors import ForwardingError
-    from balancer.exchange.buffering import Charge
-    from balancer.exchange.cluster import Cluster
     from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.http.grpc.call import GrpcCall
     from balancer.http.h1.request_head import Request

@@ -9,7 +9,7 @@ from balancer.upstream.attempt import UpstreamAttempt
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.exchange.request_trace import AttemptSpan
     from balancer.upstream.pool import Pool
     from balancer.upstream.request import UpstreamRequest

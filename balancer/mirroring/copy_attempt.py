@@ -14,7 +14,7 @@ from balancer.http.h1.load_report import reported_load
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.http.h1.response_head import Response
     from balancer.mirroring.request_copy import RequestCopy
     from balancer.upstream.request import UpstreamRequest

@@ -11,9 +11,9 @@ from balancer.mirroring.request_copy import BODY_TOO_LONG, RequestCopy
 from policies.stats.load import Histogram
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.config.schema.mirroring import MirrorConfig
     from balancer.config.schema.routes import RouteConfig
-    from balancer.exchange.cluster import Cluster
     from balancer.http.h1.client import Client
     from balancer.http.h1.request_head import Request
 

@@ -69,7 +69,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
         member.tell_ready()
     await ending.begun.wait()
     if member is None:
-        say(f"balancer stopping: {server.cluster.in_flight} in flight")
+        say(f"balancer stopping: {server.cluster.process.in_flight} in flight")
     return await _ended(server, ending)
 
 

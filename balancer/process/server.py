@@ -10,7 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from balancer.clients.client_connection import ClientConnection
+from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import RemoteSource
+from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.cluster.sibling_conditions import SiblingConditions
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
@@ -28,15 +31,13 @@ from balancer.downstream.descriptor_limit import allowance, descriptor_limit, de
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
-from balancer.exchange.client_connection import ClientConnection
-from balancer.exchange.cluster import CLOSE_ALL_IDLE, Cluster
-from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.http.h2.limits import Limits as Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.process.listening import listening
 from balancer.process.member import Member
+from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
 from balancer.sharing.configured import exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.tls.contexts import ServerHandshake, ServerTls
@@ -52,28 +53,35 @@ A request in that time is answered with Connection: close; the other clients see
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
-    """Build the default cluster that `settings` describe, with its control plane, but no named clusters."""
-    config = runtime_config_of(settings)
-    access_log, log = None, config.log
-    if log.access != "off":
-        access_log = open_log(log, LogOutput(log.path), clock, config.policy.label, Random(settings.seed))
-    return build_cluster(config, clock, upstream_limit, access_log)
+    """Build the default cluster that `settings` describe, with its process context and control plane."""
+    config, process = runtime_config_of(settings), ProcessContext(clock)
+    if config.log.access != "off":
+        output, rng = LogOutput(config.log.path), Random(settings.seed)
+        process.access_log = open_log(config.log, output, clock, config.policy.label, rng)
+    apply_to_process(process, config)
+    return build_cluster(config, process, upstream_limit)
 
 
 def build_cluster(
-    config: RuntimeConfig,
-    clock: Clock,
-    upstream_limit: int | None = None,
-    access_log: AccessLog | None = None,
-    name: str = "",
+    config: RuntimeConfig, process: ProcessContext, upstream_limit: int | None = None, name: str = ""
 ) -> ControlPlane:
     """Build a cluster and its control plane."""
     rng = Random(config.seed)
     endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
     router = Router(
-        endpoints, config.policy.make(rng), clock, rng, concurrency=config.concurrency, health=config.health
+        endpoints,
+        config.policy.make(rng),
+        process.clock,
+        rng,
+        concurrency=config.concurrency,
+        health=config.health,
     )
-    return ControlPlane(Cluster(router, clock, config, upstream_limit, name), clock, rng, config, access_log)
+    return ControlPlane(Cluster(router, process, config, upstream_limit, name), rng, config)
+
+
+def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
+    """Apply what the configuration of the default cluster says about the whole process."""
+    process.apply(config.timeouts.keep_alive, config.limits.pending, config.buffering.total)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -108,6 +116,7 @@ class Server:
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.cluster = self.control_plane.cluster
+        self.process = self.cluster.process
         config = self.control_plane.config
         # The first process reports for all.
         self._say = complain if member is None or not member.index else _in_silence
@@ -143,9 +152,7 @@ class Server:
 
     def _build_cluster(self, name: str, config: RuntimeConfig) -> ControlPlane:
         """Return the control plane of a named pool, without its sources of endpoints."""
-        control_plane = build_cluster(
-            config, self._clock, self._allowed.upstreams, self.cluster.access_log, name
-        )
+        control_plane = build_cluster(config, self.process, self._allowed.upstreams, name)
         self._connect_others(control_plane)
         return control_plane
 
@@ -164,13 +171,18 @@ class Server:
         control_plane.shared = exchange_of(self._shared, router, self._clock.now, say, directory, name)
 
     @property
+    def clusters(self) -> list[Cluster]:
+        """All clusters, also removed ones with requests in flight."""
+        return [self.cluster, *(one.cluster for one in self.named_clusters.every)]
+
+    @property
     def address(self) -> ListenAddress:
         """The listening address, with the actual port."""
         return self.listening.address
 
     async def start(self) -> None:
-        if self.cluster.access_log is not None:
-            self.cluster.access_log.start()
+        if self.process.access_log is not None:
+            self.process.access_log.start()
         await self.control_plane.start()
         config = self.control_plane.config
         self.named_clusters.apply(config, await self.named_clusters.prepare(config))
@@ -182,7 +194,7 @@ class Server:
         self._acceptor = Acceptor(
             self.listening.traffic, self.cluster, self.arrivals, self._client_limit, self._balance
         )
-        self._sweep = Sweep(self.cluster, self._look)
+        self._sweep = Sweep(self.process, self._look)
         self._sweep.start()
         self._acceptor.start()
 
@@ -245,7 +257,7 @@ class Server:
                 one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
-            await self._update_clients(list(self.cluster.downstreams))
+            await self._update_clients(list(self.process.downstreams))
 
     def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
@@ -255,6 +267,7 @@ class Server:
         """
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)
+        apply_to_process(self.process, config)
         self._apply_log(config.log, prepared.output)
         self._apply_tracing(config.tracing)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
@@ -266,9 +279,10 @@ class Server:
 
     def _apply_log(self, log: LogConfig, output: LogOutput | None) -> None:
         control_plane = self.control_plane
-        old = self.cluster.access_log
+        old = self.process.access_log
         if log.access == "off":
-            control_plane.set_access_log(None)
+            self.process.access_log = None
+            control_plane.apply_access_log()
             if old is not None:
                 old.retire()
         elif output is None:
@@ -278,13 +292,14 @@ class Server:
             old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
         else:
             new = open_log(log, output, self._clock, control_plane.policy.label, Random())
-            control_plane.set_access_log(new)
+            self.process.access_log = new
+            control_plane.apply_access_log()
             new.start()
 
     def _apply_tracing(self, config: TracingConfig) -> None:
         """Apply the tracing; an export that is not used any more ends in a thread."""
-        before = self.cluster.tracing
-        self.cluster.tracing = tracing = tracing_of(
+        before = self.process.tracing
+        self.process.tracing = tracing = tracing_of(
             config, before, partial(wall_offset, self._clock), self._say
         )
         spans = None if before is None else before.spans
@@ -304,11 +319,10 @@ class Server:
         Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
         one more request is answered. Returns whether all requests finished.
         """
-        cluster, control_plane = self.cluster, self.control_plane
-        grace = cluster.timeouts.shutdown
-        cluster.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
-        for downstream in cluster.downstreams:
-            downstream.idle_since = cluster.now()  # the idle time starts now
+        process, grace = self.process, self.cluster.timeouts.shutdown
+        process.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
+        for downstream in process.downstreams:
+            downstream.idle_since = process.now()  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.admin.remove()
         self._admin.close()
@@ -318,25 +332,27 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        cluster.cut()
+        for cluster in self.clusters:
+            cluster.close()
+        process.abort()
         if self._sweep is not None:
             self._sweep.stop()
         await self._admin.stop()
         await self.named_clusters.stop()
-        await control_plane.stop()
-        if cluster.access_log is not None:
-            cluster.access_log.stop()
-        if cluster.tracing is not None and cluster.tracing.spans is not None:
-            await asyncio.to_thread(cluster.tracing.spans.stop)
+        await self.control_plane.stop()
+        if process.access_log is not None:
+            process.access_log.stop()
+        if process.tracing is not None and process.tracing.spans is not None:
+            await asyncio.to_thread(process.tracing.spans.stop)
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
         """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
-        cluster = self.cluster
+        process = self.process
         all_left = asyncio.Event()
-        cluster.on_client_left = lambda: all_left.set() if self._is_empty else None
-        for downstream in list(cluster.downstreams):
-            downstream.close_if_idle(cluster.now(), cluster.idle_limit)
+        process.on_client_left = lambda: all_left.set() if self._is_empty else None
+        for downstream in list(process.downstreams):
+            downstream.close_if_idle(process.now(), process.idle_limit)
         if self._is_empty:
             return True
         try:
@@ -347,12 +363,12 @@ class Server:
 
     def close_idle(self) -> None:
         """End the patience of `stop`: idle connections close with the next sweep."""
-        self.cluster.idle_limit = CLOSE_ALL_IDLE
+        self.process.idle_limit = CLOSE_ALL_IDLE
         self.arrivals.stop()
 
     @property
     def _is_empty(self) -> bool:
-        return not (self.cluster.downstreams or len(self.arrivals))
+        return not (self.process.downstreams or len(self.arrivals))
 
 
 def _of_cluster(name: str, say: Callable[[str], None], line: str) -> None:

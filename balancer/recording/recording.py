@@ -20,9 +20,9 @@ from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
+    from balancer.cluster.affinity import Stickiness
+    from balancer.cluster.cluster import Cluster
     from balancer.config.schema.policy_spec import PolicySpec
-    from balancer.exchange.affinity import Stickiness
-    from balancer.exchange.cluster import Cluster
     from policies.clock import Clock
 
 

@@ -9,7 +9,7 @@ from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fa
 from balancer.routes.route import Route, phrase_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.exchange.responder import Responder
     from balancer.http.h1.request_head import Request
 
@@ -37,7 +37,7 @@ class OwnResponse:
 
     def start(self) -> None:
         request, downstream, cluster, answer = self._request, self._downstream, self._cluster, self._answer
-        stays = request.fields.keep_alive and self._is_complete and cluster.keeps_alive
+        stays = request.fields.keep_alive and self._is_complete and cluster.process.keeps_alive
         is_head = request.method == b"HEAD"
         error: ForwardingError | None = None
         if isinstance(answer, Route):
@@ -46,7 +46,12 @@ class OwnResponse:
                 fields += b"Content-Length: %d\r\n" % len(body)
             if not stays:
                 fields += b"Connection: close\r\n"
-            head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, phrase_of(status), cluster.date_line, fields)
+            head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (
+                status,
+                phrase_of(status),
+                cluster.process.date_line,
+                fields,
+            )
             downstream.respond(head if is_head else head + body)
         else:
             error = answer
@@ -59,7 +64,7 @@ class OwnResponse:
         downstream.exchange_ended(stays)
 
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
-        log, request = self._cluster.access_log, self._request
+        log, request = self._cluster.process.access_log, self._request
         if log is not None and log.takes(status, error):
             log.add(Entry(
                 self._cluster.now(), fault_of(error), 0 if error is not None else status, request.method,

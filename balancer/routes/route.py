@@ -12,8 +12,8 @@ from balancer.http.h1.request_head import Request
 from balancer.syntax.urls import host_in
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
-    from balancer.exchange.cluster import Cluster
     from balancer.mirroring.mirror import Mirror
     from balancer.rate_limits.limiter import Limiter
 

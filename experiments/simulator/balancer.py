@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import inf, nextafter
 from typing import Final
 
+from balancer.cluster.wait_queue import RequestQueue, Waiter
 from balancer.errors import Unserved
-from balancer.exchange.wait_queue import RequestQueue, Waiter
 from experiments.generator.demand import Batch, Keys
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient

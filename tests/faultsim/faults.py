@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
+from balancer.process.server import apply_to_process
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 
@@ -131,6 +132,7 @@ def _buffering(simulation: Simulation, fault: Fault) -> Callable[[], None]:
 
     def apply(limits: BufferingLimits) -> None:
         control_plane.apply(replace(control_plane.config, buffering=limits))
+        apply_to_process(control_plane.cluster.process, control_plane.config)
 
     apply(BufferingLimits(**fault.detail))
     return lambda: apply(before)

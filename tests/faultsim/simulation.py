@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, cast
 
+from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
@@ -23,7 +24,6 @@ from balancer.control.admin.exchange import AdminExchange
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
-from balancer.exchange.cluster import Cluster
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.state import State
 from balancer.http.h1.request_head import Request
@@ -76,7 +76,7 @@ class Log:
 def receiving(cluster: Cluster) -> int:
     """Number of requests whose body is received whole before an endpoint is asked."""
     handlers = []
-    for downstream in cluster.downstreams:
+    for downstream in cluster.process.downstreams:
         if isinstance(downstream, Http2Connection):
             handlers += [stream._handler for stream in downstream._streams.values()]
         else:
@@ -94,11 +94,12 @@ class Simulation:
         settings = Settings(**plan.settings)
         self.control_plane = build(settings, self.timeline, plan.upstream_limit)
         self.cluster = self.control_plane.cluster
-        self.cluster.own_name = b"steelyard-simulated"
-        self.cluster.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.cluster.process.own_name = b"steelyard-simulated"
+        self.cluster.process.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.log = Log()
         if plan.is_logged:
-            self.control_plane.set_access_log(cast(Any, self.log))
+            self.cluster.process.access_log = cast(Any, self.log)
+            self.control_plane.apply_access_log()
         self.ledger = Ledger(plan)
         self.ledger.note = self.say if note is not None else None
         self.policy = settings.policy
@@ -118,7 +119,9 @@ class Simulation:
         self._pools: list[Pool] = []
         self._remember()
         self._wires: list[weakref.ref[Wire]] = []
-        self._sweep = Sweep(self.cluster, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
+        self._sweep = Sweep(
+            self.cluster.process, self._check_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT"
+        )
         self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL + MOST_BUFFERED
         self._kept = 0  # of the budget of buffering, when it was last checked
         self._is_stopped = False
@@ -232,17 +235,16 @@ class Simulation:
         self.say("stop")
         self._is_stopped = True
         cluster = self.cluster
-        cluster.drain()
-        for downstream in list(cluster.downstreams):
+        cluster.process.drain()
+        for downstream in list(cluster.process.downstreams):
             downstream.close_if_idle(cluster.now(), -1.0)
         self.timeline.after(2.0, self._end_grace)
 
     def _end_grace(self) -> None:
         self.say("the grace period is over")
         cluster = self.cluster
-        cluster.cut()
-        if cluster.hedges is not None:
-            cluster.hedges.close()
+        cluster.close()
+        cluster.process.abort()
         self._sweep.stop()  # before the pools close: it opens connections to unreachable endpoints
         self.control_plane.checks.stop()
         self.timeline.call_soon(self._close_pools)  # the server stops its admin interface first
@@ -278,7 +280,7 @@ class Simulation:
                 waiting += len(pool._waiters)
         if leased + opening + idle != cluster.pools.open_connections:
             raise Violation(f"{cluster.pools.open_connections} connections, and {self._pools}")
-        if cluster.buffer_budget.kept != self._kept:
+        if cluster.process.buffer_budget.kept != self._kept:
             self._check_kept()
         if (
             self.timeline.is_calm
@@ -288,15 +290,16 @@ class Simulation:
 
     def _check_kept(self) -> None:
         """The bytes kept for slow clients are those that their bodies are charged with."""
-        self._kept = kept = self.cluster.buffer_budget.kept
+        self._kept = kept = self.cluster.process.buffer_budget.kept
         if kept != charged(self.cluster):
             raise Violation(f"{kept} bytes are kept, and {charged(self.cluster)} charged")
 
     def _check_closely(self, now: float) -> None:
         """Invariants of each sweep."""
         cluster = self.cluster
+        cluster.sweep(now)
         self._check_kept()
-        if wrong := miscounted(cluster):
+        if wrong := miscounted([cluster]):
             raise Violation(wrong)
         self.control_plane.checks.sweep(now)
         if len(cluster.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
@@ -304,9 +307,10 @@ class Simulation:
         if cluster.router.has_room and len(cluster.queue):
             raise Violation(f"{len(cluster.queue)} wait, and there is room")
         served = cluster.router.in_flight + len(cluster.queue) + receiving(cluster)
-        if self.timeline.is_calm and cluster.in_flight > served:
+        if self.timeline.is_calm and cluster.process.in_flight > served:
+            number = cluster.process.in_flight
             raise Violation(
-                f"of {cluster.in_flight} requests some are neither sent nor waiting: {len(cluster.queue)} wait"
+                f"of {number} requests some are neither sent nor waiting: {len(cluster.queue)} wait"
             )
         if self.timeline.is_calm:
             check_streams(cluster, self._pools)
@@ -367,13 +371,13 @@ class Simulation:
         timeline.run_until(
             timeline.now() + cluster.pools.limits.idle + 2 * cluster.timeouts.linger + 1.0, self._check
         )
-        if cluster.downstreams or cluster.in_flight or len(cluster.queue):
+        process, queued = cluster.process, len(cluster.queue)
+        if process.downstreams or process.in_flight or queued:
+            number = len(process.downstreams)
+            raise Violation(f"left: {number} clients, {process.in_flight} in flight, {queued} queued")
+        if process.buffer_budget.kept or len(process.usages):
             raise Violation(
-                f"left: {len(cluster.downstreams)} clients, {cluster.in_flight} in flight, {len(cluster.queue)} queued"
-            )
-        if cluster.buffer_budget.kept or len(cluster.usages):
-            raise Violation(
-                f"left: {cluster.buffer_budget.kept} bytes, {len(cluster.usages)} records of clients"
+                f"left: {process.buffer_budget.kept} bytes, {len(process.usages)} records of clients"
             )
         if cluster.pools.open_connections:
             raise Violation(f"left: {self._pools}")

@@ -15,14 +15,14 @@ from tests.faultsim.reading import Violation
 from tests.faultsim.streams import StreamsEnd
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.upstream.pool import Pool
     from tests.faultsim.workers import Host
 
 
 def check_streams(cluster: Cluster, pools: Iterable[Pool]) -> None:
     """Check all connections in HTTP/2."""
-    for downstream in cluster.downstreams:
+    for downstream in cluster.process.downstreams:
         if isinstance(downstream, Http2Connection) and not downstream.transport.is_closing():
             _check_client(downstream)
     for pool in pools:
@@ -70,7 +70,7 @@ def _check_worker(session: Http2Session) -> None:
 
 def has_open_streams(cluster: Cluster, hosts: Iterable[Host]) -> bool:
     """Whether a stream is open at either end of any connection."""
-    for downstream in cluster.downstreams:
+    for downstream in cluster.process.downstreams:
         if isinstance(downstream, Http2Connection):
             engine = downstream.engine
             if downstream._streams or downstream._ended or engine._open or engine._bodies.waiting:

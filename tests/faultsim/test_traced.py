@@ -38,7 +38,7 @@ class Collected:
 def spans_of(seed: int) -> tuple[list[Span], Simulation]:
     """Run a seed with every request sampled; all other invariants hold, too."""
     simulation, collected = Simulation(draw(seed)), Collected()
-    simulation.cluster.tracing = Tracing(trusts_all=True, sample=1.0, spans=collected)
+    simulation.cluster.process.tracing = Tracing(trusts_all=True, sample=1.0, spans=collected)
     simulation.run()
     return collected.spans, simulation
 

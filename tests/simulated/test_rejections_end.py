@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from balancer.cluster.admission import Admission, AdmissionRules
+from balancer.cluster.wait_queue import RequestQueue
 from balancer.errors import Shed
-from balancer.exchange.admission import Admission, AdmissionRules
-from balancer.exchange.wait_queue import RequestQueue
 from experiments.measured.runner import measure
 from experiments.results.directory import plan_block
 from experiments.run_data import Samples

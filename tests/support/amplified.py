@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from balancer.exchange.turns import Turns
+from balancer.clients.turns import Turns
 from balancer.syntax.urls import MAX_PARTS
 from tests.support.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, frame, frames_of
 from tests.support.wireless import CLIENTS, Peer, Wireless
@@ -148,7 +148,7 @@ def play(
     """Send a short request and those with `heads`, `requests` times each, between two calls of `mark`."""
     options = {name: frozen(value) for name, value in FEATURES[feature].items()}
     with Wireless(policy="maglev", **options) as stage:
-        stage.cluster.turns = Turns(at_once=1 << 30)
+        stage.cluster.process.turns = Turns(at_once=1 << 30)
         stage.worker_script = stage.mirror_script = answer
         for name in ("", *heads):
             attacker = Attacker(stage, ALL[name] if name else ())

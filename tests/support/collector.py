@@ -80,7 +80,7 @@ def value_of(value: Any) -> Any:
 
 async def flushed(stage: Stage) -> None:
     """Export what waits; no span is taken afterwards."""
-    tracing = stage.cluster.tracing
+    tracing = stage.cluster.process.tracing
     assert tracing is not None
     assert tracing.spans is not None
     await asyncio.to_thread(tracing.spans.stop)

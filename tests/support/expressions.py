@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import balancer
+from balancer.cluster.request_key import key_of
 from balancer.config.schema.key import KeyConfig
-from balancer.exchange.request_key import key_of
 from balancer.http.h1 import fields
 from tests.support.backtracking import Counted
 from tests.support.sources import modules as sources

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from balancer.clients.client_connection import ClientConnection
+from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.control.control_plane import ControlPlane
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.timeouts import Sweep
-from balancer.exchange.cluster import Cluster
 from balancer.process.server import Server
 from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
@@ -59,6 +60,10 @@ class Stage:
     @property
     def cluster(self) -> Cluster:
         return self.running.cluster
+
+    @property
+    def downstreams(self) -> dict[ClientConnection, None]:
+        return self.cluster.process.downstreams
 
     @property
     def control_plane(self) -> ControlPlane:
@@ -196,7 +201,7 @@ class Stage:
 
     def heads_begun(self) -> list[float]:
         """Of each client connection in HTTP/1.1, when the first byte of a head came whose rest has not, else 0."""
-        return [one.head_at for one in self.cluster.downstreams if isinstance(one, Http1Connection)]
+        return [one.head_at for one in self.downstreams if isinstance(one, Http1Connection)]
 
     def pool(self, endpoint: str = "w0") -> Pool:
         return self.cluster.pools.by_id[endpoint]
@@ -214,12 +219,14 @@ class Stage:
         The cached time, which dates requests, moves too: else a sweep might find a new request as old as the jump.
         """
         self.clock.at += seconds
-        self.cluster.cached_time = self.clock.at
+        self.cluster.process.cached_time = self.clock.at
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and sweep all deadlines."""
         self.clock.at += seconds
-        list(Sweep(self.cluster, self.running.arrivals.sweep).slices(self.clock.at))
+        list(Sweep(self.cluster.process, self.running.arrivals.sweep).slices(self.clock.at))
+        for cluster in self.running.clusters:
+            cluster.sweep(self.clock.at)
         self.control_plane.checks.sweep(self.clock.at)
 
     async def eventually(self, condition: Callable[[], object]) -> None:
@@ -250,14 +257,17 @@ class Stage:
         cluster = server.cluster
         pools = cluster.pools.by_id.values()
         try:
-            await self._soon(lambda: not cluster.downstreams, f"clients left behind: {cluster.downstreams}")
+            await self._soon(
+                lambda: not cluster.process.downstreams, f"clients left behind: {cluster.process.downstreams}"
+            )
             busy = f"connections left behind: {[*pools]}"
             await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
+            process = cluster.process
             assert (
-                cluster.in_flight
+                process.in_flight
                 == len(cluster.queue)
-                == len(cluster.usages)
-                == cluster.usages.budget.kept
+                == len(process.usages)
+                == process.usages.budget.kept
                 == 0
             )
             assert [state.in_flight for state in cluster.router.states] == [0] * len(pools)

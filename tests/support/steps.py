@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.exchange.client_connection import ClientConnection
+from balancer.clients.client_connection import ClientConnection
 from tests.support.admin_requests import TOKEN
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, post, post_chunked, response
@@ -49,7 +49,7 @@ class Step:
 
 
 def downstreams(stage: Stage) -> dict[ClientConnection, None]:
-    return stage.cluster.downstreams
+    return stage.downstreams
 
 
 def half(data: bytes, short_of: int = 50) -> tuple[bytes, bytes]:
@@ -96,7 +96,7 @@ STEPS: dict[str, Step] = {
         rest=BODY[50:],
         deadline="request_idle",
         buffering={"request": 1000},
-        is_there=lambda stage: stage.cluster.buffer_budget.kept == 50,
+        is_there=lambda stage: stage.cluster.process.buffer_budget.kept == 50,
     ),
     "in the queue": Step(
         ahead=post(b"ahead"),
@@ -130,7 +130,7 @@ STEPS: dict[str, Step] = {
         b"",
         receive_buffer=4096,
         buffering={"response": 32 * MIB},
-        is_there=lambda stage: stage.outcomes() == {"ok": 1} and stage.cluster.buffer_budget.kept,
+        is_there=lambda stage: stage.outcomes() == {"ok": 1} and stage.cluster.process.buffer_budget.kept,
     ),
     "the worker reads no more": Step(
         sent=LARGE_POST,
@@ -159,7 +159,7 @@ STEPS: dict[str, Step] = {
         % TOKEN.encode(),
         rest=b'"random"',
         deadline="request_idle",
-        is_there=lambda stage: stage.cluster.in_flight,
+        is_there=lambda stage: stage.cluster.process.in_flight,
     ),
     "a second attempt sent": Step(
         endpoints=("dying", "worker"),

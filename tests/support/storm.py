@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from balancer.clients.turns import Turns
 from balancer.config.schema.buffering import BufferingLimits
-from balancer.exchange.turns import Turns
+from balancer.process.server import apply_to_process
 from tests.support.readers import Lenient, requests_seen, responses_seen
 from tests.support.wireless import Peer, Wireless, charged, miscounted
 
@@ -113,7 +114,7 @@ class Storm:
         self.side = side
         options: dict[str, Any] = {} if mirror is None else {"mirror": MIRROR}
         self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS, **options)
-        self.stage.cluster.turns = turns or self.stage.cluster.turns
+        self.stage.cluster.process.turns = turns or self.stage.cluster.process.turns
         self.asked: dict[int, list[bytes]] = {}
         self._answered: dict[int, int] = {}
         self._is_bytewise = False
@@ -193,7 +194,8 @@ class Storm:
         limits = BUFFERING[(payload[0] if payload else 1) % len(BUFFERING)]
         high_water = control_plane.config.limits.model_copy(update={"buffer": 1024})
         control_plane.apply(replace(control_plane.config, buffering=limits, limits=high_water))
-        for downstream in self.stage.cluster.downstreams:
+        apply_to_process(control_plane.cluster.process, control_plane.config)
+        for downstream in self.stage.downstreams:
             downstream.apply()
 
     def _toggle(self, payload: bytes) -> None:
@@ -217,7 +219,7 @@ class Storm:
         "b": _split,
         "o": _toggle,
         "B": _buffer,
-        "q": lambda self, _: self.stage.cluster.drain(),
+        "q": lambda self, _: self.stage.cluster.process.drain(),
     }
 
     # --- invariants
@@ -227,17 +229,17 @@ class Storm:
         bounded."""
         cluster = self.stage.cluster
         pools = cluster.pools.by_id.values()
-        for each in cluster.named:
+        for each in self.stage.clusters[1:]:
             assert each.router.in_flight <= MIRROR_COPIES
             assert sum(pool.leased for pool in each.pools.by_id.values()) <= each.router.in_flight
         held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
         assert held == cluster.pools.open_connections, [*pools]
-        assert sum(state.in_flight for state in cluster.router.states) <= cluster.in_flight, (
+        assert sum(state.in_flight for state in cluster.router.states) <= cluster.process.in_flight, (
             cluster.router.states
         )
-        assert sum(pool.leased for pool in pools) <= cluster.in_flight, [*pools]
-        assert cluster.buffer_budget.kept == charged(cluster)
-        assert not miscounted(cluster), miscounted(cluster)
+        assert sum(pool.leased for pool in pools) <= cluster.process.in_flight, [*pools]
+        assert cluster.process.buffer_budget.kept == charged(cluster)
+        assert not miscounted(self.stage.clusters), miscounted(self.stage.clusters)
         bound = MOST_HELD + 2 * self._longest
         peers = self.stage.clients + self.stage.workers + self.stage.copies_to
         assert all(peer.unread <= bound for peer in peers)
@@ -254,8 +256,8 @@ class Storm:
             times += 1
         left = [peer for peer in self.stage.clients if peer.is_open]
         assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
-        assert not cluster.downstreams
-        assert cluster.in_flight == len(cluster.queue) == cluster.buffer_budget.kept == 0
+        assert not cluster.process.downstreams
+        assert cluster.process.in_flight == len(cluster.queue) == cluster.process.buffer_budget.kept == 0
         assert not any(mirror.copies for mirror in self.stage.control_plane.mirrors.by_route.values())
         assert not any(pool.leased or pool.opening or pool.idle for pool in cluster.pools.by_id.values())
 
@@ -277,11 +279,11 @@ class Storm:
         """When all peers are gone, each request was settled, and nothing refers to a connection."""
         stage, cluster = self.stage, self.stage.cluster
         stage.leave()
-        for each in cluster.every:
+        for each in stage.clusters:
             states = each.router.states
             assert [state.in_flight for state in states] == [0] * len(states)
             assert sum(sum(state.outcomes.values()) for state in states) == each.router.routed
             assert each.pools.open_connections == 0
-        assert len(cluster.queue) == cluster.buffer_budget.kept == len(cluster.usages) == 0
+        assert len(cluster.queue) == cluster.process.buffer_budget.kept == len(cluster.process.usages) == 0
         left = stage.left_behind()
         assert not left, left

@@ -13,12 +13,14 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
+from balancer.clients.client_connection import ClientConnection
+from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
@@ -27,7 +29,6 @@ from balancer.control.named_clusters import NamedClusters
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
-from balancer.exchange.cluster import Cluster
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.responder import Responder
 from balancer.http.h1.client import Client
@@ -344,7 +345,7 @@ class Wireless:
         self.loop = VirtualLoop(self._dial)
         self.control_plane = build(settings(endpoints, tuple(options.items())), self.loop)
         self.cluster = self.control_plane.cluster
-        self.cluster.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.cluster.process.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.clients: list[Peer] = []
         self.workers: list[Peer] = []
         self.worker_script: Callable[[Peer], None] | None = None
@@ -352,14 +353,15 @@ class Wireless:
         self.copies_to: list[Peer] = []
         self.mirror_script: Callable[[Peer], None] | None = None
         self.mirror_dialling = "accept"
-        self._named_clusters = NamedClusters(
-            self.control_plane, lambda name, one: build_cluster(one, self.loop, name=name)
+        self.named_clusters = NamedClusters(
+            self.control_plane, lambda name, one: build_cluster(one, self.cluster.process, name=name)
         )
         config = self.control_plane.config
-        self._named_clusters.apply(
-            config, {name: build_cluster(one, self.loop, name=name) for name, one in config.named.items()}
+        self.named_clusters.apply(
+            config,
+            {name: build_cluster(one, self.cluster.process, name=name) for name, one in config.named.items()},
         )
-        self._sweep = Sweep(self.cluster, self._look, date=lambda: DATE)
+        self._sweep = Sweep(self.cluster.process, self._look, date=lambda: DATE)
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
@@ -372,22 +374,31 @@ class Wireless:
         """Connect a client."""
         peer = Peer()
         self.clients.append(peer)
-        routes = self._named_clusters.routes
+        routes = self.named_clusters.routes
         connection = Http1Connection(self.cluster, self._admin_exchange, routes, self._http2)
         self._connect(peer, connection, (address, 50000 + len(self.clients)))
         return peer
 
     def _http2(self) -> Http2Connection:
         assert self.cluster.http2 is not None
-        routes = self._named_clusters.routes
+        routes = self.named_clusters.routes
         return Http2Connection(self.cluster, self.cluster.http2, self._admin_exchange, routes)
 
     def _look(self, now: float) -> None:
+        self.cluster.sweep(now)
         self.control_plane.checks.sweep(now)
-        self._named_clusters.sweep(now)
+        self.named_clusters.sweep(now)
 
     def _admin_exchange(self, connection: Connection, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        return [self.cluster, *(one.cluster for one in self.named_clusters.every)]
+
+    @property
+    def downstreams(self) -> dict[ClientConnection, None]:
+        return self.cluster.process.downstreams
 
     def turn(self) -> None:
         """Run all callbacks that are due without time passing. Raises `Escaped`."""
@@ -405,7 +416,7 @@ class Wireless:
         for peer in [*self.clients, *self.workers, *self.copies_to]:
             peer.vanish()
         self.turn()
-        for cluster in self.cluster.every:
+        for cluster in self.clusters:
             for pool in cluster.pools.by_id.values():
                 pool.close()
         self.turn()
@@ -448,9 +459,9 @@ class Wireless:
 
 
 def charged(cluster: Cluster) -> int:
-    """Bytes that the bodies of a proxy are charged with: those of its clients' responses and requests."""
+    """Bytes that the bodies of a process are charged with: those of its clients' responses and requests."""
     clients: list[Responder] = []
-    for downstream in cluster.downstreams:
+    for downstream in cluster.process.downstreams:
         if isinstance(downstream, Http2Connection):
             clients += {**downstream._streams, **downstream._ended}.values()
         elif isinstance(downstream, Responder):
@@ -463,17 +474,18 @@ def charged(cluster: Cluster) -> int:
     return size
 
 
-def miscounted(cluster: Cluster) -> str:
+def miscounted(clusters: Sequence[Cluster]) -> str:
     """What is wrong with the counts of clients (`ClientUsages`): they add up, and return to zero with the requests."""
-    records = cluster.usages._by_network.values()
+    process = clusters[0].process
+    records = process.usages._by_network.values()
     for one in records:
         if one.bytes < 0 or not 0 <= one.tunnels <= one.requests:
             return f"{one.requests} requests, {one.tunnels} tunnels and {one.bytes} bytes of {one.network!r}"
     requests, size = sum(one.requests for one in records), sum(one.bytes for one in records)
-    served = sum(each.in_flight + len(each.tunnels) for each in cluster.every)
-    if requests > served or size != cluster.usages.budget.kept or (size and not requests):
-        return f"{requests} of {served} requests, {size} of {cluster.usages.budget.kept} bytes"
-    return "" if records or not cluster.downstreams else "connected clients have no record"
+    served = process.in_flight + sum(len(each.tunnels) for each in clusters)
+    if requests > served or size != process.usages.budget.kept or (size and not requests):
+        return f"{requests} of {served} requests, {size} of {process.usages.budget.kept} bytes"
+    return "" if records or not process.downstreams else "connected clients have no record"
 
 
 @contextmanager
@@ -481,7 +493,7 @@ def buffering(endpoints: int = 1, **options: Any) -> Iterator[Wireless]:
     """A balancer that buffers as `options` say; at the end nothing is kept."""
     with Wireless(endpoints, **options) as stage:
         yield stage
-        budget = stage.cluster.buffer_budget
+        budget = stage.cluster.process.buffer_budget
         assert budget.kept == charged(stage.cluster)
         stage.leave()
         assert budget.kept == 0

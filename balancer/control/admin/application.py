@@ -254,7 +254,7 @@ class AdminApplication:
         ))  # fmt: skip
 
     def _log(self, entry: Entry, request: web.Request | None = None) -> None:
-        log = self._cluster.access_log
+        log = self._cluster.process.access_log
         if request is not None and is_from_sibling(request):
             return
         if log is not None and log.logs_admin and log.takes(entry.status, None):

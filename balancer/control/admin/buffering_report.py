@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.control.control_plane import ControlPlane
 
 PREFIX = "steelyard"
 
 
-def buffering_status(cluster: Cluster) -> dict[str, int] | None:
+def buffering_status(control_plane: ControlPlane) -> dict[str, int] | None:
     """Return the bytes kept for slow clients, their bound, and counts of bodies; None while no pool is buffered."""
-    if all(one.buffering is None for one in cluster.every):
+    every = (control_plane, *control_plane.named.values())
+    if all(one.cluster.buffering is None for one in every):
         return None
-    budget = cluster.buffer_budget
+    budget = control_plane.cluster.process.buffer_budget
     return {
         "kept": budget.kept,
         "limit": budget.total,
@@ -28,9 +29,9 @@ def buffering_status(cluster: Cluster) -> dict[str, int] | None:
     }
 
 
-def buffering_families(cluster: Cluster) -> Iterator[Metric]:
+def buffering_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield the metrics of buffering; none while it is off."""
-    status = buffering_status(cluster)
+    status = buffering_status(control_plane)
     if status is None:
         return
     yield GaugeMetricFamily(f"{PREFIX}_buffered_bytes", "Bytes kept for slow clients", status["kept"])

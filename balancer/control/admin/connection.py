@@ -12,8 +12,8 @@ from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.control.admin.application import AdminApplication
-    from balancer.exchange.cluster import Cluster
 
 
 class AdminConnection(Http1Connection):

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from balancer.upstream.connection_counts import AGES
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.upstream.connection_counts import PoolCounts
     from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.pool import Pool

@@ -47,7 +47,7 @@ def readiness(control_plane: ControlPlane) -> str:
 
     With named pools it is ready if one of them is: the requests for the others can be served nowhere else either.
     """
-    if control_plane.cluster.is_draining:
+    if control_plane.cluster.process.is_draining:
         return DRAINING
     ready = [pool for pool in (control_plane, *control_plane.named.values()) if can_serve(pool)]
     if not ready:

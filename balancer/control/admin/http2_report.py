@@ -11,15 +11,15 @@ from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP2
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
 
 PREFIX = "steelyard_http2"
 
 
 def http2_status(cluster: Cluster) -> dict[str, int]:
     """Return the open connections and streams, and the totals since the start."""
-    counts = cluster.counts
-    clients = [each for each in cluster.downstreams if each.client.version == HTTP2]
+    counts = cluster.process.counts
+    clients = [each for each in cluster.process.downstreams if each.client.version == HTTP2]
     return {
         "clients": len(clients),
         "streams": sum(each.answering for each in clients),

@@ -29,8 +29,8 @@ from balancer.control.admin.rate_limits_report import rate_limit_families
 from balancer.control.admin.routes_report import route_families
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane, ReloadCounts
-    from balancer.exchange.cluster import Cluster
     from balancer.log.access_log import LogCounts
     from balancer.sharing.exchange import Exchange
     from balancer.tracing.spans import Spans
@@ -82,20 +82,22 @@ class MetricsCollector(Collector):
         yield build_family()
         is_ready = readiness(self._control_plane) in (SERVING, PANIC)
         yield GaugeMetricFamily(f"{PREFIX}_ready", "1: some endpoint may answer", is_ready)
-        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(cluster.downstreams))
-        pending = cluster.usages.budget.kept
+        yield GaugeMetricFamily(
+            f"{PREFIX}_clients", "Client connections open", len(cluster.process.downstreams)
+        )
+        pending = cluster.process.usages.budget.kept
         yield GaugeMetricFamily(f"{PREFIX}_pending_bytes", "Bytes of requests that wait", pending)
-        connections = cluster.counts.connections
+        connections = cluster.process.counts.connections
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", connections)
         yield from http2_families(cluster)
         yield from reload_families(self._control_plane.reload_counts)
         yield from rate_limit_families(self._control_plane.rate_limits)
         yield from mirror_families(self._control_plane.mirrors)
-        if cluster.access_log is not None:
-            yield log_family(cluster.access_log.counts)
-        yield from buffering_families(cluster)
-        if cluster.tracing is not None and cluster.tracing.spans is not None:
-            yield from span_families(cluster.tracing.spans)
+        if cluster.process.access_log is not None:
+            yield log_family(cluster.process.access_log.counts)
+        yield from buffering_families(self._control_plane)
+        if cluster.process.tracing is not None and cluster.process.tracing.spans is not None:
+            yield from span_families(cluster.process.tracing.spans)
 
     def _pool_families(self) -> Iterator[Metric]:
         yield from self._proxy_families()

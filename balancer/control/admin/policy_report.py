@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.cluster import Cluster
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.upstream.dial.route_baseline import Baseline
     from balancer.upstream.dial.target import Route
     from policies.endpoint.state import EndpointState

@@ -24,8 +24,8 @@ from balancer.control.admin.routes_report import events_status, names_status, ro
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.cluster import Cluster
     from policies.endpoint.state import EndpointState
 
 
@@ -44,8 +44,8 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
         "build": build(),
         "http2_library": http2_library(),
         "pid": os.getpid(),
-        "uptime": round(cluster.now() - cluster.started_at, 3),
-        "draining": cluster.is_draining,
+        "uptime": round(cluster.now() - cluster.process.started_at, 3),
+        "draining": cluster.process.is_draining,
         "readiness": readiness(control_plane),
         **clients_status(cluster),
         "queued": len(cluster.queue),
@@ -55,7 +55,7 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
         "retried": counts.retried,
         "retries_denied": cluster.retries.budget.denied,
         "hedging": hedging_status(cluster),
-        "buffering": buffering_status(cluster),
+        "buffering": buffering_status(control_plane),
         "abandoned": counts.abandoned,
         "errors": dict(counts.errors),
     }
@@ -63,13 +63,13 @@ def process_counts(control_plane: ControlPlane) -> dict[str, Any]:
 
 def clients_status(cluster: Cluster) -> dict[str, Any]:
     """Return the counts of client connections, which only the default cluster has."""
-    counts = cluster.counts
+    process = cluster.process
     return {
-        "clients": len(cluster.downstreams),
-        "in_flight": cluster.in_flight if not cluster.name else cluster.router.in_flight,
-        "connections": counts.connections,
-        "failed_arrivals": counts.failed_arrivals,
-        "pending_bytes": cluster.usages.budget.kept,
+        "clients": len(process.downstreams),
+        "in_flight": process.in_flight if not cluster.name else cluster.router.in_flight,
+        "connections": process.counts.connections,
+        "failed_arrivals": process.counts.failed_arrivals,
+        "pending_bytes": process.usages.budget.kept,
         "http2": http2_status(cluster),
         "grpc": grpc_status(cluster),
     }
@@ -174,13 +174,13 @@ def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
 
 def log_status(cluster: Cluster) -> dict[str, int] | None:
     """Return the entries of the access log, by result; None if it is off."""
-    log = cluster.access_log
+    log = cluster.process.access_log
     return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
 
 
 def tracing_status(cluster: Cluster) -> dict[str, Any] | None:
     """Return the spans by result, and whether the last export succeeded; None if none are exported."""
-    spans = cluster.tracing.spans if cluster.tracing is not None else None
+    spans = cluster.process.tracing.spans if cluster.process.tracing is not None else None
     if spans is None:
         return None
     return {"waiting": spans.waiting, **asdict(spans.counts), "exporting": spans.is_good}

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from balancer.clients.client_connection import HELD_BY_TURN
+from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.open_streams import OpenStreams
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
 from balancer.downstream.http2.stream import Http2Stream
 from balancer.downstream.request_handler import AdminExchanges, Refusal
 from balancer.errors import CLIENT_LEFT, Http2Error, RequestRejected
-from balancer.exchange.client_connection import HELD_BY_TURN
-from balancer.exchange.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
 from balancer.http.h1.client import HTTP2
 from balancer.http.h1.field_list import trailers_of
 from balancer.http.h2.events import (
@@ -39,7 +39,7 @@ from balancer.http.h2.reset_counts import FLOOD, TOO_MANY_RESETS, refusal_delay
 from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.http.h2.limits import Limits
     from balancer.routes.table import RouteTable
 
@@ -83,28 +83,26 @@ class Http2Connection(OpenStreams):
         self._late_at = 0
         self._steps = 0  # that the current read or turn has cost
         self._left_at = 0.0  # when the connection began to leave, else 0
-        self._ticked_at = cluster.cached_time
+        self._ticked_at = cluster.process.cached_time
         self._unsent = 0  # bytes for the client at the last sweep, while it is left
         self._resets = 0  # of those of the engine that have been counted for the client
 
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cluster = self._cluster
+        cluster, process = self._cluster, self._process
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
         self._high = cluster.limits.high_water
         self.transport.set_write_buffer_limits(high=self._high)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP2)
-        self._heads = StreamRequestHeads(client, cluster.limits, cluster.fresh_id)
-        self.usage = cluster.usages.connected(client.address)
-        cluster.counts.connections += 1
-        cluster.counts.http2_connections += 1
-        cluster.downstreams[self] = None
-        self._is_refused = bool(cluster.resets) and cluster.resets.refuses(client.address, cluster.now())
+        self._heads = StreamRequestHeads(client, cluster.limits, process.fresh_id)
+        self.usage = process.connected(self, client.address)
+        process.counts.http2_connections += 1
+        self._is_refused = bool(process.resets) and process.resets.refuses(client.address, process.now())
         if self._is_refused:
-            delay = refusal_delay(cluster.counts.http2_connections, self.usage.holders)
+            delay = refusal_delay(process.counts.http2_connections, self.usage.holders)
             asyncio.get_running_loop().call_later(delay, self._end_refused)
         else:
             self.write(self.engine.data_to_send())
@@ -126,18 +124,18 @@ class Http2Connection(OpenStreams):
         self._late_at = 0
         if self.is_held & HELD_BY_TURN:
             return
-        limit = self._cluster.turns.at_once
+        limit = self._process.turns.at_once
         self._take(limit)
         if self._steps >= limit:
-            self._cluster.turns.spend(self._steps - limit)
-            self._cluster.turns.wait(self)
+            self._process.turns.spend(self._steps - limit)
+            self._process.turns.wait(self)
 
     def take_turn(self, steps: int) -> int:
         self._take(steps)
         if self._steps >= steps:
-            self._cluster.turns.wait(self)
+            self._process.turns.wait(self)
         else:
-            self._cluster.turns.end(self)
+            self._process.turns.end(self)
         return self._steps
 
     def _take(self, limit: int) -> None:
@@ -185,7 +183,7 @@ class Http2Connection(OpenStreams):
         if kind == RESET:
             self.flush_soon()
             if flag:
-                self._cluster.counts.http2_resets += 1
+                self._process.counts.http2_resets += 1
             if stream is not None:
                 if not flag:
                     stream.cut_by = Http2Error(f"the stream was reset: {name_of(cast(int, value))}")
@@ -213,9 +211,7 @@ class Http2Connection(OpenStreams):
         return self.ends_late
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._cluster.downstreams.pop(self, None)
-        self._cluster.turns.forget(self)
-        self._cluster.usages.release(self.usage)
+        self._process.forget(self)
         has_left = self.cut_by is CLIENT_LEFT and not (self.engine.is_closed or self._left_at)
         self._count_resets(self._cluster.now(), also=len(self._streams) if has_left else 0)
         self._flush_is_due = self._is_reading = True  # nothing is sent any more
@@ -227,7 +223,7 @@ class Http2Connection(OpenStreams):
         for stream in list(self._streams.values()):
             stream.cut_by = self.cut_by
             stream.lost(error)
-        self._cluster.client_left()
+        self._process.client_left()
 
     def pause_writing(self) -> None:
         self.is_write_paused = self.engine.is_blocked = True
@@ -243,7 +239,7 @@ class Http2Connection(OpenStreams):
         cluster = self._cluster
         self._is_begun = True
         self.idle_since = cluster.now()
-        cluster.counts.http2_streams += 1
+        self._process.counts.http2_streams += 1
         stream = Http2Stream(cluster, self, stream_id)
         self._streams[stream_id] = stream
         return stream
@@ -303,12 +299,12 @@ class Http2Connection(OpenStreams):
         elif self._left_at:
             if not (self._streams or self._ended):
                 self._check_left(now)
-        elif not cluster.keeps_alive or engine.is_worn:
+        elif not self._process.keeps_alive or engine.is_worn:
             self._leave()
         elif not (self._streams or self._ended):
             if not self._is_begun and quiet > cluster.timeouts.head:
                 self._end(NO_ERROR)
-            elif quiet > cluster.idle_limit:
+            elif quiet > self._process.idle_limit:
                 self._leave()
 
     def _check_left(self, now: float) -> None:
@@ -330,7 +326,7 @@ class Http2Connection(OpenStreams):
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Leave if no stream has been open for more than `longer_than` seconds. Returns whether it left."""
         if self._streams or self._ended or self._left_at or now - self.idle_since <= longer_than:
-            if self._cluster.is_draining:
+            if self._process.is_draining:
                 self._leave()
             return False
         self._leave()
@@ -360,9 +356,9 @@ class Http2Connection(OpenStreams):
         """Send the last bytes and close. If it `lingers`, drop input until the client closes, too: what comes after a
         close is answered by a reset, which discards what the client has not read (RFC 9112 § 9.6)."""
         if code in (ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED):
-            self._cluster.counts.http2_floods += 1
+            self._process.counts.http2_floods += 1
         elif code >= PROTOCOL_ERROR:
-            self._cluster.counts.http2_violations += 1
+            self._process.counts.http2_violations += 1
         if not self.transport.is_closing():
             data = self.engine.data_to_send()
             if data:
@@ -380,4 +376,4 @@ class Http2Connection(OpenStreams):
         self._resets = self.engine.resets
         if not number or self.client.is_trusted or self._cluster.exempts(self.client.address):
             return False
-        return self._cluster.resets.add(self.client.address, number, now)
+        return self._process.resets.add(self.client.address, number, now)

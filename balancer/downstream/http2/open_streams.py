@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from balancer.downstream.http2.response_heads import StreamResponseHeads
-from balancer.exchange.client_connection import ClientSide
+from balancer.exchange.client_side import ClientSide
 from balancer.http.h2.server_engine import ServerEngine
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.downstream.http2.stream import Http2Stream
-    from balancer.exchange.cluster import Cluster
     from balancer.http.h2.limits import Limits
 
 MANY: Final = 16
@@ -122,7 +122,7 @@ class OpenStreams(ClientSide):
             self._note_pressure()
         if engine.is_leaving or engine.is_closed:
             self._handle_events()
-        elif not self._cluster.keeps_alive and not self._streams:
+        elif not self._process.keeps_alive and not self._streams:
             self._leave()
 
     def _forget_sent(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.open_streams import MANY, OpenStreams
@@ -16,7 +17,6 @@ from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, RequestRejected, StreamReset
-from balancer.exchange.client_connection import HELD_BY_BODY
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.exchange.responder import Responder
 from balancer.http.grpc.call import GrpcCall
@@ -29,7 +29,7 @@ from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
 from balancer.upstream.bounded_reader import LONGEST_READ
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
+    from balancer.cluster.cluster import Cluster
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
     from balancer.http.h2.events import Fields
@@ -219,7 +219,7 @@ class Http2Stream(Responder):
         return self._connection.response_heads.fields_of(status, block)
 
     def _final_fields(self, response: Response, block: bytes) -> Fields:
-        return self.heads_of(response.status, block if response.has_date else block + self._cluster.date_line)
+        return self.heads_of(response.status, block if response.has_date else block + self._process.date_line)
 
     def _take_fields(self) -> Fields | None:
         fields, self._fields = self._fields, None
@@ -328,7 +328,7 @@ class Http2Stream(Responder):
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts, call = self._cluster.timeouts, self.call
-        if self._is_detached and self._cluster.is_draining:  # the live page would never end
+        if self._is_detached and self._process.is_draining:  # the live page would never end
             self.reset(CANCEL)
         elif call is not None and now > call.deadline:
             if self._handler is not None:

@@ -63,7 +63,7 @@ class SidecarAdmin(AdminApplication):
     @property
     def readiness(self) -> str:
         """Readiness in words."""
-        return DRAINING if self._cluster.is_draining else SERVING
+        return DRAINING if self._cluster.process.is_draining else SERVING
 
     async def _ready(self, request: web.Request) -> web.Response:
         """Answer readiness, with the reachability of each origin."""
@@ -92,17 +92,17 @@ def is_reachable(origin: Origin) -> bool:
 
 def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
-    front = control_plane.cluster
+    front, process = control_plane.cluster, control_plane.cluster.process
     return {
         "version": version("steelyard"),
         "build": build(),
         "http2_library": http2_library(),
         "pid": os.getpid(),
-        "uptime": round(front.now() - front.started_at, 3),
-        "draining": front.is_draining,
-        "clients": len(front.downstreams),
-        "connections": front.counts.connections,
-        "in_flight": front.in_flight,
+        "uptime": round(process.now() - process.started_at, 3),
+        "draining": process.is_draining,
+        "clients": len(process.downstreams),
+        "connections": process.counts.connections,
+        "in_flight": process.in_flight,
         "requests": sum(origin.cluster.counts.requests for origin in origins.all),
         "errors": dict(front.counts.errors),
         "access_log": log_status(front),

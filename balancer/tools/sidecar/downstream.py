@@ -22,8 +22,8 @@ from balancer.syntax.urls import ADMIN_PREFIX
 from balancer.tools.sidecar.heads import Heads
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import Cluster
     from balancer.downstream.request_handler import AdminExchanges
-    from balancer.exchange.cluster import Cluster
     from balancer.tools.sidecar.origins import Origins
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import RemoteSource
+from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.schema.sidecar import OriginConfig, SidecarConfig
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Prepared
-from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.process.server import Server, build
+from balancer.process.server import Server, build_cluster
 from balancer.tools.sidecar.admin import SidecarAdmin
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
@@ -49,7 +50,7 @@ class SidecarServer(Server):
         )
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
-        return _named(config, one, build(config.unit_of(one), self._clock))
+        return _named(config, one, build_cluster(runtime_config_of(config.unit_of(one)), self.process))
 
     def _downstream(self) -> OriginConnection:
         return OriginConnection(self.cluster, self._admin.exchange, self.origins)
@@ -58,6 +59,10 @@ class SidecarServer(Server):
     def control_planes(self) -> list[ControlPlane]:
         """The control planes of all origins, and of removed ones with requests in flight."""
         return [*(origin.control_plane for origin in self.origins.all), *self._leaving]
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        return [self.cluster, *(one.cluster for one in self.control_planes)]
 
     async def start(self) -> None:
         """Start listening and serving."""
@@ -74,13 +79,12 @@ class SidecarServer(Server):
 
     def _share(self) -> None:
         """Apply the front's access log to all clusters, and divide the descriptors among them."""
-        every, front = self.control_planes, self.cluster
-        front.named = tuple(one.cluster for one in every)
+        every = self.control_planes
         room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(every)))
         for one in every:
             one.cluster.pools.limit = room
-            if one.cluster.access_log is not front.access_log:
-                one.set_access_log(front.access_log)
+            if one.access_log is not self.process.access_log:
+                one.apply_access_log()
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """Drain, stop like any server, then close the clusters of the origins."""

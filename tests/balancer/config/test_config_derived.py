@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from balancer.cluster.runtime_config import runtime_config_of
 from balancer.config.keys import dotted, is_list, keys_of, parts_of, table_at, table_of
 from balancer.config.loading import Settings
 from balancer.config.positions import Place
-from balancer.exchange.runtime_config import runtime_config_of
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "admission.levels": {"name": "normal"},

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
+from balancer.cluster.runtime_config import runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.configuration import load
-from balancer.exchange.runtime_config import runtime_config_of
 from tests.support.command_line import run_in_process
 from tests.support.config_files import problems, write
 

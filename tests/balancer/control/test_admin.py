@@ -348,7 +348,7 @@ async def test_unauthorized_body_is_not_buffered(stage: Stage) -> None:
     client = await stage.client()
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
     assert (await client.ask(head)).status == 404
-    (downstream,) = stage.cluster.downstreams
+    (downstream,) = stage.downstreams
     assert not downstream.answering
     client.write(b"x" * 500_000)
     await client.rest()
@@ -441,7 +441,7 @@ async def test_malformed_chunk_in_an_admin_request(stage: Stage) -> None:
     assert (await client.response()).status == 400
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
@@ -449,10 +449,10 @@ async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     await client.send(put("random", BEARER)[:-3])
-    await stage.eventually(lambda: stage.cluster.in_flight)
+    await stage.eventually(lambda: stage.cluster.process.in_flight)
     stage.advance(1)
     client.reset()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert stage.control_plane.policy.name == "round-robin"
 
 

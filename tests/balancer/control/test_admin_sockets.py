@@ -227,7 +227,7 @@ async def test_limits_of_admin_listen(stage: Stage) -> None:
     stage.advance(stage.cluster.timeouts.head + 1)
     assert (await slow.response()).status == 408
     await slow.close()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /-/status HTTP/1.1\r\nHost:"], ids=["silent", "slow"])
@@ -238,17 +238,17 @@ async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: b
     for client in clients:
         if sent:
             await client.send(sent)
-    await stage.eventually(lambda: len(stage.cluster.downstreams) == CLIENT_LIMIT)
+    await stage.eventually(lambda: len(stage.downstreams) == CLIENT_LIMIT)
     for _ in range(3):
         holder = await stage.listen_client()
         assert (await holder.ask(get(b"/-/live"))).status == 200
         await holder.close()
-    await stage.eventually(lambda: len(stage.cluster.downstreams) < CLIENT_LIMIT)
+    await stage.eventually(lambda: len(stage.downstreams) < CLIENT_LIMIT)
     stage.advance(stage.cluster.timeouts.head + 1)
     if sent:
         assert (await clients[-1].response()).status == 408
         stage.advance(stage.cluster.timeouts.linger + 1)
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 # --- processes and programs

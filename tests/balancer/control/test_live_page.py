@@ -111,7 +111,7 @@ async def test_snapshot_equals_the_status(stage: Stage) -> None:
         assert (await client.ask(get())).status == 200
     stage.control_plane.explanations.start(60, 10)
     assert (await client.ask(get())).status == 200
-    await stage.eventually(lambda: not stage.cluster.in_flight)
+    await stage.eventually(lambda: not stage.cluster.process.in_flight)
     snapshot = await snapshot_of(await opened(await stage.admin_client()))
     report = await status(stage)
     assert snapshot["requests"] == 8

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
-from balancer.exchange.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.process.server import Server, build, build_cluster
+from balancer.process_context import ProcessContext
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.sharing.siblings import Siblings
 from tests.support.admin_requests import status
@@ -149,7 +150,7 @@ async def test_refused_pools_leave_the_memory_of_processes(tmp_path: Path, is_va
     config, board = runtime_config_of(settings), SharedCounters(2)
 
     def build_one(name: str, one: RuntimeConfig) -> ControlPlane:
-        pool = build_cluster(one, ManualClock(), name=name)
+        pool = build_cluster(one, ProcessContext(ManualClock()), name=name)
         Siblings(pool.cluster.router, board, 0, print, name)
         return pool
 

@@ -178,13 +178,13 @@ async def test_reload_of_the_access_log(stage: Stage, tmp_path: Path) -> None:
     await stage.eventually(lambda: two.exists() and two.read_bytes())
     assert b"path=/first" in two.read_bytes().replace(b'"', b"")
     assert one.read_bytes() == b""
-    log = stage.cluster.access_log
+    log = stage.cluster.process.access_log
     assert log is not None
     await stage.eventually(lambda: log.counts.written)  # counted by the writing thread, after the write
     assert log.counts.written == 1
     await stage.reload(log={"access": "off"})
     await client.ask(get(b"/second"))
-    assert stage.cluster.access_log is None
+    assert stage.cluster.process.access_log is None
     assert b"/second" not in two.read_bytes()
 
 

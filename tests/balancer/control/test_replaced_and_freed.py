@@ -190,7 +190,7 @@ async def play(stage: Stage, section: Section, folder: Path, turns: range) -> No
         await stage.reload(**section(turn, folder))
         for _ in range(2):
             stage.clock.at += 1.0
-            list(Sweep(stage.cluster, stage.running._look).slices(stage.clock.at))
+            list(Sweep(stage.cluster.process, stage.running._look).slices(stage.clock.at))
             await stage.turn(8)
 
 

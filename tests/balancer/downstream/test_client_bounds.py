@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.client_usage import ClientUsages, PendingRequest
+from balancer.clients.client_usage import ClientUsages, PendingRequest
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import RequestHeads
 from tests.support.admin_requests import metrics, status
@@ -105,7 +105,7 @@ async def test_requests_of_a_trusted_proxy_are_not_counted_together(stage: Stage
     for number, client in enumerate((b"192.0.2.1",) * 4 + (b"192.0.2.2",)):
         cluster.request((b"x-forwarded-for", client), path=b"/%d" % number)
     await stage.eventually(lambda: len(stage.cluster.queue) == 4)
-    assert len(stage.cluster.usages) == 3
+    assert len(stage.cluster.process.usages) == 3
     gate.opens.set()
     assert await all_of(cluster) == [200] * 5
     assert gate.order == [b"/0", b"/1", b"/4", b"/2", b"/3"]
@@ -149,7 +149,7 @@ async def test_full_queue_has_room_for_another_client(stage: Stage) -> None:
 async def test_large_heads_are_bounded(stage: Stage, settings: dict[str, Any]) -> None:
     """Of 100 heads of 31 KB a client gets a part of the bytes; another one gets the same. All are given back."""
     gate = await serve_gate(stage, limits={"pending": 1 << 20}, **settings)
-    budget = stage.cluster.usages.budget
+    budget = stage.cluster.process.usages.budget
     attacker = await flood(stage, 100, size=31_000)
     await attacker.until(lambda: sum(answer.status == 503 for answer in attacker.answers.values()) > 80)
     assert 0.4 * (1 << 20) < budget.kept <= 0.5 * (1 << 20)
@@ -158,7 +158,7 @@ async def test_large_heads_are_bounded(stage: Stage, settings: dict[str, Any]) -
     other = await flood(stage, 2, b"/other", size=31_000, source=OTHER)
     small = await stage.client(source="127.0.0.3")
     small.write(get(b"/small"))
-    await stage.eventually(lambda: len(stage.cluster.usages) == 3)
+    await stage.eventually(lambda: len(stage.cluster.process.usages) == 3)
     gate.opens.set()
     assert await all_of(other) == [200, 200]
     assert (await small.response()).status == 200
@@ -176,7 +176,7 @@ async def test_bodies_that_wait_are_bounded(stage: Stage) -> None:
         client.send(client.begin(fields(method=b"POST")), b"b" * 60_000)
     small = client.request(body=b"small", method=b"POST")
     await client.until(lambda: sum(answer.status == 503 for answer in client.answers.values()) >= 10)
-    assert stage.cluster.usages.budget.kept <= 1 << 19
+    assert stage.cluster.process.usages.budget.kept <= 1 << 19
     for stream, answer in client.answers.items():
         if not answer.status and stream != small:
             client.send(stream, b"", is_last=True)
@@ -184,7 +184,7 @@ async def test_bodies_that_wait_are_bounded(stage: Stage) -> None:
     assert (await client.answer(small)).status == 200
     assert set(await all_of(client)) == {200, 503}
     assert await all_of(ahead) == [200]
-    assert stage.cluster.usages.budget.kept == 0
+    assert stage.cluster.process.usages.budget.kept == 0
 
 
 async def test_request_of_a_connection_keeps_its_body_at_the_bound(stage: Stage) -> None:
@@ -192,13 +192,13 @@ async def test_request_of_a_connection_keeps_its_body_at_the_bound(stage: Stage)
     gate = await serve_gate(stage, max_in_flight=1, limits={"pending": 1 << 20})
     ahead = await flood(stage, 1)
     await stage.eventually(lambda: gate.order)
-    budget = stage.cluster.usages.budget
+    budget = stage.cluster.process.usages.budget
     wire = await stage.client()
     wire.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n")
     await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     budget.total = budget.kept
     wire.write(b"b" * 200_000)
-    await stage.eventually(lambda: any(one.is_held for one in stage.cluster.downstreams))
+    await stage.eventually(lambda: any(one.is_held for one in stage.downstreams))
     budget.total = 1 << 20
     gate.opens.set()
     assert (await wire.response()).status == 200

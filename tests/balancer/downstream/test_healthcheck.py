@@ -38,7 +38,7 @@ async def test_balancer_without_available_endpoint_is_alive_but_not_ready(
 
 async def test_draining_balancer_is_not_ready(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()))
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     assert await healthcheck(port=server.address.port) == 1
 
 

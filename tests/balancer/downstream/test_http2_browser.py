@@ -98,7 +98,7 @@ async def test_page_with_many_fetches(stage: Stage, tab: Tab, tmp_path: Path) ->
         hashlib.sha256(body).hexdigest() for body in uploads
     ]
     assert json.loads(await tab.value(PROTOCOLS)) == ["h2"] * (1 + 2 * FETCHES)
-    counts = stage.cluster.counts
+    counts = stage.cluster.process.counts
     assert counts.http2_streams == 1 + 2 * FETCHES
     assert counts.http2_connections == 1
     assert stage.outcomes() == {"ok": 1 + 2 * FETCHES}
@@ -131,5 +131,5 @@ async def test_websocket_on_the_connection_of_the_page(stage: Stage, tab: Tab, t
         await tab.open(f"https://{server.address}/")
         await tab.eventually("document.title === 'page'")
         assert await tab.value(ECHO) == "hello"
-        counts = stage.cluster.counts
+        counts = stage.cluster.process.counts
         assert (counts.http2_connections, counts.http2_streams) == (1, 2)

@@ -59,10 +59,10 @@ async def test_several_requests_at_once(stage: Stage) -> None:
     for number, stream in enumerate(fast):
         assert (await client.answer(stream)).body == b"GET /%d HTTP/1.1" % number
     assert not client.answers[slow].head
-    assert stage.cluster.in_flight == 1
+    assert stage.cluster.process.in_flight == 1
     go.set()
     assert (await client.answer(slow)).body == b"GET /slow HTTP/1.1"
-    assert stage.cluster.counts.http2_streams == 11
+    assert stage.cluster.process.counts.http2_streams == 11
 
 
 async def test_response_in_chunks_with_trailers(stage: Stage) -> None:
@@ -173,7 +173,7 @@ async def test_a_client_that_resets_a_stream_abandons_its_request(stage: Stage) 
     await stage.eventually(lambda: not stage.state().in_flight)
     assert stage.outcomes() == {"abandoned": 1}
     assert (await client.ask()).status == 200
-    assert stage.cluster.counts.http2_resets == 1
+    assert stage.cluster.process.counts.http2_resets == 1
     go.set()
 
 

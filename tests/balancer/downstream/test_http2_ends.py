@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from balancer.clients.turns import Turns
 from balancer.downstream.http2.connection import Http2Connection
-from balancer.exchange.turns import Turns
 from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
 from balancer.http.h2.limits import Limits
 from balancer.http.h2.reset_counts import (
@@ -55,7 +55,7 @@ async def test_drain_finishes_streams_and_loses_no_request(stage: Stage) -> None
     client = await http2_client(stage)
     first = client.request()
     await stage.eventually(lambda: stage.state().in_flight == 1)
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     stage.advance(0.3)
     late = client.request()
     await client.until(lambda: client.goaways)
@@ -65,7 +65,7 @@ async def test_drain_finishes_streams_and_loses_no_request(stage: Stage) -> None
     go.set()
     assert [(await client.answer(stream)).status for stream in (first, late)] == [200, 200]
     await client.end()
-    assert not stage.cluster.downstreams
+    assert not stage.downstreams
 
 
 async def test_stop_ends_idle_connections_at_once(stage: Stage) -> None:
@@ -85,7 +85,7 @@ async def test_idle_connection_is_closed(stage: Stage) -> None:
     stage.advance(4.0)
     await client.ask()
     stage.advance(4.0)
-    assert stage.cluster.downstreams
+    assert stage.downstreams
     stage.advance(2.0)
     await client.end()
     assert client.goaways[-1][1] == NO_ERROR
@@ -94,7 +94,7 @@ async def test_idle_connection_is_closed(stage: Stage) -> None:
 async def test_connection_without_a_request_has_the_time_of_a_head(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), timeouts={"head": 2.0})
     client = await raw_client(stage)
-    await stage.eventually(lambda: stage.cluster.counts.http2_connections)
+    await stage.eventually(lambda: stage.cluster.process.counts.http2_connections)
     stage.advance(2.5)
     assert await client.goaway() == NO_ERROR
     await client.end()
@@ -105,11 +105,11 @@ async def test_client_that_answers_nothing_while_it_is_left(stage: Stage) -> Non
     client = await raw_client(stage)
     await client.send(head(1, *fields()))
     await client.until(frames.DATA, 1)
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     stage.advance(0.3)
     stage.advance(1.1)
     await client.end()
-    assert not stage.cluster.downstreams
+    assert not stage.downstreams
 
 
 def has(answer: Answer, size: int) -> bool:
@@ -125,7 +125,7 @@ async def test_client_that_is_left_takes_the_end_of_its_response(stage: Stage, t
     stream = client.request()
     answer = client.answers[stream]
     await client.until(lambda: answer.size == 1000)
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     for size in range(2000, taken + 1, 1000):
         stage.advance(0.8)
         client.engine.acknowledge(stream, 1000)
@@ -135,7 +135,7 @@ async def test_client_that_is_left_takes_the_end_of_its_response(stage: Stage, t
     stage.advance(1.1)
     await client.end()
     assert (answer.size, answer.has_ended) == (taken, taken == 5000)
-    assert not stage.cluster.downstreams
+    assert not stage.downstreams
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -146,15 +146,15 @@ async def test_connection_that_is_left_amid_an_upload_lingers(stage: Stage, clos
     stream = client.begin(fields(b"/", method=b"POST"))
     client.send(stream, b"x")
     assert (await client.answer(stream)).status == 200
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     stage.advance(0.3)
     await client.end()
-    assert stage.cluster.downstreams
+    assert stage.downstreams
     if closes:
         client.wire.leave()
     else:
         stage.advance(1.1)
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 early = playing(Wire.head, response())
@@ -165,7 +165,7 @@ async def test_crowded_connections_are_left(stage: Stage) -> None:
     """While clients wait for a descriptor, a connection ends after its streams."""
     await stage.serve(await stage.worker(response()))
     client = await http2_client(stage)
-    stage.cluster.set_crowded(True)
+    stage.cluster.process.set_crowded(True)
     assert (await client.ask()).status == 200
     await client.end()
     assert client.goaways
@@ -260,8 +260,8 @@ async def test_fault_of_a_stream_is_handled_when_a_full_transport_has_sent_it(st
     window = frame(frames.WINDOW_UPDATE, struct.pack("!I", 1 << 25))
     await client.send(frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 25)) + window)
     await client.send(head(1, *fields(b"/big")))
-    await stage.eventually(lambda: stage.cluster.counts.http2_streams)
-    (downstream,) = stage.cluster.downstreams
+    await stage.eventually(lambda: stage.cluster.process.counts.http2_streams)
+    (downstream,) = stage.downstreams
     await stage.eventually(lambda: downstream.is_write_paused)
     post = fields(b"/", (b"content-length", b"5"), method=b"POST")
     await client.send(head(3, *post, flags=END_HEADERS) + frame(frames.DATA, bytes(10), 3))
@@ -289,7 +289,7 @@ async def test_flood_ends_the_connection(stage: Stage, flood: bytes) -> None:
     await client.send(flood)
     assert await client.goaway() == ENHANCE_YOUR_CALM
     await client.end()
-    assert stage.cluster.counts.http2_floods == 1
+    assert stage.cluster.process.counts.http2_floods == 1
 
 
 async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
@@ -305,7 +305,7 @@ async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
 
 
 def connections(stage: Stage) -> list[Http2Connection]:
-    return [each for each in stage.cluster.downstreams if isinstance(each, Http2Connection)]
+    return [each for each in stage.downstreams if isinstance(each, Http2Connection)]
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
@@ -322,11 +322,11 @@ async def test_rapid_reset_over_several_connections(stage: Stage, is_swept: bool
         if is_swept:
             stage.advance(0.0)
         client.wire.leave()
-        await stage.eventually(lambda: not stage.cluster.downstreams)
+        await stage.eventually(lambda: not stage.downstreams)
     assert await is_refused(stage)
-    counts = stage.cluster.counts
+    counts = stage.cluster.process.counts
     assert counts.http2_floods == 1 + is_swept
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     opened, floods = counts.http2_connections, counts.http2_floods
     clients = [await raw_client(stage) for _ in range(4)]
     await stage.eventually(lambda: counts.http2_connections == opened + len(clients))
@@ -342,21 +342,21 @@ async def test_client_that_leaves_open_streams_is_counted(stage: Stage) -> None:
     await stage.serve(await stage.worker(answering_after(asyncio.Event())))
     address = b"127.0.0.1"
     for _ in range(MOST // 90 + 1):
-        assert not stage.cluster.resets.refuses(address, stage.clock.at)
+        assert not stage.cluster.process.resets.refuses(address, stage.clock.at)
         client = await raw_client(stage)
         await client.send(b"".join(head(stream, *fields()) for stream in range(1, 181, 2)))
-        await stage.eventually(lambda: stage.cluster.in_flight == 90)
+        await stage.eventually(lambda: stage.cluster.process.in_flight == 90)
         client.wire.leave()
-        await stage.eventually(lambda: not stage.cluster.in_flight)
-    assert stage.cluster.resets.refuses(address, stage.clock.at)
+        await stage.eventually(lambda: not stage.cluster.process.in_flight)
+    assert stage.cluster.process.resets.refuses(address, stage.clock.at)
 
 
 async def is_refused(stage: Stage) -> bool:
     """Open a connection, wait, and return whether it was refused HTTP/2."""
-    before = stage.cluster.counts.http2_connections
+    before = stage.cluster.process.counts.http2_connections
     client = await raw_client(stage)
     await client.send(head(1, *fields()))
-    await stage.eventually(lambda: stage.cluster.counts.http2_connections > before)
+    await stage.eventually(lambda: stage.cluster.process.counts.http2_connections > before)
     while not {frames.GOAWAY, frames.HEADERS} & {kind for kind, *_ in client.seen}:
         client._take(await client.wire.some())
     client.wire.leave()
@@ -438,7 +438,7 @@ def opened(stage: wireless.Wireless) -> wireless.Peer:
 def test_requests_that_are_refused_count_as_resets(kind: str) -> None:
     """Each costs more than a reset, and the client some bytes."""
     with wireless.Wireless(**LIMITED) as stage:
-        stage.cluster.turns = Turns(at_once=1 << 30)
+        stage.cluster.process.turns = Turns(at_once=1 << 30)
         client, sent = opened(stage), 0
         while client.is_open and sent < 2000:
             client.send(refused(kind, 2 * sent + 1))
@@ -447,7 +447,9 @@ def test_requests_that_are_refused_count_as_resets(kind: str) -> None:
         assert sent == Limits().resets + 2
         *_, (last, _, _, payload) = frames_of(client.received)
         assert (last, payload[7]) == (frames.GOAWAY, ENHANCE_YOUR_CALM)
-        assert stage.cluster.resets.add(wireless.CLIENTS.encode(), MOST - Limits().resets, stage.loop.now())
+        assert stage.cluster.process.resets.add(
+            wireless.CLIENTS.encode(), MOST - Limits().resets, stage.loop.now()
+        )
         stage.leave()
 
 
@@ -461,7 +463,7 @@ def test_requests_that_are_refused_now_and_then(rate: int, trusted: tuple[str, .
                 client.send(b"".join(refused("path", 2 * (second * rate + at) + 1) for at in range(rate)))
             stage.advance(1.0)
         assert [client.is_open for client in clients] == [True, True]
-        assert stage.cluster.counts.http2_streams == 2 * 60 * rate
+        assert stage.cluster.process.counts.http2_streams == 2 * 60 * rate
         stage.leave()
 
 
@@ -478,7 +480,7 @@ async def test_floods_of_continuation_over_several_connections(stage: Stage) -> 
         assert await client.goaway() == ENHANCE_YOUR_CALM
         await client.end()
     assert await is_refused(stage)
-    assert stage.cluster.counts.http2_floods == 4
+    assert stage.cluster.process.counts.http2_floods == 4
     assert (await other.ask()).status == 200
     assert (await (await http2_client(stage, source="127.0.0.2")).ask()).status == 200
 
@@ -486,14 +488,14 @@ async def test_floods_of_continuation_over_several_connections(stage: Stage) -> 
 async def test_connection_that_is_refused_behind_a_proxy_counts_once(stage: Stage) -> None:
     """Its address comes with its first bytes."""
     await stage.serve(await stage.worker(response()), proxy_protocol=["127.0.0.0/8"])
-    stage.cluster.resets.add(b"203.0.113.7", 3000, stage.cluster.now())
+    stage.cluster.process.resets.add(b"203.0.113.7", 3000, stage.cluster.now())
     client = RawClient(await stage.client())
     await client.send(
         b"PROXY TCP4 203.0.113.7 127.0.0.1 56324 80\r\n" + frames.PREFACE + frame(frames.SETTINGS)
     )
     assert await client.goaway() == HTTP_1_1_REQUIRED
     await client.end()
-    assert stage.cluster.counts.http2_floods == 1
+    assert stage.cluster.process.counts.http2_floods == 1
 
 
 def test_refusals_of_a_client_are_late_and_not_at_the_same_time() -> None:
@@ -631,7 +633,7 @@ async def test_client_that_reads_slowly_is_not_reset(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(bytes(size))))
     client = await http2_client(stage, Limits(stream_window=1 << 30), receive_buffer=4096)
     await client.ask(path=b"/-/live")
-    (connection,) = stage.cluster.downstreams
+    (connection,) = stage.downstreams
     connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     answer = client.answers[client.request()]
     await stage.eventually(lambda: connection.is_write_paused)
@@ -745,7 +747,7 @@ async def test_live_page_does_not_delay_a_drain(stage: Stage) -> None:
     answer = client.answers[stream]
     await client.until(lambda: answer.head)
     assert answer.status == 200
-    stage.cluster.drain()
+    stage.cluster.process.drain()
     stage.advance(0.3)
     await client.end()
 
@@ -778,7 +780,7 @@ async def test_access_log_has_the_version(stage: Stage, tmp_path: Path) -> None:
     client = await http2_client(stage)
     await client.ask(path=b"/a")
     await client.ask(path=b"/" + b"x" * 9000)
-    assert stage.cluster.access_log is not None
+    assert stage.cluster.process.access_log is not None
     await stage.close()
     lines = path.read_text().splitlines()
     assert ["version=2.0" in line for line in lines] == [True, True]

@@ -55,7 +55,7 @@ async def test_curl(stage: Stage, tmp_path: Path, is_tls: bool) -> None:
     url = f"http{'s' if is_tls else ''}://{server.address}/"
     assert await output_of("curl", "-sS", *how, "--data-binary", "@-", url, data=BODY) == BODY
     assert worker.requests[0].body == BODY
-    assert stage.cluster.counts.http2_streams == 1
+    assert stage.cluster.process.counts.http2_streams == 1
     await stage.close()
 
 

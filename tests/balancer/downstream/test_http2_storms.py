@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.turns import Turns
+from balancer.clients.turns import Turns
 from tests.support import frames
 from tests.support.damage import damaged
 from tests.support.example_counts import examples

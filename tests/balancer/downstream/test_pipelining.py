@@ -249,7 +249,7 @@ def test_half_close_behind_an_admin_request() -> None:
         client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
         answer(stage)
         assert statuses(client, 1) == [b"200"]
-        assert not stage.cluster.downstreams
+        assert not stage.downstreams
 
 
 def test_head_timeout_of_a_pipelined_head() -> None:
@@ -279,14 +279,14 @@ def test_drain_drops_pipelined_requests() -> None:
     """The next response carries `Connection: close`; pipelined requests are not begun."""
     with Wireless() as stage:
         client = pipelined_behind_a_slow_request(stage, get(b"/2") * 3)
-        stage.cluster.drain(0.0)
+        stage.cluster.process.drain(0.0)
         stage.advance(1)
-        assert stage.cluster.in_flight == 1
+        assert stage.cluster.process.in_flight == 1
         answer(stage)
         assert statuses(client, 1) == [b"200"]
         assert b"\r\nConnection: close\r\n" in client.received
         assert len(got(stage)) == 1
-        assert stage.cluster.in_flight == 0
+        assert stage.cluster.process.in_flight == 0
 
 
 # --- upgrades

@@ -89,7 +89,7 @@ async def test_missing_header_closes_the_connection(stage: Stage, first: bytes) 
     client.write(first)
     await client.closed()
     assert (bytes(client.received), worker.connections) == (b"", [])
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
 
 
 async def test_header_from_an_unlisted_peer(stage: Stage) -> None:
@@ -111,7 +111,7 @@ async def test_header_timeout(stage: Stage) -> None:
     await stage.turn()
     stage.advance(1.1)
     await client.closed()
-    assert (len(arrivals), stage.cluster.counts.failed_arrivals) == (0, 1)
+    assert (len(arrivals), stage.cluster.process.counts.failed_arrivals) == (0, 1)
 
 
 async def test_peer_closes_before_its_header(stage: Stage) -> None:
@@ -121,4 +121,4 @@ async def test_peer_closes_before_its_header(stage: Stage) -> None:
     await client.send(b"PROXY")
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: stage.cluster.counts.failed_arrivals == 1)
+    await stage.eventually(lambda: stage.cluster.process.counts.failed_arrivals == 1)

@@ -164,9 +164,9 @@ async def test_rejected_client_may_finish_sending(stage: Stage) -> None:
     assert answer.status == 400
     assert await client.rest() == b""
     await stage.eventually(lambda: not client.unsent)
-    assert len(stage.cluster.downstreams) == 1
+    assert len(stage.downstreams) == 1
     client.half_close()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert worker.connections == []
 
 
@@ -177,9 +177,9 @@ async def test_lingering_connection_is_closed(stage: Stage) -> None:
     assert (await client.ask(MALFORMED["not-http"][0])).status == 400
     assert await client.rest() == b""
     stage.advance(1.9)
-    assert len(stage.cluster.downstreams) == 1
+    assert len(stage.downstreams) == 1
     stage.advance(0.2)
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 async def test_body_of_a_rejected_request_is_not_a_request(stage: Stage) -> None:

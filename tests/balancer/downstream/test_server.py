@@ -77,7 +77,7 @@ def test_bind_to_port_in_use_names_it() -> None:
 async def test_server_sweeps_periodically(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
-    await stage.eventually(lambda: stage.cluster.cached_time == stage.clock.at)
+    await stage.eventually(lambda: stage.cluster.process.cached_time == stage.clock.at)
     for _ in range(4):
         stage.advance(0.25)
 
@@ -89,7 +89,7 @@ async def test_all_clients_are_served_beyond_the_client_limit(stage: Stage) -> N
     while (await asyncio.wait(answers, timeout=0.1))[1]:
         stage.clock.at += 2  # the server's own sweep closes idle connections
     assert [answer.result().status for answer in answers] == [200] * 6
-    assert len(stage.cluster.downstreams) <= 2
+    assert len(stage.downstreams) <= 2
 
 
 async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
@@ -104,7 +104,7 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
     stage.clock.at += 2  # the server's own sweep closes the idle connection
     assert (await second.response()).status == 200
     assert await first.rest() == b""
-    assert server.cluster.counts.connections == 2
+    assert server.cluster.process.counts.connections == 2
 
 
 async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
@@ -114,7 +114,7 @@ async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
     server = await stage.serve(worker)
     idle, busy = await stage.client(), await stage.client()
     await busy.send(get())
-    await stage.eventually(lambda: worker.requests and len(stage.cluster.downstreams) == 2)
+    await stage.eventually(lambda: worker.requests and len(stage.downstreams) == 2)
     address = server.address
     stopping = asyncio.ensure_future(server.stop())
     assert await idle.rest() == b""

@@ -89,7 +89,7 @@ def act(stage: Wireless, version: str, actor: str, data: bytes) -> None:
         stage.dialling = data.decode()
         return
     if actor == "balancer":
-        for downstream in list(stage.cluster.downstreams):
+        for downstream in list(stage.downstreams):
             downstream.close_if_idle(stage.loop.now(), -1.0)
         return
     peer = stage.workers[0] if actor == "worker" else stage.clients[actor == "other"]

@@ -29,7 +29,7 @@ async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
     await stage.eventually(lambda: worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.cluster.in_flight == 1
+    assert stage.cluster.process.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 504, "response_timeout")
     assert stage.outcomes() == {"timeout": 1}
@@ -61,14 +61,14 @@ async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
-    await stage.eventually(lambda: [d for d in stage.cluster.downstreams if d.is_write_paused])
+    await stage.eventually(lambda: [d for d in stage.downstreams if d.is_write_paused])
     await stage.turn(500)
     stage.advance(4)  # notes how much is unsent
     stage.advance(4)
     await stage.turn()
-    assert len(stage.cluster.downstreams) == 1
+    assert len(stage.downstreams) == 1
     stage.advance(2)
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     client.reset()
 
@@ -108,7 +108,7 @@ async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
     await stage.eventually(lambda: b"x" * 51 in worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.cluster.in_flight == 1
+    assert stage.cluster.process.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 408, "body_timeout")
     client.half_close()
@@ -123,7 +123,7 @@ async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
     assert (await client.ask(get())).status == 200
     stage.advance(94)
     await stage.turn()
-    assert len(stage.cluster.downstreams) == 2
+    assert len(stage.downstreams) == 2
     stage.advance(2)
     assert await mute.rest() == await client.rest() == b""
 
@@ -207,10 +207,10 @@ async def test_sweep_yields_between_slices(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(2 * SLICE + 1)]
     for client in clients:
         await client.send(b"GET / HT")
-    await stage.eventually(lambda: len(stage.cluster.downstreams) == len(clients))
+    await stage.eventually(lambda: len(stage.downstreams) == len(clients))
     await stage.turn()
     stage.clock.at += 3
-    sweep = Sweep(stage.cluster, lambda now: None)
+    sweep = Sweep(stage.cluster.process, lambda now: None)
     refused: list[int] = []
     asyncio.get_running_loop().call_soon(lambda: refused.append(stage.cluster.counts.errors["head_timeout"]))
     sweep.run()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.client_connection import HELD_BY_TURN
-from balancer.exchange.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_TURN, Turns
+from balancer.clients.client_connection import HELD_BY_TURN
+from balancer.clients.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_TURN, Turns
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import SMALL
 from tests.support import frames, messages
@@ -39,7 +39,7 @@ def flood(version: str, part: bytes = b"x", number: int = NUMBER) -> bytes:
 
 def stage_of(turns: Turns | None = None, **options: Any) -> Wireless:
     stage = Wireless(**options)
-    stage.cluster.turns = turns or stage.cluster.turns
+    stage.cluster.process.turns = turns or stage.cluster.process.turns
     stage.worker_script = answer
     return stage
 
@@ -55,7 +55,7 @@ def taken(stage: Wireless) -> int:
 
 
 def waiting(stage: Wireless) -> int:
-    return sum(bool(one.is_held & HELD_BY_TURN) for one in stage.cluster.downstreams)
+    return sum(bool(one.is_held & HELD_BY_TURN) for one in stage.downstreams)
 
 
 def done(stage: Wireless) -> int:
@@ -128,11 +128,11 @@ def test_heads_by_reference_take_turns(size: int, times: int) -> None:
             b"".join(frame(frames.HEADERS, again, stream, END_HEADERS | 1) for stream in range(3, 163, 2))
         )
         stage.turn()
-        assert (waiting(stage), stage.cluster.counts.http2_streams) == (1, 3)
+        assert (waiting(stage), stage.cluster.process.counts.http2_streams) == (1, 3)
         stage.loop.advance(0.02)
-        assert 4 < stage.cluster.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
+        assert 4 < stage.cluster.process.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
         stage.loop.advance(1)
-        assert (waiting(stage), stage.cluster.counts.http2_streams) == (0, 81)
+        assert (waiting(stage), stage.cluster.process.counts.http2_streams) == (0, 81)
         stage.leave()
 
 
@@ -160,7 +160,7 @@ def test_end_behind_input_that_waits(version: str, is_early: bool) -> None:
 def test_no_timeout_while_input_waits(version: str) -> None:
     """What the client has sent in time is taken ten seconds later; then the timeout begins."""
     with stage_of(timeouts=(("request_idle", 1.0),)) as stage:
-        stage.cluster.turns.spend(round(10 * STEPS_PER_TURN / SECONDS_PER_TURN))
+        stage.cluster.process.turns.spend(round(10 * STEPS_PER_TURN / SECONDS_PER_TURN))
         whole, partial = stage.client(), stage.client()
         whole.send(flood(version))
         partial.send(flood(version)[:-9])
@@ -187,7 +187,7 @@ def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]
         if end == "refused":
             stage.workers[0].send(b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         elif end == "drained":
-            stage.cluster.drain()
+            stage.cluster.process.drain()
         else:
             client.vanish()
         for _ in range(4):
@@ -197,7 +197,7 @@ def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]
         client.end()
         for _ in range(40):
             stage.advance(0.25)
-        assert not stage.cluster.downstreams
+        assert not stage.downstreams
         stage.leave()
         assert not stage.left_behind()
 

@@ -58,7 +58,7 @@ async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
         await stage.eventually(lambda: not stage.cluster.tunnels)
     ends = stage.outcomes()
     assert ends.get("tunnelled", 0) == stage.cluster.tunnels.opened
-    assert (stage.pool().leased, stage.cluster.in_flight) == (0, 0)
+    assert (stage.pool().leased, stage.cluster.process.in_flight) == (0, 0)
 
 
 def client_for(url: str, *, compression: str | None = None, origin: str = "http://here") -> connect:

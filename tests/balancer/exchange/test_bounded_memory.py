@@ -50,9 +50,9 @@ async def test_stalled_client_holds_one_buffer(stage: Stage, framing: str, buffe
         left = worker.connections[0].unsent
         for _ in range(200):
             await stage.turn(1)
-            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.cluster.downstreams))
+            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.downstreams))
     assert left > SIZE // 2
-    assert [one.is_write_paused for one in stage.cluster.downstreams] == [True]
+    assert [one.is_write_paused for one in stage.downstreams] == [True]
     assert 0 < most <= max(buffer, LONGEST_READ) + FRAMING
     client.reset()
     taken.set()
@@ -75,7 +75,7 @@ async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage)
     client = await stage.client()
     await client.send(get())
     assert len((await client.response()).body) == 8 * MIB
-    (downstream,) = stage.cluster.downstreams
+    (downstream,) = stage.downstreams
     await client.send(get())
     await stage.eventually(lambda: downstream.is_write_paused)
     left = held = -1
@@ -112,8 +112,8 @@ async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"x")))
     client = await stage.client()
     await client.send(get())
-    await stage.eventually(lambda: stage.cluster.downstreams)
-    (downstream,) = stage.cluster.downstreams
+    await stage.eventually(lambda: stage.downstreams)
+    (downstream,) = stage.downstreams
     sock = downstream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.cluster.limits.buffer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.buffering import BufferBudget, Charge, KeptBody
+from balancer.clients.byte_budget import ByteBudget, Charge
+from balancer.exchange.buffering import KeptBody
 from balancer.upstream.request_body import RequestBody
 from tests.support.example_counts import examples
 
@@ -18,7 +19,7 @@ _bounds = st.tuples(st.just("bound"), st.just(0), _sizes)
 @given(st.lists(st.one_of(_charges, _charges, _charges, _bounds), max_size=40))
 def test_charges_add_up(steps: list[tuple[str, int, int]]) -> None:
     """Against a model of five bodies, while the bound changes: a refused charge changes nothing."""
-    budget = BufferBudget()
+    budget = ByteBudget()
     budget.total = 100
     charges, sizes = [Charge(budget) for _ in range(5)], [0] * 5
     for kind, number, size in steps:
@@ -49,7 +50,7 @@ _acts = st.sampled_from(("add", "add", "send", "write", "drain", "update", "free
 @given(st.integers(0, 300), st.integers(0, 300), st.lists(st.tuples(_acts, st.integers(1, 100)), max_size=20))
 def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: list[tuple[str, int]]) -> None:
     """Whatever order: kept bytes are charged, or refused at the first that does not fit; at the end nothing is left."""
-    budget, upstream = BufferBudget(), Upstream()
+    budget, upstream = ByteBudget(), Upstream()
     budget.total = 250
     kept = KeptBody(RequestBody(retried, False), most, budget)
     received, is_sent = b"", False

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from balancer.exchange.buffering import BLOCK, BufferBudget, KeptBody
+from balancer.clients.byte_budget import ByteBudget
+from balancer.exchange.buffering import BLOCK, KeptBody
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
@@ -51,11 +52,11 @@ def errors(stage: Wireless) -> dict[str, int]:
 def test_worker_is_asked_once_the_body_is_whole() -> None:
     """Until then there is no connection, no request in flight and none in the queue; then there is one write."""
     with buffered() as stage:
-        client, budget = stage.client(), stage.cluster.buffer_budget
+        client, budget = stage.client(), stage.cluster.process.buffer_budget
         sends(stage, client, head(LENGTH), b"x" * 600, b"y" * 399)
         assert not stage.workers
         assert (stage.cluster.router.in_flight, len(stage.cluster.queue)) == (0, 0)
-        assert (budget.kept, stage.cluster.in_flight) == (999, 1)
+        assert (budget.kept, stage.cluster.process.in_flight) == (999, 1)
         sends(stage, client, b"z")
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\n" + b"x" * 600 + b"y" * 399 + b"z")
@@ -82,7 +83,7 @@ def test_body_that_comes_with_its_head_is_not_kept() -> None:
         stage.client().send(head(3) + b"abc")
         stage.turn()
         assert stage.workers[0].received.endswith(b"abc")
-        budget = stage.cluster.buffer_budget
+        budget = stage.cluster.process.buffer_budget
         assert (budget.kept, budget.requests) == (0, 0)
 
 
@@ -105,13 +106,13 @@ def test_bodies_that_are_streamed(kind: str) -> None:
         assert worker.received.endswith(b"\r\n\r\n" + sent)
         sends(stage, client, chunk(b"abc") if b"chunked" in STREAMED[kind][0] else b"abc")
         assert b"abc" in worker.received
-        assert stage.cluster.buffer_budget.requests_streamed == 0
+        assert stage.cluster.process.buffer_budget.requests_streamed == 0
 
 
 def test_bodies_beyond_the_bound_are_streamed() -> None:
     """Three bodies of 600 bytes at a bound of 1500: the third is streamed from what was kept, and all arrive."""
     with buffered(buffering=(("request", LENGTH), ("total", 1500))) as stage:
-        clients, budget = [stage.client() for _ in range(3)], stage.cluster.buffer_budget
+        clients, budget = [stage.client() for _ in range(3)], stage.cluster.process.buffer_budget
         for client in clients:
             sends(stage, client, head(600), b"x" * 300)
         assert (len(stage.workers), budget.kept) == (0, 900)
@@ -137,7 +138,7 @@ def test_streamed_from_the_first_byte_when_nothing_is_left() -> None:
         sends(stage, second, head(10) + b"yy")
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\nyy")
-        assert stage.cluster.buffer_budget.kept == TOTAL - 1
+        assert stage.cluster.process.buffer_budget.kept == TOTAL - 1
 
 
 # --- ends before the body is whole
@@ -154,7 +155,7 @@ def test_client_that_stops_sending_gets_408() -> None:
         assert client.received == b""
         stage.advance(2.0)
         assert client.received.startswith(b"HTTP/1.1 408 ")
-        assert (stage.cluster.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
+        assert (stage.cluster.process.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["reset", "end"])
@@ -164,8 +165,8 @@ def test_client_that_leaves(how: str) -> None:
         sends(stage, client, head(10), b"x")
         client.vanish() if how == "reset" else client.end()
         stage.turn()
-        assert (stage.cluster.buffer_budget.kept, stage.cluster.counts.abandoned) == (0, 1)
-        assert not stage.cluster.downstreams
+        assert (stage.cluster.process.buffer_budget.kept, stage.cluster.counts.abandoned) == (0, 1)
+        assert not stage.downstreams
 
 
 def test_malformed_chunk() -> None:
@@ -173,7 +174,7 @@ def test_malformed_chunk() -> None:
         client = stage.client()
         sends(stage, client, CHUNKED, chunk(b"abc"), b"no size\r\n")
         assert client.received.startswith(b"HTTP/1.1 400 ")
-        assert (stage.cluster.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
+        assert (stage.cluster.process.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
 
 
 def test_total_timeout_counts_from_the_head() -> None:
@@ -222,7 +223,7 @@ def test_whole_body_waits_in_the_queue() -> None:
         sends(stage, second, head(2), b"x")
         assert len(stage.cluster.queue) == 0
         sends(stage, second, b"y")
-        assert (len(stage.cluster.queue), stage.cluster.buffer_budget.kept) == (1, 2)
+        assert (len(stage.cluster.queue), stage.cluster.process.buffer_budget.kept) == (1, 2)
         stage.workers[0].send(ANSWER)
         stage.turn()
         assert stage.workers[0].received.endswith(b"\r\n\r\nxy")
@@ -234,7 +235,7 @@ def test_rejection_from_the_queue() -> None:
         client = stage.client()
         sends(stage, client, head(2), b"xy")
         assert client.received.startswith(b"HTTP/1.1 503 ")
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
         client.received.clear()
         stage.workers[0].send(ANSWER)
         stage.turn()
@@ -274,7 +275,7 @@ def test_expectation_of_a_streamed_request_is_forwarded() -> None:
 def test_expectation_is_removed_beside_a_trace_context() -> None:
     """From the head of each attempt; both end in a traceparent with a span of its own."""
     with buffered(2) as stage:
-        stage.cluster.tracing = Tracing(trusts_all=True, sample=0.0)
+        stage.cluster.process.tracing = Tracing(trusts_all=True, sample=0.0)
         client = stage.client()
         sends(stage, client, head(2, b"Expect: 100-continue"), b"xy")
         stage.workers[0].vanish()
@@ -296,11 +297,11 @@ def test_whole_body_is_repeated() -> None:
         stage.workers[0].vanish()
         stage.turn()
         assert stage.workers[1].received.endswith(b"\r\n\r\n" + b"x" * 400 + b"y" * 600)
-        assert stage.cluster.buffer_budget.kept == LENGTH
+        assert stage.cluster.process.buffer_budget.kept == LENGTH
         stage.workers[1].send(ANSWER)
         stage.turn()
         assert client.received.endswith(b"ok")
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_body_longer_than_retries_allow_is_sent_once() -> None:
@@ -311,7 +312,7 @@ def test_body_longer_than_retries_allow_is_sent_once() -> None:
         stage.turn()
         assert client.received.startswith(b"HTTP/1.1 502 ")
         assert len(stage.workers) == 1
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_unsent_body_is_repeated_whatever_its_length() -> None:
@@ -320,12 +321,12 @@ def test_unsent_body_is_repeated_whatever_its_length() -> None:
         client = stage.client()
         stage.dialling = "hang"
         sends(stage, client, head(101, method=b"POST"), b"x" * 100, b"x")
-        assert stage.cluster.buffer_budget.kept == 101
+        assert stage.cluster.process.buffer_budget.kept == 101
         stage.dialling = "accept"
         stage.advance(1.5)
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\n" + b"x" * 101)
-        assert (stage.cluster.counts.retried, stage.cluster.buffer_budget.kept) == (1, 0)
+        assert (stage.cluster.counts.retried, stage.cluster.process.buffer_budget.kept) == (1, 0)
 
 
 def test_whole_body_may_be_hedged() -> None:
@@ -339,13 +340,13 @@ def test_whole_body_may_be_hedged() -> None:
         stage.workers[1].send(ANSWER)
         stage.turn()
         assert client.received.endswith(b"ok")
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_charge_lasts_until_the_worker_has_taken_the_body() -> None:
     """Beyond `retry.body` it is not kept for a retry, but the write buffer holds it."""
     with buffered(retry=(("body", 0),)) as stage:
-        idle, client, budget = stage.client(), stage.client(), stage.cluster.buffer_budget
+        idle, client, budget = stage.client(), stage.client(), stage.cluster.process.buffer_budget
         sends(stage, idle, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         (worker,) = stage.workers
         worker.send(ANSWER)
@@ -364,7 +365,7 @@ def test_charge_ends_although_the_client_reads_nothing() -> None:
     """A body that the worker has taken is not charged while its response waits for the client."""
     rules = (("request", LENGTH), ("response", 100_000), ("total", 100_000))
     with buffered(retry=(("body", 0),), buffering=rules, limits=(("buffer", 1024),)) as stage:
-        client, budget = stage.client(), stage.cluster.buffer_budget
+        client, budget = stage.client(), stage.cluster.process.buffer_budget
         client.stall()
         sends(stage, client, head(LENGTH), b"x" * 999, b"x")
         assert budget.kept == LENGTH
@@ -387,7 +388,7 @@ def test_connection_with_an_unsent_body_is_not_reused() -> None:
         stage.turn()
         assert client.received.endswith(b"ok")
         assert not worker.is_open
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 # --- the client's connection
@@ -420,7 +421,7 @@ def test_long_body_is_read_on_while_it_is_kept() -> None:
         client.send(head(size) + b"x" * 5000)
         client.send(b"x" * 100_000)
         stage.turn()
-        assert stage.cluster.buffer_budget.kept == 105_000
+        assert stage.cluster.process.buffer_budget.kept == 105_000
         client.send(b"x" * (size - 105_000))
         stage.turn()
         assert stage.workers[0].received.endswith(b"\r\n\r\n" + b"x" * size)
@@ -431,7 +432,7 @@ def test_draining_waits_for_a_body() -> None:
     with buffered() as stage:
         client = stage.client()
         sends(stage, client, head(2), b"x")
-        stage.cluster.drain()
+        stage.cluster.process.drain()
         stage.advance(5.0)
         sends(stage, client, b"y")
         stage.workers[0].send(ANSWER)
@@ -459,7 +460,7 @@ def test_mirror_gets_a_kept_body_as_well() -> None:
 
 def test_small_pieces_are_joined() -> None:
     """Objects of a kept body take little more than its bytes, however small its pieces were."""
-    budget = BufferBudget()
+    budget = ByteBudget()
     budget.total = size = 600_000
     kept = KeptBody(RequestBody(0, False), size, budget)
     for _ in range(size // 6):

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from balancer.config.schema.buffering import BufferingLimits
+from balancer.process.server import apply_to_process
 from tests.support.stage import Stage
 from tests.support.wire import answering, get, response
 from tests.support.wireless import Peer, Wireless, buffering, sends
@@ -65,7 +66,7 @@ def test_worker_is_free_while_the_client_reads(framing: str) -> None:
     head, pieces = FRAMINGS[framing]
     with buffered() as stage:
         client, worker = asks(stage)
-        budget = stage.cluster.buffer_budget
+        budget = stage.cluster.process.buffer_budget
         sends(stage, worker, head + pieces[0], *pieces[1:])
         assert (idle(stage), stage.cluster.router.in_flight) == (1, 0)
         assert budget.kept == client.unread > 3 * READ
@@ -89,10 +90,10 @@ def test_response_that_comes_in_one_read_is_charged() -> None:
         client, worker = asks(stage)
         sends(stage, worker, by_length(3 * READ) + b"x" * 3 * READ)
         assert idle(stage) == 1
-        assert stage.cluster.buffer_budget.kept == client.unread > 3 * READ
+        assert stage.cluster.process.buffer_budget.kept == client.unread > 3 * READ
         client.take()
         stage.turn()
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_response_until_close_is_taken_over() -> None:
@@ -112,7 +113,7 @@ def test_long_response_is_taken_over_when_the_rest_can_be_kept() -> None:
     """Before that its worker would not be free, and the memory would be wasted."""
     with buffered() as stage:
         client, worker = asks(stage)
-        budget, size = stage.cluster.buffer_budget, LIMIT + 3 * READ
+        budget, size = stage.cluster.process.buffer_budget, LIMIT + 3 * READ
         sends(stage, worker, by_length(size) + b"x" * READ)
         assert (is_read_on(worker), budget.kept) == (False, 0)
         client.take(client.unread)
@@ -141,21 +142,21 @@ def test_response_of_unknown_length_is_kept_up_to_the_limit() -> None:
         client, worker = asks(stage)
         piece = b"%x\r\n%b\r\n" % (READ, b"x" * READ)
         sends(stage, worker, CHUNKED, *[piece] * 4)
-        assert (is_read_on(worker), stage.cluster.buffer_budget.kept) == (True, client.unread)
+        assert (is_read_on(worker), stage.cluster.process.buffer_budget.kept) == (True, client.unread)
         sends(stage, worker, piece)
         assert not is_read_on(worker)
-        assert stage.cluster.buffer_budget.kept <= LIMIT < client.unread
+        assert stage.cluster.process.buffer_budget.kept <= LIMIT < client.unread
         client.take(client.unread)
         stage.turn()
-        assert (is_read_on(worker), stage.cluster.buffer_budget.kept) == (True, 0)
+        assert (is_read_on(worker), stage.cluster.process.buffer_budget.kept) == (True, 0)
         sends(stage, worker, piece)
-        assert (is_read_on(worker), stage.cluster.buffer_budget.kept) == (True, client.unread)
+        assert (is_read_on(worker), stage.cluster.process.buffer_budget.kept) == (True, client.unread)
 
 
 def test_responses_beyond_the_bound_are_streamed() -> None:
     """The second client's worker waits; when the first one has read, the rest of the second response is taken over."""
     with buffered() as stage:
-        budget = stage.cluster.buffer_budget
+        budget = stage.cluster.process.buffer_budget
         first, worker = asks(stage)
         second, waiting = asks(stage)
         sends(stage, worker, by_length(4 * READ + READ // 2) + b"x" * (READ // 2), *[b"x" * READ] * 4)
@@ -186,7 +187,7 @@ def test_client_that_reads_nothing_is_cut() -> None:
         stage.advance(61.0)
         stage.turn()
         assert client.ending == "reset"
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
         assert sum(stage.cluster.router.states[0].outcomes.values()) == 1
 
 
@@ -194,10 +195,10 @@ def test_client_that_leaves_gives_its_bytes_back() -> None:
     with buffered() as stage:
         client, worker = asks(stage)
         sends(stage, worker, by_length(3 * READ) + b"x" * READ, b"x" * READ)
-        assert stage.cluster.buffer_budget.kept == client.unread
+        assert stage.cluster.process.buffer_budget.kept == client.unread
         client.vanish()
         stage.turn()
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
         assert not worker.is_open
 
 
@@ -209,7 +210,7 @@ def test_response_that_breaks_off() -> None:
         worker.vanish()
         stage.turn()
         assert client.ending == "reset"
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_events_are_not_delayed() -> None:
@@ -225,7 +226,7 @@ def test_events_are_not_delayed() -> None:
             stage.advance(30.0)
         client.stall()
         sends(stage, worker, b"8\r\ndata: 4\n\r\n", b"8\r\ndata: 5\n\r\n")
-        assert (client.unread, stage.cluster.buffer_budget.kept) == (26, 26)
+        assert (client.unread, stage.cluster.process.buffer_budget.kept) == (26, 26)
         client.take()
         stage.turn()
         assert client.received.endswith(b"data: 4\n\r\n8\r\ndata: 5\n\r\n")
@@ -236,7 +237,7 @@ def test_head_and_interim_responses_pass() -> None:
         client, worker = asks(stage, b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", stalls=False)
         sends(stage, worker, b"HTTP/1.1 103 Early Hints\r\n\r\n" + by_length(10 * LIMIT))
         assert client.received.count(b"HTTP/1.1") == 2
-        assert (idle(stage), stage.cluster.buffer_budget.responses) == (1, 0)
+        assert (idle(stage), stage.cluster.process.buffer_budget.responses) == (1, 0)
 
 
 def test_tunnel_is_not_buffered() -> None:
@@ -247,7 +248,7 @@ def test_tunnel_is_not_buffered() -> None:
         sends(stage, worker, b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         client.stall()
         sends(stage, worker, b"x" * READ)
-        assert (is_read_on(worker), stage.cluster.buffer_budget.kept) == (False, 0)
+        assert (is_read_on(worker), stage.cluster.process.buffer_budget.kept) == (False, 0)
 
 
 def test_pipelined_request_waits_for_its_client() -> None:
@@ -267,6 +268,7 @@ def test_pipelined_request_waits_for_its_client() -> None:
 def reload(stage: Wireless, **limits: int) -> None:
     control_plane = stage.control_plane
     control_plane.apply(replace(control_plane.config, buffering=BufferingLimits(**limits)))
+    apply_to_process(control_plane.cluster.process, control_plane.config)
 
 
 @pytest.mark.parametrize("limits", [{}, {"response": 1024, "total": 1024}])
@@ -275,16 +277,16 @@ def test_reload_that_lowers_the_bound(limits: dict[str, int]) -> None:
     with buffered() as stage:
         client, worker = asks(stage)
         sends(stage, worker, by_length(4 * READ) + b"x" * READ, b"x" * READ)
-        kept = stage.cluster.buffer_budget.kept
+        kept = stage.cluster.process.buffer_budget.kept
         assert kept == client.unread
         reload(stage, **limits)
         sends(stage, worker, b"x" * READ)
-        assert (is_read_on(worker), stage.cluster.buffer_budget.kept) == (False, kept)
+        assert (is_read_on(worker), stage.cluster.process.buffer_budget.kept) == (False, kept)
         client.take()
         stage.turn()
         sends(stage, worker, b"x" * READ)
         assert client.received.endswith(b"\r\n\r\n" + b"x" * 4 * READ)
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_reload_that_turns_buffering_on() -> None:
@@ -315,14 +317,14 @@ async def test_shutdown_waits_for_slow_readers(stage: Stage, is_whole: bool) -> 
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
-    assert stage.cluster.buffer_budget.kept > MIB
+    assert stage.cluster.process.buffer_budget.kept > MIB
     stopping = asyncio.ensure_future(stage.running.stop())
     await stage.turn()
     if is_whole:
         assert (await client.response()).body == body
         assert await client.rest() == b""
     assert await stopping is is_whole
-    assert stage.cluster.buffer_budget.kept == 0
+    assert stage.cluster.process.buffer_budget.kept == 0
 
 
 async def answered(stage: Stage, number: int) -> None:
@@ -339,9 +341,9 @@ async def test_worker_connection_is_free_within_the_limit(stage: Stage) -> None:
         await client.send(get())
         await answered(stage, number)
     assert stage.pool().counts.opened == 1
-    budget = stage.cluster.buffer_budget
+    budget = stage.cluster.process.buffer_budget
     assert (budget.responses, budget.responses_streamed) == (20, 0)
-    held = sum(downstream.transport.get_write_buffer_size() for downstream in stage.cluster.downstreams)
+    held = sum(downstream.transport.get_write_buffer_size() for downstream in stage.downstreams)
     assert budget.kept == held > 10 * MIB
     for client in clients:
         assert (await client.response()).body == body

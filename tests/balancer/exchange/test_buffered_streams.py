@@ -34,7 +34,7 @@ async def test_response_is_taken_over_from_the_worker(stage: Stage) -> None:
     client, stream = await slow_reader(stage)
     await client.until(lambda: client.answers[stream].size == 16_384)
     await stage.eventually(lambda: not stage.state().in_flight)
-    budget = stage.cluster.buffer_budget
+    budget = stage.cluster.process.buffer_budget
     assert (stage.pool().leased, stage.pool().idle) == (0, 1)
     assert len(BODY) - 16_384 <= budget.kept <= len(BODY)
     assert budget.responses == 1
@@ -53,13 +53,13 @@ async def test_chunks_and_trailers_are_taken_over(stage: Stage) -> None:
     client, stream = await slow_reader(stage)
     await client.until(lambda: client.answers[stream].size == 16_384)
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
-    assert stage.cluster.buffer_budget.kept > 200_000
+    assert stage.cluster.process.buffer_budget.kept > 200_000
     client.is_slow = False
     client.engine.acknowledge(stream, 16_384)
     client.flush()
     answer = await client.answer(stream)
     assert (answer.body, answer.trailers) == (BODY, {b"x-sum": b"1"})
-    await stage.eventually(lambda: not stage.cluster.buffer_budget.kept)
+    await stage.eventually(lambda: not stage.cluster.process.buffer_budget.kept)
 
 
 async def test_second_stream_beyond_the_total_is_streamed(stage: Stage) -> None:
@@ -76,7 +76,7 @@ async def test_second_stream_beyond_the_total_is_streamed(stage: Stage) -> None:
     client, kept = await slow_reader(stage)
     await client.until(lambda: client.answers[kept].size == 16_384)
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
-    streamed, budget = client.request(), stage.cluster.buffer_budget
+    streamed, budget = client.request(), stage.cluster.process.buffer_budget
     await client.until(lambda: client.answers[streamed].size == 16_384)
     await stage.eventually(lambda: budget.responses_streamed == 1)
     assert (budget.responses, stage.state().in_flight) == (1, 1)
@@ -96,7 +96,7 @@ async def test_response_beyond_the_total_is_streamed(stage: Stage) -> None:
     await client.until(lambda: client.answers[stream].size == 16_384)
     await stage.turn()
     assert stage.state().in_flight == 1
-    assert stage.cluster.buffer_budget.kept == 0
+    assert stage.cluster.process.buffer_budget.kept == 0
     client.is_slow = False
     client.engine.acknowledge(stream, 16_384)
     client.flush()
@@ -108,7 +108,7 @@ async def test_client_that_goes_away_gives_its_share_back(stage: Stage, way: str
     await serve(stage, BODY)
     client, stream = await slow_reader(stage)
     await client.until(lambda: client.answers[stream].size == 16_384)
-    budget = stage.cluster.buffer_budget
+    budget = stage.cluster.process.buffer_budget
     await stage.eventually(lambda: budget.kept)
     if way == "reset":
         client.engine.reset(stream, 8)
@@ -130,7 +130,7 @@ async def test_body_is_received_before_an_endpoint_is_asked(stage: Stage) -> Non
     body = BODY[:200_000]  # within the window of a stream
     for at in range(0, len(body), 10_000):
         client.send(stream, body[at : at + 10_000])
-    await stage.eventually(lambda: stage.cluster.buffer_budget.kept >= len(body))
+    await stage.eventually(lambda: stage.cluster.process.buffer_budget.kept >= len(body))
     assert not worker.requests
     assert (stage.cluster.receiving, stage.state().in_flight) == (1, 0)
     client.send(stream, b"", is_last=True)
@@ -138,12 +138,12 @@ async def test_body_is_received_before_an_endpoint_is_asked(stage: Stage) -> Non
     [request] = worker.requests
     assert request.body == body
     assert request.value(b"Expect") is None
-    assert (stage.cluster.buffer_budget.kept, stage.cluster.receiving) == (0, 0)
+    assert (stage.cluster.process.buffer_budget.kept, stage.cluster.receiving) == (0, 0)
 
 
 async def test_fifty_uploads_of_one_client_hold_no_worker(stage: Stage) -> None:
     worker = await serve(stage, b"ok")
-    client, budget = await http2_client(stage), stage.cluster.buffer_budget
+    client, budget = await http2_client(stage), stage.cluster.process.buffer_budget
     await client.ask()  # the window of the connection is known from now on
     streams = [client.begin(fields(method=b"POST")) for _ in range(50)]
     for stream in streams:
@@ -161,7 +161,7 @@ async def test_fifty_uploads_of_one_client_hold_no_worker(stage: Stage) -> None:
 @pytest.mark.parametrize("way", ["reset", "close", "timeout"])
 async def test_upload_that_does_not_end(stage: Stage, way: str) -> None:
     await serve(stage, b"ok")
-    client, budget = await http2_client(stage), stage.cluster.buffer_budget
+    client, budget = await http2_client(stage), stage.cluster.process.buffer_budget
     stream = client.begin(fields(method=b"POST"))
     client.send(stream, b"x" * 100)
     await stage.eventually(lambda: budget.kept)
@@ -187,7 +187,7 @@ async def test_calls_of_grpc_are_streamed(stage: Stage) -> None:
     lines = (b"Host: a", b"Content-Type: application/grpc", b"Transfer-Encoding: chunked", b"", b"1\r\nx\r\n")
     await client.send(b"\r\n".join((b"POST / HTTP/1.1", *lines)))
     assert (await client.head()).status == 200
-    assert stage.cluster.buffer_budget.kept == 0
+    assert stage.cluster.process.buffer_budget.kept == 0
     await client.close()
 
 

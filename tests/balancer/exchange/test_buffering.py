@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from balancer.cluster.runtime_config import runtime_config_of
 from balancer.config.schema.buffering import BufferingLimits
 from balancer.configuration import load
-from balancer.exchange.runtime_config import runtime_config_of
 from tests.support.admin_requests import metrics, status
 from tests.support.config_files import ENDPOINT, problem, write
 from tests.support.stage import Stage, endpoint
@@ -101,14 +101,14 @@ async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None
         streamed, kept = await stage.client(), await stage.client()
         await streamed.send(post(BODY)[:-1])
         await kept.send(post(BODY).replace(b"POST /", b"POST /api")[:-1])
-        await stage.eventually(lambda: stage.cluster.buffer_budget.kept == 99)
+        await stage.eventually(lambda: stage.cluster.process.buffer_budget.kept == 99)
         assert (stage.cluster.router.in_flight, worker.requests[1:]) == (1, [])
         document = await status(stage)
         assert (document["buffering"]["kept"], document["buffering"]["limit"]) == (99, 1024)
         assert "buffering" not in document["pools"][0]
         assert "steelyard_buffered_bytes 99.0" in (await metrics(stage)).splitlines()
         assert [(await client.ask(b"x")).body for client in (streamed, kept)] == [b"main", b"api"]
-        assert stage.cluster.buffer_budget.kept == 0
+        assert stage.cluster.process.buffer_budget.kept == 0
         await stage.running.reload()
 
 
@@ -125,9 +125,9 @@ async def test_requests_of_one_connection_go_to_buffered_and_unbuffered_pools(st
     for target, is_kept in ((b"/api", True), (b"/", False), (b"/api", True)):
         await client.send(get(target))
         await client.head()
-        await stage.eventually(lambda: [one.is_write_paused for one in stage.cluster.downstreams] == [True])
+        await stage.eventually(lambda: [one.is_write_paused for one in stage.downstreams] == [True])
         await stage.turn(500)
-        assert bool(stage.cluster.buffer_budget.kept) is is_kept
+        assert bool(stage.cluster.process.buffer_budget.kept) is is_kept
         assert await client.exactly(len(body)) == body
-        await stage.eventually(lambda: not stage.cluster.buffer_budget.kept)
-    assert stage.cluster.buffer_budget.responses == 2
+        await stage.eventually(lambda: not stage.cluster.process.buffer_budget.kept)
+    assert stage.cluster.process.buffer_budget.responses == 2

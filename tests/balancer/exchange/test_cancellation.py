@@ -234,7 +234,7 @@ async def client_rst(scene: Scene) -> None:
     await scene.stage.turn()
     scene.stage.advance(0.0)
     await scene.stage.turn()
-    assert scene.stage.cluster.in_flight == (1 if scene.ahead is not None else 0)
+    assert scene.stage.cluster.process.in_flight == (1 if scene.ahead is not None else 0)
 
 
 async def worker_fin(scene: Scene) -> None:
@@ -250,10 +250,14 @@ async def deadline(scene: Scene) -> None:
     stage = scene.stage
     limit: float = getattr(stage.cluster.timeouts, scene.step.deadline)
     stage.advance(0.0)
-    before = (len(stage.cluster.downstreams), outcomes(stage), dict(stage.cluster.counts.errors))
+    before = (len(stage.downstreams), outcomes(stage), dict(stage.cluster.counts.errors))
     stage.advance(limit - 0.5)
     await stage.turn()
-    assert (len(stage.cluster.downstreams), outcomes(stage), dict(stage.cluster.counts.errors)) == before
+    assert (
+        len(stage.downstreams),
+        outcomes(stage),
+        dict(stage.cluster.counts.errors),
+    ) == before
     stage.advance(1.0)
 
 
@@ -320,9 +324,14 @@ async def assert_nothing_is_left(stage: Stage) -> None:
     """Assert that no connection, request or reference to one is left."""
     for client in stage.clients:
         client.reset()
-    await wait_for(stage, lambda: not stage.cluster.downstreams)
-    assert not stage.cluster.downstreams
-    assert stage.cluster.in_flight == len(stage.cluster.queue) == stage.cluster.buffer_budget.kept == 0
+    await wait_for(stage, lambda: not stage.downstreams)
+    assert not stage.downstreams
+    assert (
+        stage.cluster.process.in_flight
+        == len(stage.cluster.queue)
+        == stage.cluster.process.buffer_budget.kept
+        == 0
+    )
     assert [state.in_flight for state in stage.cluster.router.states] == [0] * len(
         stage.cluster.router.states
     )
@@ -379,7 +388,7 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
     await stage.turn()
     stage.advance(0.0)
     await stage.turn()
-    assert stage.cluster.in_flight == 1
+    assert stage.cluster.process.in_flight == 1
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
     await assert_nothing_is_left(stage)

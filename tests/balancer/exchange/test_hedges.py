@@ -13,7 +13,7 @@ from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.status import proxy_status
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.hedged_attempts import HedgeRace
+from balancer.exchange.hedging import HedgeRace
 from benchmarks.harness.open_load import without_collections
 from policies import Available, EndpointState, Overloaded, RequestFacts
 from policies.overload.hedging import TICK
@@ -229,7 +229,7 @@ async def test_requests_that_are_not_hedged(stage: Stage, hedged: Hedged, reques
     await stage.turn()
     assert (stage.cluster.counts.hedged, hedged.other.requests) == (0, [])
     hedged.client.reset()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
 
 
 @pytest.mark.parametrize(("kept", "hedges"), [(4, 1), (3, 0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from balancer.exchange.request_ids import fresh_ids
+from balancer.http.h1.request_ids import fresh_ids
 
 
 def test_ids_are_unique_and_have_one_prefix() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.cluster.wait_queue import LONGEST_RETRY, RequestQueue
+from balancer.cluster.wait_queue import Waiter as AnyWaiter
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from balancer.exchange.wait_queue import LONGEST_RETRY, RequestQueue
-from balancer.exchange.wait_queue import Waiter as AnyWaiter
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket

@@ -203,8 +203,8 @@ async def test_nothing_of_a_retried_response_reaches_the_client(
     client = await stage.client()
     assert (await client.ask(get(b"/", *fields))).body == b"fine"
     assert b"503" not in client.received
-    if stage.cluster.access_log is not None:
-        assert stage.cluster.access_log.waiting + stage.cluster.access_log.counts.written == 1
+    if stage.cluster.process.access_log is not None:
+        assert stage.cluster.process.access_log.waiting + stage.cluster.process.access_log.counts.written == 1
 
 
 # --- number of attempts

@@ -49,9 +49,9 @@ async def test_back_pressure_on_the_worker(stage: Stage, is_chunked: bool) -> No
     await client.send(get())
     await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
     assert await flow_until_stalled(stage, worker.connections) > 2 * MIB
-    held = [downstream.transport.get_write_buffer_size() for downstream in stage.cluster.downstreams]
+    held = [downstream.transport.get_write_buffer_size() for downstream in stage.downstreams]
     assert max(held) < MIB
-    assert [downstream.is_write_paused for downstream in stage.cluster.downstreams] == [True]
+    assert [downstream.is_write_paused for downstream in stage.downstreams] == [True]
     head = await client.until(b"\r\n\r\n")
     assert b"200 OK" in head
     if is_chunked:
@@ -84,7 +84,7 @@ async def test_back_pressure_on_the_client(stage: Stage, is_chunked: bool) -> No
         client.write(post(body))
     await stage.eventually(lambda: worker.connections and stage.pool().leased)
     assert await flow_until_stalled(stage, [client]) > 2 * MIB
-    assert [bool(downstream.is_held) for downstream in stage.cluster.downstreams] == [True]
+    assert [bool(downstream.is_held) for downstream in stage.downstreams] == [True]
     go.set()
     assert (await client.response()).body == digest(body).encode()
     assert (await client.ask(get())).status == 200
@@ -146,7 +146,7 @@ async def test_abandoned_request_is_counted(stage: Stage) -> None:
     await client.send(get())
     await stage.eventually(lambda: worker.received)
     client.reset()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert repr(stage.pool()) == "<Pool w0 idle=0 leased=0 opening=0>"
     assert stage.outcomes() == {"abandoned": 1}
     assert (stage.cluster.counts.abandoned, stage.cluster.counts.errors) == (1, {})
@@ -160,7 +160,7 @@ async def test_client_disconnects_after_pipelining(stage: Stage) -> None:
     client = await stage.asking(worker, get() * 3)
     client.reset()
     go.set()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert len(worker.requests) <= 3
 
 
@@ -185,8 +185,8 @@ async def test_client_disconnects_while_dialling(stage: Stage) -> None:
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: stage.pool().opening)
-    next(iter(stage.cluster.downstreams)).abort()
-    await stage.eventually(lambda: not stage.cluster.downstreams and not stage.pool().opening)
+    next(iter(stage.downstreams)).abort()
+    await stage.eventually(lambda: not stage.downstreams and not stage.pool().opening)
     assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
     assert (await stage.ask(get())).body == b"next"
     assert stage.outcomes() == {"abandoned": 1, "ok": 1}

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.status import proxy_status
+from balancer.exchange.tunnel import Tunnel
 from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, get, playing, post, response
@@ -96,7 +97,7 @@ async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage:
     assert await worker.exactly(19) == b"\x00GET / HTTP/1.1\r\n\r\n"
     await worker.send(b"HTTP/1.1 200 OK\r\n\r\n\xff")
     assert await client.exactly(20) == b"HTTP/1.1 200 OK\r\n\r\n\xff"
-    assert stage.state().in_flight == stage.cluster.in_flight == len(stage.cluster.tunnels) == 1
+    assert stage.state().in_flight == stage.cluster.process.in_flight == len(stage.cluster.tunnels) == 1
     await client.close()
     await tunnel_stage.close_rest()
     assert are_settled(stage)
@@ -344,7 +345,7 @@ async def test_slow_reader_pauses_the_other_side(
 
 def buffered(stage: Stage) -> list[int]:
     """Bytes buffered in the balancer, per side of each tunnel."""
-    return [size for tunnel in stage.cluster.tunnels for size in tunnel.unsent]
+    return [size for tunnel in stage.cluster.tunnels for size in cast(Tunnel, tunnel).unsent]
 
 
 async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -> None:
@@ -524,7 +525,7 @@ async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_sta
     assert await worker.exactly(5) == b"still"
     assert await stopping is False
     assert await client.rest() == await worker.rest() == b""
-    await stage.eventually(lambda: not server.cluster.tunnels and not server.cluster.downstreams)
+    await stage.eventually(lambda: not server.cluster.tunnels and not server.cluster.process.downstreams)
     assert server.cluster.pools.open_connections == 0
 
 
@@ -542,10 +543,10 @@ async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: Tunne
 async def test_descriptor_limit_leaves_tunnels_open(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """At the descriptor limit tunnels can be opened and are not closed as idle connections."""
     await tunnel_stage.serve()
-    stage.cluster.set_crowded(True)
+    stage.cluster.process.set_crowded(True)
     client, worker = await tunnel_stage.open_tunnel()
     stage.advance(1000)
-    (downstream,) = stage.cluster.downstreams
+    (downstream,) = stage.downstreams
     assert not downstream.close_if_idle(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"

@@ -77,7 +77,7 @@ async def test_entries_of_a_new_and_a_reused_connection(stage: Stage, watched: W
 async def test_log_is_off_by_default(stage: Stage) -> None:
     """No thread, no entry, and status reports null."""
     await stage.serve(await stage.worker(response()))
-    assert stage.cluster.access_log is None
+    assert stage.cluster.process.access_log is None
     assert "access-log" not in [thread.name for thread in threading.enumerate()]
     status = json.loads(
         (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
@@ -398,7 +398,7 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
     """Written, dropped (queue full) and lost (write failed)."""
     await watched.serve(await stage.worker(response()), log={"admin": False})
     await stage.ask(get())
-    log = stage.cluster.access_log
+    log = stage.cluster.process.access_log
     assert log is not None
     await stage.eventually(lambda: log.counts.written)  # the thread counts after it has written
     status = json.loads((await stage.ask(CONTROL % b"status")).body)
@@ -446,8 +446,8 @@ async def test_reopen_after_rotation(stage: Stage, watched: WatchedLog) -> None:
     await stage.ask(get(b"/old"))
     await watched.lines(1)
     old = watched.path.rename(watched.path.with_suffix(".1"))
-    assert stage.cluster.access_log is not None
-    stage.cluster.access_log.reopen()
+    assert stage.cluster.process.access_log is not None
+    stage.cluster.process.access_log.reopen()
     await stage.eventually(watched.path.exists)
     await stage.ask(get(b"/new"))
     assert (await watched.line())["path"] == "/new"
@@ -462,7 +462,7 @@ def lost_more_than(log: AccessLog, number: int) -> bool:
 async def test_full_disk_fails_no_request(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """Requests are served, entries are counted as lost, one message."""
     await stage.serve(await stage.worker(response()), log={"access": "json", "path": "/dev/full"})
-    log = stage.cluster.access_log
+    log = stage.cluster.process.access_log
     assert log is not None
     for _ in range(3):
         lost = log.counts.lost

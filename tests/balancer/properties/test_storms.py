@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.exchange.turns import Turns
+from balancer.clients.turns import Turns
 from tests.support.damage import damaged
 from tests.support.example_counts import examples
 from tests.support.root import ROOT

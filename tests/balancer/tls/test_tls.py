@@ -129,7 +129,7 @@ async def test_minimum_version_refuses_older_clients(stage: Stage, shelf: Shelf)
         await stage.client(tls=limited_to(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
     client = await stage.client(tls=shelf.client(), name=NAME)
     assert (await client.ask(get())).status == 200
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
 
 
 async def test_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None:
@@ -190,8 +190,8 @@ async def test_large_bodies_through_tls_on_both_sides(
     await stage.serve(worker, tls=shelf.pair(NAME), upstream_tls={"ca": str(shelf.ca)})
     client = await stage.client(tls=limited_to(shelf.client(), version), name=NAME, receive_buffer=65536)
     sending = asyncio.ensure_future(client.send(post(body)))
-    await stage.eventually(lambda: any(d.is_write_paused for d in stage.cluster.downstreams))
-    sizes = [d.transport.get_write_buffer_size() for d in stage.cluster.downstreams]
+    await stage.eventually(lambda: any(d.is_write_paused for d in stage.downstreams))
+    sizes = [d.transport.get_write_buffer_size() for d in stage.downstreams]
     assert max(sizes) < 2 << 20
     answer = await client.response()
     await sending
@@ -290,7 +290,7 @@ async def test_half_closed_client_is_answered(stage: Stage, shelf: Shelf) -> Non
     await stage.serve(await stage.worker(playing(Wire.request, go, response(b"late"))), tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     await client.send(get())
-    await stage.eventually(lambda: stage.cluster.in_flight)
+    await stage.eventually(lambda: stage.cluster.process.in_flight)
     await client.end_writing()
     client.wire.half_close()
     await stage.turn()
@@ -348,7 +348,7 @@ async def test_plain_http_on_the_tls_port_is_answered_400(stage: Stage, shelf: S
     answer = await client.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (400, "plain_http")
     await client.closed()
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 600, b"\x16\x03\x01\xff\xff" + b"x" * 600, b"SSH-2.0-x\r\n"])
@@ -359,7 +359,7 @@ async def test_garbage_closes_the_connection(stage: Stage, shelf: Shelf, garbage
     await client.send(garbage)
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: stage.cluster.counts.failed_arrivals == 1)
+    await stage.eventually(lambda: stage.cluster.process.counts.failed_arrivals == 1)
     assert (worker.connections, len(stage.server.arrivals) if stage.server else None) == ([], 0)
 
 
@@ -380,7 +380,7 @@ async def test_incomplete_handshake_times_out(stage: Stage, shelf: Shelf, first:
     assert len(arrivals) == 1
     stage.advance(0.2)
     await client.closed()
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
     await stage.eventually(lambda: len(arrivals))  # accepted now
     await waiting.close()
 
@@ -391,7 +391,7 @@ async def test_late_starts_give_way_to_waiting_clients(stage: Stage, shelf: Shel
     phases: dict[str, Any] = {"TLS": {"tls": shelf.pair(NAME)}, "PROXY": {"proxy_protocol": ["127.0.0.0/8"]}}
     worker = await stage.worker(response())
     await stage.serve(worker, timeouts={"head": 60}, limits={"clients": 2}, **phases.get(phase, {}))
-    present = stage.cluster.downstreams if phase == "head" else stage.running.arrivals
+    present = stage.downstreams if phase == "head" else stage.running.arrivals
 
     async def begun(number: int) -> Wire:
         client = await stage.client()
@@ -413,7 +413,7 @@ async def test_late_starts_give_way_to_waiting_clients(stage: Stage, shelf: Shel
     await newer.closed()
     await newer.close()
     await stage.eventually(lambda: len(present) == 2)
-    assert stage.cluster.counts.failed_arrivals == (0 if phase == "head" else 2)
+    assert stage.cluster.process.counts.failed_arrivals == (0 if phase == "head" else 2)
     await newest.close()
     await waiting.close()
 
@@ -429,7 +429,7 @@ async def test_client_leaves_during_the_handshake(stage: Stage, shelf: Shelf) ->
         await client.wire.some()
         leave(client.wire)
         await client.wire.closed()
-    await stage.eventually(lambda: stage.cluster.counts.failed_arrivals == 2)
+    await stage.eventually(lambda: stage.cluster.process.counts.failed_arrivals == 2)
 
 
 async def test_stop_closes_unfinished_handshakes(stage: Stage, shelf: Shelf) -> None:
@@ -451,7 +451,7 @@ async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
     arguments = (program, "s_client", "-connect", str(server.address), "-tls1_2", "-CAfile", str(shelf.ca))
     process = await asyncio.create_subprocess_exec(*arguments, stdin=-1, stdout=-1, stderr=-1)
     assert process.stdin is not None
-    await stage.eventually(lambda: stage.cluster.downstreams)
+    await stage.eventually(lambda: stage.downstreams)
     process.stdin.write(b"R\n")
     await process.stdin.drain()
     _, stderr = await process.communicate()

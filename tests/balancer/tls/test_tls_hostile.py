@@ -140,7 +140,7 @@ async def test_name_refused_by_openssl_gets_an_alert(stage: Stage, shelf: Shelf,
     """The alert is unrecognized_name (RFC 6066 § 3)."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, REFUSED[name])), bytes((2, UNRECOGNIZED_NAME)))
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
 
 
 async def test_hello_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
@@ -167,7 +167,7 @@ async def test_full_handshake_with_a_strange_name(stage: Stage, shelf: Shelf, ve
         data=get(b"/", b"Connection: close"),
     )
     assert printed.endswith(b"hello")
-    assert stage.cluster.counts.failed_arrivals == 0
+    assert stage.cluster.process.counts.failed_arrivals == 0
 
 
 async def test_strange_names_log_nothing(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
@@ -203,11 +203,11 @@ async def test_hello_with_excessive_length_is_refused(stage: Stage, shelf: Shelf
     """Refused by its length, before it has come."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(b"\x01\xff\xff\xff" + bytes(100)), bytes((2, ILLEGAL_PARAMETER)))
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1
 
 
 @pytest.mark.parametrize("case", BROKEN)
 async def test_broken_name_list_is_refused(stage: Stage, shelf: Shelf, case: str) -> None:
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello_with(shelf, BROKEN[case])), bytes((2, DECODE_ERROR)))
-    assert stage.cluster.counts.failed_arrivals == 1
+    assert stage.cluster.process.counts.failed_arrivals == 1

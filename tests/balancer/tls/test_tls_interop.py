@@ -64,5 +64,5 @@ async def test_body_of_many_records(stage: Stage, tmp_path: Path, client: str) -
     worker = await stage.worker(response(BODY))
     server = await stage.serve(worker, tls=shelf.pair("localhost", "127.0.0.1"))
     assert await CLIENTS[client](f"https://{server.address}/", shelf.ca) == BODY
-    assert stage.cluster.counts.failed_arrivals == 0
+    assert stage.cluster.process.counts.failed_arrivals == 0
     await stage.close()

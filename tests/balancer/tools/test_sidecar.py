@@ -294,7 +294,7 @@ async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedS
     assert (await stage.ask(request_for(b"well.org"))).body == b"well"
     assert (await sidecar.origin_status("slow"))["queued"] == 1
     second.reset()
-    await stage.eventually(lambda: len(stage.cluster.downstreams) == 1)
+    await stage.eventually(lambda: len(stage.downstreams) == 1)
     sidecar.sweep(6.0)
     assert error_of(await first.response()) == (504, "response_timeout", MAYBE)
 

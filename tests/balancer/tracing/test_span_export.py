@@ -34,7 +34,7 @@ def exporting(collector: ScriptedWorker | int, **more: Any) -> dict[str, Any]:
 
 
 def spans_in(stage: Stage) -> Spans:
-    tracing = stage.cluster.tracing
+    tracing = stage.cluster.process.tracing
     assert tracing is not None
     assert tracing.spans is not None
     return tracing.spans

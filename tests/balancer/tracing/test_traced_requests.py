@@ -125,7 +125,7 @@ async def test_request_has_server_attempt_and_connect_spans(stage: Stage, traced
 async def test_spans_have_unix_time(stage: Stage, traced: Traced) -> None:
     """Whatever the proxy's clock says; a span begins with the head's first byte."""
     await traced.serve(await stage.worker(QUICK))
-    spans = stage.cluster.tracing
+    spans = stage.cluster.process.tracing
     assert spans is not None
     assert spans.spans is not None
     offset = spans.spans.offset()
@@ -406,7 +406,7 @@ async def test_access_log_is_written_too(stage: Stage, traced: Traced, tmp_path:
     await traced.serve(await stage.worker(QUICK), log={"path": str(path)})
     await stage.ask(get(b"/logged"))
     spans = await traced.spans()
-    log = stage.cluster.access_log
+    log = stage.cluster.process.access_log
     assert log is not None
     log.stop()
     [line] = path.read_text().splitlines()

@@ -156,6 +156,6 @@ async def test_stop_cancels_dialling(stage: Stage) -> None:
     assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
     assert stage.cluster.pools.open_connections == 0
     await client.closed()
-    await stage.eventually(lambda: not stage.cluster.downstreams)
+    await stage.eventually(lambda: not stage.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     stage.server = None

@@ -284,10 +284,10 @@ async def test_body_is_received_whole_before_the_worker_is_asked(stage: Stage, b
     client = await stage.client()
     request = post(MEBI)
     await client.send(request[:-1])
-    await stage.eventually(lambda: stage.cluster.buffer_budget.kept == len(MEBI) - 1)
+    await stage.eventually(lambda: stage.cluster.process.buffer_budget.kept == len(MEBI) - 1)
     assert (plays, stage.cluster.router.in_flight) == ([], 0)
     assert (await client.ask(request[-1:])).body == sha256(MEBI).digest()
-    budget = stage.cluster.buffer_budget
+    budget = stage.cluster.process.buffer_budget
     assert (budget.kept, budget.requests) == (0, 1)
 
 
@@ -299,8 +299,8 @@ async def test_response_is_taken_over_from_the_worker(stage: Stage, begin: Begin
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
-    (downstream,) = stage.cluster.downstreams
-    budget = stage.cluster.buffer_budget
+    (downstream,) = stage.downstreams
+    budget = stage.cluster.process.buffer_budget
     assert (stage.cluster.router.in_flight, stage.pool().leased, budget.responses) == (0, 0, 1)
     assert budget.kept == downstream.transport.get_write_buffer_size() > len(MEBI)
     await client.head()

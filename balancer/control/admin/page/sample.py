@@ -25,8 +25,8 @@ from balancer.control.admin.status import (
 )
 
 if TYPE_CHECKING:
+    from balancer.cluster.explaining import Explanations
     from balancer.control.control_plane import ControlPlane
-    from balancer.exchange.explaining import Explanations
     from policies.endpoint.state import EndpointState
 
 PICKS = 8

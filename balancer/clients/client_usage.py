@@ -10,7 +10,7 @@ them, two get a third each, and there is always room for another.
 
 from __future__ import annotations
 
-from balancer.exchange.buffering import BufferBudget, Charge
+from balancer.clients.byte_budget import ByteBudget, Charge
 from balancer.rate_limits.request_source import network_of
 
 
@@ -29,7 +29,7 @@ class ClientUsages:
     """Records of all clients that are connected, and the `budget` of bytes that their requests share."""
 
     def __init__(self) -> None:
-        self.budget = BufferBudget()
+        self.budget = ByteBudget()
         self._by_network: dict[bytes, ClientUsage] = {}
 
     def __len__(self) -> int:

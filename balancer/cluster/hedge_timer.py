@@ -1,4 +1,4 @@
-"""Timer wheel for hedging: finds attempts that are late and endpoints that are silent, and hedges.
+"""Timer wheel for hedging: finds attempts that are late and endpoints that are silent.
 
 There is no timer per request. Requests that become late at about the same instant share a bucket of `TICK` seconds, and
 one timer waits for the first bucket. A hedge starts up to one `TICK` after its instant, plus one millisecond where the
@@ -9,20 +9,15 @@ requests are hedged at once. While hedging is off, none of this exists.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from balancer.exchange.attempt import Attempt
-from balancer.exchange.hedged_attempts import HedgedAttempt, HedgeRace
 from policies.endpoint.state import EndpointState
-from policies.errors import Overloaded
-from policies.facts import OutcomeKind, RequestFacts
+from policies.facts import OutcomeKind
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
-
-if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
-    from balancer.exchange.exchange import Exchange
+from policies.routing.assignment import Assignment
 
 STALLED = 0.02
 """Seconds by which a search may come late. If it is later, this process was stalled, and answers may wait unread."""
@@ -31,29 +26,51 @@ SOONEST = 0.001
 """Minimum seconds between two runs of the timer: the resolution of event loops."""
 
 
-def may_hedge(exchange: Exchange, late: Attempt) -> bool:
-    """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
-    downstream, kept = exchange.downstream, exchange.body_buffer
-    is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
-    is_repeatable = kept is None or kept.may_be_sent_twice
-    is_awaited = exchange.last_attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
-    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
+class HedgedRequest(Protocol):
+    """A request that may get a second attempt."""
+
+    def hedge(self) -> None:
+        """Start a second attempt beside the first, if one is allowed."""
 
 
-class Hedges:
+class WatchedAttempt(Protocol):
+    """The first attempt at a request; `exchange` is None once it is settled or has lost."""
+
+    @property
+    def exchange(self) -> HedgedRequest | None: ...
+    @property
+    def assignment(self) -> Assignment: ...
+    @property
+    def first_byte_at(self) -> float | None: ...
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def is_awaiting(self) -> bool: ...
+
+
+class Loser(Protocol):
+    """An attempt that has lost."""
+
+    def check(self, now: float) -> None: ...
+    def end(self, kind: OutcomeKind) -> None: ...
+
+
+class HedgeTimer:
     """The timer wheel of attempts, and `losers`, the losing attempts that are still in flight."""
 
-    def __init__(self, cluster: Cluster, hedging: Hedging) -> None:
-        self._cluster = cluster
+    def __init__(self, now: Callable[[], float], hedging: Hedging) -> None:
+        self._now = now
         self.hedging = hedging
-        self.losers: dict[HedgedAttempt, None] = {}  # in the order in which they lost
-        self._wheel: dict[int, list[Attempt]] = {}
+        self.losers: dict[Loser, None] = {}  # in the order in which they lost
+        self._wheel: dict[int, list[WatchedAttempt]] = {}
         self._ticks: list[int] = []  # a heap of the wheel's keys
-        self._by_state: dict[EndpointState, list[Attempt]] = {}  # with answered ones, until the next search
+        self._by_state: dict[
+            EndpointState, list[WatchedAttempt]
+        ] = {}  # with answered ones, until the next search
         self._search_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, attempt: Attempt) -> None:
+    def watch(self, attempt: WatchedAttempt) -> None:
         """Schedule a check of a newly routed attempt for the instant at which it is late."""
         routed_at, state = attempt.assignment.routed_at, attempt.assignment.state
         self._by_state.setdefault(state, []).append(attempt)
@@ -67,30 +84,6 @@ class Hedges:
         if self._search_at == inf:
             self._search_at = routed_at + SEARCH_EVERY
             self._set_timer(routed_at)
-
-    def hedge(self, late: Attempt) -> None:
-        """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
-        exchange, cluster, hedging = late.exchange, self._cluster, self.hedging
-        if exchange is None or not may_hedge(exchange, late):
-            return
-        router, available = cluster.router, cluster.router.available
-        others = hedging.others(late.assignment.state, available)
-        if not others or not router.has_room or cluster.pools.is_full or not hedging.take(cluster.now()):
-            return
-        wanted = {state.id for state in others}
-        avoided = frozenset(state.id for state in available if state.id not in wanted)
-        facts = late.assignment.facts
-        number = facts.attempt + 1
-        try:
-            assignment = router.route(
-                RequestFacts(facts.method, facts.path, facts.region, facts.key, number, avoided)
-            )
-        except Overloaded:
-            return
-        second = exchange.new_attempt(assignment)
-        exchange.hedged(HedgeRace(cluster, exchange, late, second), second)
-        cluster.counts.hedged += 1
-        second.lease(cluster.pools.by_id[assignment.state.id], is_idempotent=True)
 
     def check(self, now: float) -> None:
         """Run due buckets, and enforce timeouts on losing attempts; called by the sweep."""
@@ -117,7 +110,7 @@ class Hedges:
         for loser in list(self.losers):
             loser.end(OutcomeKind.ABANDONED)
 
-    def _look(self, attempt: Attempt, now: float) -> None:
+    def _look(self, attempt: WatchedAttempt, now: float) -> None:
         """Judge one attempt as on time or late, and hedge a late one. A failed attempt says nothing about latency."""
         state, first_byte_at = attempt.assignment.state, attempt.first_byte_at
         if attempt.has_failed:
@@ -126,7 +119,7 @@ class Hedges:
             self.hedging.record(state, first_byte_at - attempt.assignment.routed_at, now)
         elif attempt.exchange is not None:
             self.hedging.record(state, None, now)
-            self.hedge(attempt)
+            attempt.exchange.hedge()
 
     def _search(self, now: float) -> None:
         """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
@@ -141,8 +134,9 @@ class Hedges:
         for state in self.hedging.silent(self._by_state, now):
             sent_before = now - state.latency.mean  # those sent later may be in time
             for attempt in self._by_state[state]:
-                if attempt.assignment.routed_at < sent_before and self.hedging.has_budget:
-                    self.hedge(attempt)
+                is_late = attempt.assignment.routed_at < sent_before and self.hedging.has_budget
+                if is_late and attempt.exchange is not None:
+                    attempt.exchange.hedge()
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
@@ -155,4 +149,4 @@ class Hedges:
 
     def _ring(self) -> None:
         self._timer = None
-        self.turn(self._cluster.now())
+        self.turn(self._now())

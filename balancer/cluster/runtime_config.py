@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from balancer.cluster.admission import AdmissionRules, admission_rules
+from balancer.cluster.affinity import ResponseEdits, Stickiness
+from balancer.cluster.request_key import key_of
+from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
 from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.discovery import DiscoveryConfig
@@ -28,10 +32,6 @@ from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import LogConfig, NormaliseConfig
 from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.tracing import TracingConfig
-from balancer.exchange.admission import AdmissionRules, admission_rules
-from balancer.exchange.affinity import ResponseEdits, Stickiness
-from balancer.exchange.request_key import key_of
-from balancer.exchange.retries import Retries, retries_of
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD

@@ -16,18 +16,52 @@ from typing import TYPE_CHECKING
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.http.h1.response_head import Response
-from policies.facts import OutcomeKind
+from policies.errors import Overloaded
+from policies.facts import OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
-    from balancer.exchange.cluster import Cluster
     from balancer.exchange.exchange import Exchange
+
+
+def _may_hedge(exchange: Exchange, late: Attempt) -> bool:
+    """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
+    downstream, kept = exchange.downstream, exchange.body_buffer
+    is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
+    is_repeatable = kept is None or kept.may_be_sent_twice
+    is_awaited = exchange.last_attempt is late and not (late.has_sent_interim or downstream.is_write_paused)
+    return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
+
+
+def hedge(exchange: Exchange, late: Attempt) -> None:
+    """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
+    cluster, hedges = exchange.cluster, exchange.cluster.hedges
+    if hedges is None or not _may_hedge(exchange, late):
+        return
+    router, hedging = cluster.router, hedges.hedging
+    others = hedging.others(late.assignment.state, router.available)
+    if not others or not router.has_room or cluster.pools.is_full or not hedging.take(cluster.now()):
+        return
+    wanted = {state.id for state in others}
+    avoided = frozenset(state.id for state in router.available if state.id not in wanted)
+    facts = late.assignment.facts
+    number = facts.attempt + 1
+    try:
+        assignment = router.route(
+            RequestFacts(facts.method, facts.path, facts.region, facts.key, number, avoided)
+        )
+    except Overloaded:
+        return
+    second = exchange.new_attempt(assignment)
+    exchange.hedged(HedgeRace(exchange, late, second), second)
+    cluster.counts.hedged += 1
+    second.lease(cluster.pools.by_id[assignment.state.id], is_idempotent=True)
 
 
 class HedgeRace:
     """The two attempts of a hedged exchange."""
 
-    def __init__(self, cluster: Cluster, exchange: Exchange, first: Attempt, second: Attempt) -> None:
-        self.cluster = cluster
+    def __init__(self, exchange: Exchange, first: Attempt, second: Attempt) -> None:
+        self.cluster = exchange.cluster
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
         self._second = HedgedAttempt(self, second)

@@ -10,13 +10,10 @@ are large takes no turn and counts nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from balancer.exchange.client_connection import HELD_BY_TURN
-
-if TYPE_CHECKING:
-    from balancer.exchange.client_connection import ClientConnection
-    from balancer.exchange.client_usage import ClientUsage
+from balancer.clients.client_connection import HELD_BY_TURN, ClientConnection
+from balancer.clients.client_usage import ClientUsage
 
 AT_ONCE: Final = 32
 """Steps of a read that are taken at once: they cost about as much as the read itself."""

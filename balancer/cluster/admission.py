@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from balancer.cluster.wait_queue import TOO_LATE, RequestQueue
 from balancer.errors import DeadlinePassed, Shed
-from balancer.exchange.wait_queue import TOO_LATE, RequestQueue
 from balancer.http.h1.request_hints import HintFields, RequestHints
 from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router

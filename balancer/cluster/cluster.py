@@ -1,0 +1,237 @@
+"""Cluster: a group of endpoints and what forwards requests to them, one for each `[clusters.NAME]` and a default one.
+
+It owns router, connection pools, wait queue, retry budget and limits, and implements no protocol.
+`control/control_plane.py` configures it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from balancer.clients.byte_budget import ByteBudget
+from balancer.cluster.admission import Admission
+from balancer.cluster.hedge_timer import HedgeTimer
+from balancer.cluster.tunnels import Tunnels
+from balancer.cluster.wait_queue import RequestQueue
+from balancer.errors import ForwardingError
+from balancer.http.grpc.status import NAMES
+from balancer.http.h1.client import HTTP11, Client
+from balancer.process_context import ProcessContext
+from balancer.syntax.networks import is_within
+from balancer.upstream.dial.target import Routes
+from balancer.upstream.pools import Pools
+from policies.routing.router import Router
+
+if TYPE_CHECKING:
+    from balancer.cluster.affinity import ResponseEdits
+    from balancer.cluster.explaining import Explaining
+    from balancer.cluster.runtime_config import RuntimeConfig
+    from balancer.http.h1.request_head import KeyOf
+    from balancer.log.journal import Journal
+    from balancer.rate_limits.limiter import Limiter
+    from policies.insight.canary import Canary
+    from policies.overload.hedging import Hedging
+    from policies.routing.assignment import Assignment
+
+TICK_SWEEPS: Final = 4
+"""Sweeps, of `SWEEP_PERIOD`, between two ticks of the router, which are a second apart."""
+
+STATUSES: Final = 1000
+"""Statuses have three digits."""
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Totals since the start.
+
+    `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
+    reason, `responses` final responses to clients by status, `rpcs` those of gRPC by status code.
+    """
+
+    requests: int = 0
+    retried: int = 0
+    hedged: int = 0
+    hedges_won: int = 0
+    abandoned: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    responses: list[int] = field(default_factory=lambda: [0] * STATUSES)
+    rpcs: list[int] = field(default_factory=lambda: [0] * len(NAMES))
+
+    def count_error(self, error: ForwardingError) -> None:
+        self.errors[error.reason] += 1
+
+
+class BufferingRules:
+    """`request` is the largest request body in bytes that is kept, `response` the bytes of a response that may be kept
+    for a client; 0: none.
+    """
+
+    def __init__(self, request: int, response: int, budget: ByteBudget) -> None:
+        self.request = request
+        self.response = response
+        self.budget = budget
+
+
+class Cluster:
+    """What requests are forwarded to one group of endpoints with; `name` is "" for the default one, which client
+    connections belong to, and requests that no route leads elsewhere.
+    """
+
+    # Set by the control plane.
+    journal: Journal | None = None  # receives an entry for every request that has ended
+    reads_load = False  # load reports of workers are parsed
+    canary: Canary | None = None  # of the policy
+    explaining: Explaining | None = None  # set while clients may ask for explanations
+    limiter: Limiter | None = None  # the rate limits of requests that no route matches
+    policy = ""  # label of the policy in force
+
+    def __init__(
+        self,
+        router: Router,
+        process: ProcessContext,
+        config: RuntimeConfig,
+        upstream_limit: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.name = name
+        self.router = router
+        self.process = process
+        self.now = now = process.now  # here too, for the path of a request
+        self.counts = RequestCounts()
+        self.hedges: HedgeTimer | None = None
+        self.admission: Admission | None = None
+        self.buffering: BufferingRules | None = None  # None while buffering is off
+        self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
+        self.tunnels = Tunnels(now, config.timeouts.tunnel_idle, config.timeouts.body_idle)
+        self.queue = RequestQueue(router, now, config.limits.queue, config.timeouts.queue)
+        self.retries = config.retries
+        self.pools = Pools(
+            process.cached_time,
+            config.pools,
+            upstream_limit,
+            config.upstream_tls,
+            routes=Routes(config.network_routes, now),
+            now=now,
+        )
+        self.pools.on_room = self._descriptor_freed
+        self._sweeps = 0
+        self.apply(config)
+
+    def apply(self, config: RuntimeConfig) -> None:
+        """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""
+        self.timeouts = config.timeouts
+        self.limits = config.limits
+        self.client_requests = config.limits.client_requests
+        self.http2 = config.http2
+        self.retries.budget.apply(config.retries.budget)
+        self.retries = replace(config.retries, budget=self.retries.budget)
+        self.home_region = config.home_region
+        self.internal_fields = config.internal_fields
+        self.key_of: KeyOf | None = config.key_of
+        self.edits: ResponseEdits | None = config.edits
+        self.adds_forwarded = config.adds_forwarded
+        self.allowed_methods = config.allowed_methods
+        self._trusted = config.trusted_proxies
+        self._flood_exempt = config.flood_exempt
+        self.tunnels.idle, self.tunnels.stall = config.timeouts.tunnel_idle, config.timeouts.body_idle
+        self.pools.apply(config.pools)
+        self.pools.tls = config.upstream_tls
+        self.pools.routes.apply(config.network_routes)
+        kept, budget = config.buffering, self.process.buffer_budget
+        is_on = kept.request > 0 or kept.response > 0
+        self.buffering = BufferingRules(kept.request, kept.response, budget) if is_on else None
+        self._apply_hedging(config.hedging)
+        self._apply_admission(config)
+
+    def _apply_hedging(self, hedging: Hedging | None) -> None:
+        if self.hedges is not None and hedging is None:
+            self.hedges.close()
+            self.hedges = None
+        elif self.hedges is not None and hedging is not None:
+            self.hedges.hedging.apply(hedging)
+        elif hedging is not None:
+            self.hedges = HedgeTimer(self.now, hedging)
+
+    def _apply_admission(self, config: RuntimeConfig) -> None:
+        rules, queue = config.admission_rules, self.queue
+        levels = len(rules.levels) if rules is not None else 1
+        queue.apply(config.limits.queue, config.timeouts.queue, levels, config.queue_is_adaptive)
+        if self.admission is not None and rules is not None:
+            self.admission.rules = rules
+        else:
+            self.admission = Admission(rules, self.router, queue, self.now) if rules is not None else None
+
+    def close(self) -> None:
+        """End what waits, is tunnelled or hedged."""
+        self.queue.close()  # first: an exchange that ends would make room for the next waiting request
+        self.tunnels.abort()
+        if self.hedges is not None:
+            self.hedges.close()
+
+    def sweep(self, now: float) -> None:
+        """Sweep what does not belong to single connections: admission, tunnels, retry budget, hedges, pools, router."""
+        if self.admission is not None:
+            self.admission.sweep()
+        self.tunnels.check(now)
+        self.retries.budget.note(self.counts.requests, now)
+        if self.hedges is not None:
+            self.hedges.check(now)
+        self.pools.prune(now)
+        if self.pools.is_short:
+            self._share_descriptors()
+        self._sweeps += 1
+        if self._sweeps % TICK_SWEEPS == 0:
+            self.router.tick()
+
+    def wait_for_descriptor(self, assignment: Assignment) -> None:
+        """Take back an assignment for which no connection can be opened: until one is closed, or a request ends, all
+        further ones wait in the queue."""
+        router = self.router
+        self.pools.is_short = True
+        router.apply_in_flight_limit(router.in_flight - 1)  # first: settling makes room for the next one
+        router.withdraw(assignment)
+
+    def _descriptor_freed(self) -> None:
+        """Let one more request be sent: a connection has been closed."""
+        if not self.pools.is_full:
+            self._apply_in_flight_limit(self.router.in_flight + 1)
+
+    def _share_descriptors(self) -> None:
+        """Let as many requests be sent as get a connection; without a limit once none waits."""
+        free = self.pools.free
+        if free and not len(self.queue):
+            self.pools.is_short = False
+            self.router.apply_in_flight_limit(self.limits.in_flight)
+        elif free:
+            self._apply_in_flight_limit(self.router.in_flight + free)
+
+    def _apply_in_flight_limit(self, number: int) -> None:
+        configured = self.limits.in_flight
+        self.router.apply_in_flight_limit(number if configured is None else min(number, configured))
+
+    def trusts(self, address: str) -> bool:
+        """Return whether forwarding fields from this peer are believed."""
+        return is_within(address, self._trusted)
+
+    def exempts(self, address: bytes) -> bool:
+        """Return whether a client may go on in HTTP/2 after floods: many may share its address."""
+        return bool(self._flood_exempt) and is_within(address.decode(), self._flood_exempt)
+
+    def client_of(self, address: bytes, authority: bytes, proto: bytes, version: bytes = HTTP11) -> Client:
+        """Return what the requests of a connection from `address` have in common."""
+        is_trusted = self.trusts(address.decode())
+        return Client(
+            address,
+            authority,
+            proto,
+            is_trusted,
+            self.internal_fields,
+            self.adds_forwarded,
+            self.allowed_methods,
+            self.admission.fields(is_trusted) if self.admission is not None else None,
+            self.process.tracing,
+            version,
+            self.process.own_name,
+        )

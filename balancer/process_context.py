@@ -1,0 +1,121 @@
+"""Process context: what all clusters of one process share, and all of its client connections.
+
+It has time, counts and budgets, and implements no protocol; nothing in the package is global. It knows no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from balancer.clients.byte_budget import ByteBudget
+from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientUsage, ClientUsages
+from balancer.clients.turns import Turns
+from balancer.errors import SHUTTING_DOWN
+from balancer.http.h1.client import OWN_NAME
+from balancer.http.h1.request_ids import fresh_ids
+from balancer.http.h2.reset_counts import ResetCounts
+from policies.clock import Clock
+
+if TYPE_CHECKING:
+    from balancer.log.access_log import AccessLog
+    from balancer.tracing.tracing import Tracing
+
+CLOSE_ALL_IDLE: Final = -1.0
+"""Idle limit in seconds that closes every idle client connection."""
+
+
+@dataclass(slots=True)
+class ClientCounts:
+    """Totals since the start.
+
+    `failed_arrivals` counts connections that never reached HTTP because a TLS handshake or PROXY header failed.
+    `connections` include those of HTTP/2, whose requests are streams: `http2_resets` counts streams that clients have
+    reset, `http2_floods` and `http2_violations` connections ended because of a flood or of an error of the protocol.
+    """
+
+    connections: int = 0
+    failed_arrivals: int = 0
+    http2_connections: int = 0
+    http2_streams: int = 0
+    http2_resets: int = 0
+    http2_floods: int = 0
+    http2_violations: int = 0
+
+
+class ProcessContext:
+    """What one process has once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.now = clock.now
+        # The time of the last sweep. It is free to read, but up to a sweep behind: an instant from which a timeout is
+        # measured is read from `now`, or the timeout would be early.
+        self.cached_time = self.started_at = clock.now()
+        self.date_line = (
+            b""  # the Date field of the last sweep, for a response without one (RFC 9110 § 6.6.1)
+        )
+        self.is_draining = False
+        self.keeps_alive = True  # client connections are kept alive after a response
+        self.idle_limit = 0.0  # seconds for which an idle one is kept
+        self.counts = ClientCounts()
+        self.resets = ResetCounts()
+        self.buffer_budget = ByteBudget()
+        self.usages = ClientUsages()
+        self.turns = Turns()
+        self.downstreams: dict[
+            ClientConnection, None
+        ] = {}  # in order of arrival; a set would be in order of addresses
+        self.on_client_left: Callable[[], None] | None = None
+        self.fresh_id = fresh_ids()
+        self.own_name = OWN_NAME  # in Via
+        self.access_log: AccessLog | None = None  # receives an entry for every refused request
+        self.tracing: Tracing | None = None  # set while the trace context is propagated
+
+    def apply(self, idle_limit: float, pending_bytes: int, buffered_bytes: int) -> None:
+        """Apply bounds; what is kept beyond a lower one stays until it is sent."""
+        if not self.is_draining:
+            self.idle_limit = idle_limit
+        self.usages.budget.total = pending_bytes
+        self.buffer_budget.total = buffered_bytes
+
+    def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
+        """Drain: close each client connection after its response, or when idle for `idle_limit` seconds."""
+        self.is_draining = True
+        self.keeps_alive = False
+        self.idle_limit = idle_limit
+
+    def set_crowded(self, is_crowded: bool) -> None:
+        """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
+        turn."""
+        self.keeps_alive = not (is_crowded or self.is_draining)
+
+    def abort(self) -> None:
+        """End all client connections when the grace period is over."""
+        for downstream in list(self.downstreams):
+            downstream.abort(SHUTTING_DOWN)
+
+    def connected(self, downstream: ClientConnection, address: bytes) -> ClientUsage:
+        """Count a connection of the client at `address`. Returns the record of the client."""
+        self.counts.connections += 1
+        self.downstreams[downstream] = None
+        return self.usages.connected(address)
+
+    def forget(self, downstream: ClientConnection) -> None:
+        """Count a connection that has ended, or belongs to another protocol now, no more; repeated calls do nothing."""
+        if downstream in self.downstreams:
+            del self.downstreams[downstream]
+            self.turns.forget(downstream)
+            self.usages.release(downstream.usage)
+
+    def client_left(self) -> None:
+        """Report that a client's descriptor has become free."""
+        if self.on_client_left is not None:
+            self.on_client_left()
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests of clients that are being answered."""
+        return sum(downstream.answering for downstream in self.downstreams)
