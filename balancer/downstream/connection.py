@@ -19,7 +19,7 @@ from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
-from balancer.errors import BodyTooLarge, ClientStalled, MalformedBody, RequestRejected
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http.h1.body import Body
@@ -41,17 +41,14 @@ class Http1Connection(Http1Responder):
 
     __slots__ = (
         "_admin_exchange",
-        "_answering",
         "_begin_http2",
         "_body",
         "_ignores_input",
         "_is_begun",
         "_keeps_alive",
-        "_linger_until",
         "_pipelined",
         "_reader",
         "_routes",
-        "_unsent",
         "_unstarted",
         "ends_late",
     )
@@ -70,19 +67,12 @@ class Http1Connection(Http1Responder):
         self._admin_exchange = admin_exchange
         self._reader: RequestReader | None = None  # None: nothing more is read
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
-        self._answering: RequestHandler | None = None
         self._unstarted: RequestHandler | None = None  # started at the end of the current read
         self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
         self.ends_late = False
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
         self._is_begun = False  # a request has come
-        self._unsent = 0
-        self._linger_until: float | None = None
-
-    @property
-    def answering(self) -> int:
-        return int(self._answering is not None)
 
     # --- asyncio.Protocol
 
@@ -311,19 +301,7 @@ class Http1Connection(Http1Responder):
         self.uncharge()
         self._process.client_left()
 
-    def pause_writing(self) -> None:
-        self.is_write_paused = True
-        self._unsent = -1  # the next sweep starts to measure, whatever an earlier pause left here
-        if self._answering is not None:
-            self._answering.pause_response()
-
-    def resume_writing(self) -> None:
-        self.is_write_paused = False
-        self.uncharge()
-        if self._answering is not None:
-            self._answering.resume_response()
-            return
-        self.idle_since = self._cluster.now()  # the client has taken the last response only now
+    def _taken(self) -> None:
         if self._pipelined is not None:
             self._go_on_soon()
 
@@ -374,23 +352,6 @@ class Http1Connection(Http1Responder):
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
-
-    def _check_linger(self, now: float, quiet: float, until: float) -> None:
-        """Enforce the linger timeout, which starts when the response has been sent; a stalled reader is reset."""
-        if self.transport.get_write_buffer_size():
-            self._linger_until = now + self._cluster.timeouts.linger
-            self._check_reader(now, quiet)
-        elif now > until:
-            self.transport.abort()
-
-    def _check_reader(self, now: float, quiet: float) -> None:
-        """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
-        unsent = self.unsent
-        if unsent != self._unsent:
-            self._unsent, self.idle_since = unsent, now
-            self.uncharge(unsent)
-        elif quiet > self._cluster.timeouts.body_idle:
-            self.abort(ClientStalled(self._cluster.timeouts.body_idle))
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was

@@ -1,10 +1,13 @@
-"""Responses to a client in HTTP/1.1: heads, chunks, and one write for what a read from the worker has brought."""
+"""Responses to a client in HTTP/1.1: heads, chunks, one write for what a read from the worker has brought, and what the
+client has not taken of them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from balancer.errors import ClientStalled
 from balancer.exchange.responder import Responder
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
@@ -13,6 +16,7 @@ from balancer.upstream.bounded_reader import next_size
 
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
+    from balancer.downstream.request_handler import RequestHandler
     from balancer.http.h1.request_head import Request
     from balancer.http.h1.response_head import Response
 
@@ -24,7 +28,16 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 class Http1Responder(Responder):
     """The responder that each `Http1Connection` is; abstract."""
 
-    __slots__ = ("_framing", "_response_head", "came_at", "head_at", "write")
+    __slots__ = (
+        "_answering",
+        "_framing",
+        "_linger_until",
+        "_response_head",
+        "_unsent",
+        "came_at",
+        "head_at",
+        "write",
+    )
 
     write: Callable[[bytes], None]
     """Write to the client: the transport's own method, to save a call."""
@@ -33,8 +46,15 @@ class Http1Responder(Responder):
         super().__init__(cluster)
         self.head_at = 0.0  # when the first byte of a head came, if the head came in pieces
         self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
+        self._answering: RequestHandler | None = None
+        self._unsent = 0  # bytes that the client had not taken at the last sweep
+        self._linger_until: float | None = None
         self._response_head = b""  # of the response that has begun, until it is sent
         self._framing = LENGTH  # of the body of that response
+
+    @property
+    def answering(self) -> int:
+        return int(self._answering is not None)
 
     @property
     def arrived(self) -> tuple[float, float]:
@@ -83,3 +103,41 @@ class Http1Responder(Responder):
 
     def respond(self, response: bytes) -> None:
         self.write(response)
+
+    # --- what the client has not taken
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        self._unsent = -1  # the next sweep starts to measure, whatever an earlier pause left here
+        if self._answering is not None:
+            self._answering.pause_response()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        self.uncharge()
+        if self._answering is not None:
+            self._answering.resume_response()
+            return
+        self.idle_since = self._cluster.now()  # the client has taken the last response only now
+        self._taken()
+
+    @abstractmethod
+    def _taken(self) -> None:
+        """Continue: the client has taken all responses so far."""
+
+    def _check_linger(self, now: float, quiet: float, until: float) -> None:
+        """Enforce the linger timeout, which starts when the response has been sent; a stalled reader is reset."""
+        if self.transport.get_write_buffer_size():
+            self._linger_until = now + self._cluster.timeouts.linger
+            self._check_reader(now, quiet)
+        elif now > until:
+            self.transport.abort()
+
+    def _check_reader(self, now: float, quiet: float) -> None:
+        """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
+        unsent = self.unsent
+        if unsent != self._unsent:
+            self._unsent, self.idle_since = unsent, now
+            self.uncharge(unsent)
+        elif quiet > self._cluster.timeouts.body_idle:
+            self.abort(ClientStalled(self._cluster.timeouts.body_idle))

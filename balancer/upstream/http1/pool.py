@@ -150,10 +150,7 @@ class ConnectionPool(Pool):
             self._serve()
 
     def _lease_waited(self) -> UpstreamConnection | None:
-        if not self._idle:
-            return None
-        self.counts.reused += 1
-        return self._idle.popitem()[0]
+        return self.lease() if self._idle else None
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         """Remove a closed connection, idle or leased, from the pool and count why it closed."""
