@@ -1,6 +1,8 @@
 """Methods for a confidence interval of a few log ratios: the one in use and its alternatives.
 
 No campaign is judged with these; they let `python -m benchmarks calibration --methods …` repeat the choice.
+
+In null campaigns all entries are equal, one under several names, so that every ranking is false.
 """
 
 from __future__ import annotations

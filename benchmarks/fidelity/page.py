@@ -1,6 +1,8 @@
 """Fidelity page as HTML, Markdown and JSON with figures, from the files of a results directory alone.
 
 Idempotent: the same runs give the same page.
+
+A policy has a colour in the figures, a scenario a marker; what is not judged is hollow and grey.
 """
 
 from __future__ import annotations

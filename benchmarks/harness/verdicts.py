@@ -1,4 +1,7 @@
-"""Figures of a benchmark over its blocks, and on which side of a bound they lie."""
+"""Figures of a benchmark over its blocks, and on which side of a bound they lie.
+
+Within a block every side runs once, in random order; ratios are computed within a block, under equal machine load.
+"""
 
 from __future__ import annotations
 

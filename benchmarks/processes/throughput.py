@@ -8,6 +8,11 @@ answers per second of its own CPU time. Not at full load: with the load on the s
 busy than one, and a less busy process handles smaller batches.
 
 No process is pinned, so that the cost of shared memory is the same as in production.
+
+*Latency*, that least-in-flight loses when its counts are spread over processes: all setups use the same workers at a
+load that does not saturate a process, so only the counts known at pick time differ. The reference is one process with
+half of the workers and half of the load: each of two processes handles as much, but must also count what the other has
+sent.
 """
 
 from __future__ import annotations

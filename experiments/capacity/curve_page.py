@@ -3,6 +3,9 @@
 A function of the directory: the same files give the same bytes. It writes
 
     load.json  load.csv  load.html  figures/latency-against-load.svg  .png
+
+The rate axis of the figures is absolute and the same for all entries; a point that did not keep up or is invalid is
+hollow and grey, and its line continues through it.
 """
 
 from __future__ import annotations

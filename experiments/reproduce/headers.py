@@ -1,4 +1,9 @@
-"""`experiments reproduce headers`: cost of removing internal fields, absolute and as a share of a request."""
+"""`experiments reproduce headers`: cost of removing internal fields, absolute and as a share of a request.
+
+Each method of removal is given its ideal input before the clock starts: the first three get a fresh map of lower-case
+names, ours the raw bytes, and returns bytes. For the share two balancers run side by side, with and without internal
+names, and are loaded in alternation for fractions of a second; CPU times of the kernel are compared within a block.
+"""
 
 from __future__ import annotations
 

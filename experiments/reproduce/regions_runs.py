@@ -1,4 +1,8 @@
-"""Measurements of `regions`; each starts its own processes and writes into the `Results`."""
+"""Measurements of `regions`; each starts its own processes and writes into the `Results`.
+
+Of the proxy short of descriptors only the balancer is limited. A client connects, makes its calls and reconnects when
+the connection closes; a request without a success response has failed.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Each way has fresh third parties and a fresh balancer, in random order; the ways differ by two configuration lines only.
 Times are those of the source, compressed by `time_scale`.
+
+All users of the source's nine calls start at once and wait for each response before the next call. Failures are counted
+and the user continues.
 """
 
 from __future__ import annotations

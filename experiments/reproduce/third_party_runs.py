@@ -1,6 +1,8 @@
 """Measurements of `third-party`: the modes of a phase in parallel, each with its own balancer, and a route change.
 
 Modes of one group get the same calls at the same instants. Connections opened before the calls begin are not counted.
+
+Times are not scaled, so that idle connections close after 4 s here too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """A results directory: `campaign.json`, and `runs/` with one npz file per run; `set-aside/` has those measured again.
 
 A report needs nothing but the directory. It is written during the campaign, so a stopped campaign can be reported on.
+
+The plan is one of randomised complete blocks: within a block every entry runs once, in a random order, with the same
+seeds for arrivals and demand.
 """
 
 from __future__ import annotations

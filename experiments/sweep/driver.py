@@ -2,6 +2,9 @@
 
 Only the catalogue records what is done. A stopped or killed sweep is resumed by the same command, and its catalogue
 equals that of an undisturbed one.
+
+A second driver would compute the same cells again, so the first holds a lock, which the kernel releases when its
+process ends. The empty lock file stays, because deleting it would be a race.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The unit is the scenario, and the ratio is that of geometric means over its seeds. Where failures decide, because even
 the best measure is the deadline, a policy is near if its goodput is at most one point below the highest; such scenarios
 do not enter mean and percentiles.
+
+The unit of the distance to the bound, the oracle `oracle-clairvoyant`, is the scenario: one ratio each, of geometric
+means over its seeds. So a range of random scenarios gives an interval over scenarios.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ A function of the input files alone. It writes, into one directory,
     matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg
 
 and, with measured campaigns, figures/measured.png and figures/measured.svg.
+
+The heat map's colour is the ratio on a log scale, from cividis, which is readable with colour blindness; every square
+also carries its number, and a mark where the policy is as good as the best.
 """
 
 from __future__ import annotations

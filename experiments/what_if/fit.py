@@ -12,6 +12,8 @@ For each endpoint:
 
 A region gets one distribution, the nearest by Kolmogorov-Smirnov distance to its workers' times divided by their means,
 among fixed, uniform, exponential and lognormal; a worker's speed is relative to the region's mean.
+
+Only within a span under one policy do the recorded figures belong to that policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run a verified load in a process of its own."""
+"""A verified load as a process of its own, and Steelyard's configuration for it, with all mechanisms against faults."""
 
 from __future__ import annotations
 
