@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED, proxy_and_load_cores
 from benchmarks.harness.serving import folder_in
 from benchmarks.rolling import stages
 from benchmarks.rolling.stages import STAGES, Stage, StageTiming, seconds_of, staged
+from experiments.platform.descriptors import open_files
 from experiments.platform.session import BoundVerdict, Session
 
 EPILOG = """\b
@@ -37,7 +37,7 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     session.introduce(f"{timing.rate:g} requests per second, {len(STAGES)} stages, about {span:g} s.")
 
     async def run_stages(folder: Path) -> None:
-        allow_descriptors()
+        open_files()
         for number, name in enumerate(STAGES):
             session.run_started(name)
             stage = await staged(name, timing, seed, cores, folder_in(folder, f"stage-{number}"))

@@ -21,7 +21,6 @@ from random import Random
 from balancer.control.admin.socket_path import own_directory, socket_name
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.cpu_reading import CpuReading
-from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer, Site
@@ -30,6 +29,7 @@ from benchmarks.harness.verdicts import shuffled_blocks
 from benchmarks.slow_clients.flood_client import FLOODS
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time, processes
+from experiments.platform.descriptors import open_files
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child, program
 
@@ -129,7 +129,7 @@ def order_of(plan: SlowPlan) -> list[tuple[Peer, str, list[list[str]]]]:
 
 async def run_plan(plan: SlowPlan, folder: Path, observe: Callable[[SlowRun], None]) -> None:
     """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if the worker does not start."""
-    allow_descriptors()
+    open_files()
     ports = tuple(free_ports(WORKER_PORTS))
     # Not nginx: it would answer a request whose body is still incomplete, and a slow body would end early.
     worker = [*program("experiments.platform.instant_worker"), *map(str, ports)]

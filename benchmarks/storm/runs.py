@@ -17,7 +17,6 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.harness.cpu_reading import CpuReading
-from benchmarks.harness.descriptors import allow_descriptors
 from benchmarks.harness.peers import Peer, Site
 from benchmarks.harness.serving import folder_in, serving, status_line
 from benchmarks.harness.steal_time import Spans, disturbances, widened
@@ -28,6 +27,7 @@ from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
 from benchmarks.storm.plan import KILLED, STOPPED, Episode, Pace, schedule
 from experiments.errors import FleetFailedError
+from experiments.platform.descriptors import open_files
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
 
@@ -121,7 +121,7 @@ class Storm:
 
 async def run_plan(plan: StormPlan, folder: Path, observe: Callable[[Storm], None]) -> None:
     """Run the whole plan and pass each result to `observe`."""
-    allow_descriptors()
+    open_files()
     for number, peers in enumerate(shuffled_blocks(plan.peers, plan.rounds, Random(plan.seed))):
         for order, peer in enumerate(peers):
             own = folder_in(folder, f"run-{number}-{order}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from experiments.commands.live_options import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
 from experiments.generator.generator import SPARE
+from experiments.platform.descriptors import open_files
 from experiments.platform.terminal import clock, console_here, duration
 from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
@@ -275,21 +275,12 @@ def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
     The limit of open files is raised as far as this process may.
     """
     most = wanted or max(SPARE, min(CONNECTIONS, round(2 * rate * timeout)))
-    if sys.platform == "win32":
-        return most
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = most + RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            if wanted is not None:
-                raise BadInputError(
-                    f"--connections: {wanted} need {needed} open files; this system allows {hard}"
-                )
-            return max(1, hard - RESERVED_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return most
+    limit = open_files(most + RESERVED_FILES)
+    if wanted is not None and limit < wanted + RESERVED_FILES:
+        raise BadInputError(
+            f"--connections: {wanted} need {wanted + RESERVED_FILES} open files; this system allows {limit:g}"
+        )
+    return max(1, min(most, int(min(limit, MOST_CONNECTIONS + RESERVED_FILES)) - RESERVED_FILES))
 
 
 def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> None:

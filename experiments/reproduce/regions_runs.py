@@ -20,6 +20,7 @@ from experiments.generator.generator import Generator
 from experiments.measured.fleet import all_ready
 from experiments.measured.runner import measure
 from experiments.platform.cpu_time import cpu_of, is_known_here
+from experiments.platform.descriptors import open_files
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
@@ -213,7 +214,7 @@ OTHER_FILES = 400
 
 async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
     """Run each number of clients in order, as far as this process may open as many files."""
-    limit = file_limit()
+    limit = open_files()
     async with AsyncExitStack() as stack:
         workers = await all_workers(stack, plan.overload_scale)
         endpoints = [
@@ -224,7 +225,7 @@ async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
         for at_once, requests in plan.overloads:
             if at_once + OTHER_FILES > limit:
                 results.skipped.append(
-                    f"{at_once} clients at once: this process may open {limit} files (ulimit -Hn)"
+                    f"{at_once} clients at once: this process may open {limit:g} files (ulimit -Hn)"
                 )
                 continue
             async with AsyncExitStack() as inner:
@@ -256,14 +257,3 @@ def shares(requests: int, clients: int) -> list[int]:
     """Split `requests` into whole parts that differ by at most one."""
     each, more = divmod(requests, clients)
     return [each + (number < more) for number in range(clients)]
-
-
-def file_limit() -> int:
-    """Open-file limit of this process, after raising the soft limit to the hard one."""
-    import resource  # not on Windows
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        return soft if soft != resource.RLIM_INFINITY else 1 << 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard

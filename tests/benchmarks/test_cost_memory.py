@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from benchmarks.cost.runs import idle, proportional_bytes
-from benchmarks.harness.descriptors import allow_descriptors
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
+from experiments.platform.descriptors import allow_descriptors
 from experiments.platform.instant_worker import Connection
 from experiments.platform.ports import free_ports
 
