@@ -115,6 +115,7 @@ SECTIONS: dict[str, Section] = {
 }
 
 
+@pytest.mark.no_cover  # on CPython 3.13 it keeps an object for each new code object
 @pytest.mark.parametrize(
     "reloads", [12, pytest.param(300, marks=[pytest.mark.second_tier, pytest.mark.timeout(300)])]
 )
