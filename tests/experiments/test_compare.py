@@ -45,12 +45,22 @@ def lossy(run: Run, share: float, block: int) -> Run:
     return Run(run.facts, replace(run.samples, kind=kind))
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """`write(name, blocks=…, slower={label: factor}, failing={label: share}, seed=…, …, **changes of the scenario)`."""
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """`write(blocks=…, slower={label: factor}, failing={label: share}, seed=…, …, **changes of the scenario)`.
 
-    def written(
-        name: str,
+    Equal sets are written once: they are only read.
+    """
+    written: dict[str, Path] = {}
+
+    def write(**given: Any) -> Path:
+        if (path := written.get(repr(given))) is None:
+            path = written[repr(given)] = tmp_path_factory.mktemp("set") / "results"
+            save(path, **given)
+        return path
+
+    def save(
+        path: Path,
         blocks: int = 8,
         slower: dict[str, float] | None = None,
         seed: int = 1,
@@ -59,7 +69,7 @@ def write(tmp_path: Path) -> Write:
         requests: int = 1000,
         failing: dict[str, float] | None = None,
         **changes: Any,
-    ) -> Path:
+    ) -> None:
         scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
         made = plan(scenario)
         campaign = Campaign(
@@ -70,17 +80,16 @@ def write(tmp_path: Path) -> Write:
             machine="2 processors",
             plan=made,
         )
-        save_campaign(campaign, tmp_path / name)
+        save_campaign(campaign, path)
         for planned in made:
             factor = (slower or {}).get(planned.label, 1.0)
             run = weather(scenario, planned, factor)
             run = lossy(run, (failing or {}).get(planned.label, 0.0), planned.block)
             reasons = ("the generator was late",) if late else ()
             facts = run.facts.model_copy(update={"lag_p99": late, "invalid_reasons": reasons})
-            save_result(Run(facts, run.samples), planned, tmp_path / name)
-        return tmp_path / name
+            save_result(Run(facts, run.samples), planned, path)
 
-    return written
+    return write
 
 
 def ran(*arguments: object) -> Result:
@@ -94,7 +103,7 @@ def rows(file: Path, measure: str = "p99") -> dict[str, dict[str, Any]]:
 
 def test_a_result_set_equals_itself(write: Write, tmp_path: Path) -> None:
     """Every ratio is one, and practically equal."""
-    same = write("a")
+    same = write()
     assert ran(same, same, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05").return_value == 0
     assert {row["second_is"] for row in rows(tmp_path / "out.json").values()} == {"practically equal"}
     assert {row["interval"]["ratio"] for row in rows(tmp_path / "out.json").values()} == {1.0}
@@ -102,7 +111,7 @@ def test_a_result_set_equals_itself(write: Write, tmp_path: Path) -> None:
 
 def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Path) -> None:
     """The seeds agree, so blocks are paired and 30 % is significant; only `b` is worse."""
-    before, after = write("a"), write("b", slower={"b": 1.3}, version="2")
+    before, after = write(), write(slower={"b": 1.3}, version="2")
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert found.return_value == 1
     assert "WORSE: b: p99 × 1.30" in found.output
@@ -116,9 +125,9 @@ def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Pat
 
 def test_goodput_is_compared_where_the_tail_is_the_deadline(write: Write, tmp_path: Path) -> None:
     """5 and 10 % of failures have the same p99, the deadline: they are not equal, with and without pairs."""
-    before = write("a", failing={"b": 0.05, "c": 0.05})
-    for name, seed in (("b", 1), ("c", 2)):
-        after = write(name, failing={"b": 0.10, "c": 0.05}, seed=seed)
+    before = write(failing={"b": 0.05, "c": 0.05})
+    for seed in (1, 2):
+        after = write(failing={"b": 0.10, "c": 0.05}, seed=seed)
         found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05", "--anyway")
         assert found.return_value == 1
         assert "odds of a late or failed answer decide" in found.output
@@ -131,7 +140,7 @@ def test_goodput_is_compared_where_the_tail_is_the_deadline(write: Write, tmp_pa
 
 def test_few_requests_are_compared_by_the_mean(write: Write, tmp_path: Path) -> None:
     """A p99 takes 1,000 requests in each run of both sets, as in a report."""
-    before, after = write("a", requests=999), write("b", slower={"b": 1.3})
+    before, after = write(requests=999), write(slower={"b": 1.3})
     found = ran(before, after, "--anyway", "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert (found.return_value, rows(tmp_path / "out.json")) == (1, {})
     assert "By mean latency, the second is worse: b" in found.output
@@ -146,15 +155,15 @@ def test_repetition_and_oracles_are_no_entries_of_the_comparison(write: Write, t
         entry.model_copy(update={"policy": oracle} if entry.label == "c" else {})
         for entry in scenario.entries
     )
-    before = write("a", entries=entries)
-    after = write("b", slower={"c": 1.3, "a again": 1.3}, entries=entries)
+    before = write(entries=entries)
+    after = write(slower={"c": 1.3, "a again": 1.3}, entries=entries)
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert (found.return_value, list(rows(tmp_path / "out.json"))) == (0, ["a", "b"])
 
 
 def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
     """The variation between blocks remains: 30 % is not significant in eight runs, and the output gives the reason."""
-    before, after = write("a"), write("b", slower={"b": 1.3}, seed=2)
+    before, after = write(), write(slower={"b": 1.3}, seed=2)
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
     assert "Seeds differ, so nothing was paired" in found.output
     assert found.return_value == 0
@@ -164,14 +173,14 @@ def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> N
 
 def test_too_few_blocks_are_not_judged(write: Write) -> None:
     """Three blocks have an interval and no verdict."""
-    found = ran(write("a", blocks=3), write("b", blocks=3, slower={"b": 2.0}), "--fail-if-worse", "1.05")
+    found = ran(write(blocks=3), write(blocks=3, slower={"b": 2.0}), "--fail-if-worse", "1.05")
     assert found.return_value == 0
     assert "not judged, too few blocks: a, b, c" in found.output
 
 
 def test_invalid_runs_are_left_out_and_reported(write: Write) -> None:
     """With no valid run there is a message instead of numbers."""
-    before, after = write("a"), write("b", late=0.004)
+    before, after = write(), write(late=0.004)
     found = ran(before, after)
     assert f"INVALID: 32 of 32 runs of {after}" in found.output.replace("\n", "")
     assert "No entry has a valid run on both sides." in found.output
@@ -182,7 +191,7 @@ def test_different_scenarios_are_rejected(write: Write) -> None:
     """The message names the differences: a timeout and a region."""
     scenario = scenario_of(8, 50, 2)
     far = tuple(region.model_copy(update={"rtt": 0.1}) for region in scenario.regions)
-    before, after = write("a"), write("b", timeout=3.0, regions=far)
+    before, after = write(), write(timeout=3.0, regions=far)
     found = ran(before, after)
     assert isinstance(found.exception, BadInputError)
     assert "they differ in timeout, regions.here.rtt; --anyway" in str(found.exception)
@@ -235,6 +244,6 @@ def write_set(folder: Path) -> Path:
 
 
 def test_options_of_revisions_are_rejected_with_directories(write: Write) -> None:
-    found = ran(write("a"), write("b"), "--blocks", "3")
+    found = ran(write(), write(), "--blocks", "3")
     assert isinstance(found.exception, BadInputError)
     assert "--blocks: only with --rev" in str(found.exception)

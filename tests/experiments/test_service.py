@@ -34,6 +34,7 @@ from tests.support.made_up_balancer import MadeUpBalancer
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Server = Callable[..., str]
+second_tier = partial(pytest.param, marks=pytest.mark.second_tier)
 
 
 def answers(response: bytes, seen: list[bytes] | None = None, body: int = 0) -> Serve:
@@ -154,10 +155,12 @@ def test_request_is_sent_as_given_and_no_secret_is_written(server: Server, tmp_p
             "302 × 20; redirects",
         ),
         (answers(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), Kind.ERROR_STATUS, "503 × 20"),
-        (answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), Kind.OK, "200 × 20"),
-        (answers(b"hello\r\n\r\n"), Kind.RESET, "none"),
-        (hangs, Kind.TIMEOUT, "none"),
-        (closes, Kind.RESET, "none"),
+        second_tier(
+            answers(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"), Kind.OK, "200 × 20"
+        ),
+        second_tier(answers(b"hello\r\n\r\n"), Kind.RESET, "none"),
+        second_tier(hangs, Kind.TIMEOUT, "none"),
+        second_tier(closes, Kind.RESET, "none"),
     ],
 )
 def test_answers_and_failures_count_as_what_they_are(
@@ -188,6 +191,7 @@ def test_result_set_is_read_by_report_show_and_compare(server: Server, tmp_path:
     assert not list((first / "figures").glob("*worker*"))
 
 
+@pytest.mark.second_tier
 def test_several_urls_run_in_blocks_with_a_control(server: Server, tmp_path: Path) -> None:
     one, other = server(answers(OK)), server(answers(OK))
     done = load(tmp_path / "out", f"one={one}", other, other, "--blocks", "2")

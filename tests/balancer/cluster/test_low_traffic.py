@@ -61,6 +61,7 @@ def cold_share(delayed: DelayedWorkers) -> float:
     return total(delayed, "cold") / NUMBER
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     ("extra_field", "idle_timeout"),
     [(b"", 3.5), (b"Keep-Alive: timeout=4\r\n", 3.9)],
@@ -83,6 +84,7 @@ def test_share_of_cold_requests_without_preconnect(extra_field: bytes, idle_time
     )
 
 
+@pytest.mark.second_tier
 def test_closes_without_an_estimate() -> None:
     """With `pool.idle_timeout` equal to the worker's and nothing learned, requests meet its close."""
     delayed = run(timer, get(), risk=0.0, idle_timeout=KEPT)
