@@ -201,14 +201,14 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
     )
     say_endpoints(settings)
-    for name, pool in settings.pools.items():
-        say(f"pool {name}: policy {pool.policy.label}")
+    for name, cluster in settings.clusters.items():
+        say(f"cluster {name}: policy {cluster.policy.label}")
         with in_cluster(name):
-            say_endpoints(pool)
+            say_endpoints(cluster)
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
     for line in (
-        *warnings_about(settings.routes, settings.pools, settings.http.allow),
+        *warnings_about(settings.routes, settings.clusters, settings.http.allow),
         *refused_routes(settings.routes, settings.normalise),
     ):
         say(f"warning: {line}")
@@ -216,16 +216,16 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         say(f"warning: {line}")
 
 
-def say_endpoints(pool: ClusterSettings) -> None:
-    """Print the endpoints of a pool and the sources of further ones."""
-    for endpoint in pool.endpoints:
+def say_endpoints(cluster: ClusterSettings) -> None:
+    """Print the endpoints of a cluster and the sources of further ones."""
+    for endpoint in cluster.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
-    if pool.discovery.file is not None:
-        for endpoint in FileSource(pool.discovery.file).first():
+    if cluster.discovery.file is not None:
+        for endpoint in FileSource(cluster.discovery.file).first():
             say(
                 f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
             )
-    for source in pool.discovery.remote:
+    for source in cluster.discovery.remote:
         say(f"  {source.source}, looked up while it runs")
 
 

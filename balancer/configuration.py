@@ -33,8 +33,8 @@ def load_with_sources(
         admin = settings.admin.with_token()
         server_tls_of(settings)
         upstream_tls_of(settings)
-        for name in settings.pools:
-            place = ("pools", name)
+        for name in settings.clusters:
+            place = ("clusters", name)
             upstream_tls_of(settings.of_cluster(name))
     except (TlsProblem, ValueError) as error:
         raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None

@@ -60,7 +60,7 @@ class BodyTooLarge(MalformedBody):
 
 
 class UnknownCluster(Exception):
-    """No pool has this name. The text is one line."""
+    """No cluster has this name. The text is one line."""
 
 
 class NoRoute(ForwardingError):

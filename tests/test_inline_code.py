@@ -132,8 +132,8 @@ def names_in_code() -> frozenset[str]:
 
 
 def placeless(key: str) -> str:
-    """The key without the name of a pool, and a knob without the place in a list or the name of a region."""
-    return re.sub(r"\.(?:\d+|us)\.", ".", re.sub(r"^pools\.\w+\.", "", key))
+    """The key without the name of a cluster, and a knob without the place in a list or the name of a region."""
+    return re.sub(r"\.(?:\d+|us)\.", ".", re.sub(r"^clusters\.\w+\.", "", key))
 
 
 @cache
@@ -188,7 +188,7 @@ experiments run --simulate, workers serve a b, experiments reproduce regions|reg
 python -m benchmarks calibrate, python -m policies.contracts NAME, make bench PYHTON=x, balancer admin fetch status
 """
 WRONG_KEYS = """
-timeouts.conect, [healthchecks], [[route]], ordr = 1, pools.x.timeouts.conect, timeout.connect
+timeouts.conect, [healthchecks], [[route]], ordr = 1, clusters.x.timeouts.conect, timeout.connect
 health.sumary, origins.nam, balnacer.toml
 """
 

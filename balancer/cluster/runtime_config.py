@@ -98,7 +98,7 @@ class RuntimeConfig:
     routes: tuple[RouteConfig, ...]
     normalise: NormaliseConfig
     rate_limits: tuple[RateLimitConfig, ...]
-    named: Mapping[str, RuntimeConfig]  # of the named pools
+    named: Mapping[str, RuntimeConfig]  # of the named clusters
 
     def meets_clients_like(self, other: RuntimeConfig) -> bool:
         """Return whether a client connection that began under `other` can continue unchanged."""
@@ -154,7 +154,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         routes=settings.routes,
         normalise=settings.normalise,
         rate_limits=settings.rate_limits,
-        named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.pools},
+        named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.clusters},
     )
 
 

@@ -22,11 +22,11 @@ RANKS = {condition: rank for rank, condition in enumerate(RANKED)}
 class SiblingConditions:
     """Writes the conditions to page `index` of `board`, and reads those of the other pages.
 
-    `pool` is the name of the pool. Panic and faults of the policy are published for the pool without a name only.
+    `cluster` is the name of the cluster. Panic and faults of the policy are published for the default cluster only.
     """
 
-    def __init__(self, board: SharedCounters, index: int, pool: str = "") -> None:
-        self._pool = pool
+    def __init__(self, board: SharedCounters, index: int, cluster: str = "") -> None:
+        self._cluster = cluster
         self._own = board.pages[index]
         self._others = [page for at, page in enumerate(board.pages) if at != index]
         self._rows: list[tuple[Page, dict[int, int]]] = []
@@ -35,7 +35,9 @@ class SiblingConditions:
     def begin(self, states: Sequence[EndpointState]) -> None:
         """Look up the rows of the other processes; call it before a round of `worst`. O(endpoints)."""
         self._rows = [(page, page.rows()) for page in self._others]
-        self._keys = {state.id: self._keys.get(state.id) or key_of(state.id, self._pool) for state in states}
+        self._keys = {
+            state.id: self._keys.get(state.id) or key_of(state.id, self._cluster) for state in states
+        }
 
     def publish(self, state: EndpointState, condition: Condition) -> None:
         """Publish the condition that an endpoint has in this process."""
@@ -44,7 +46,7 @@ class SiblingConditions:
 
     def publish_process(self, *, is_in_panic: bool, failing_policy: int) -> None:
         """Publish whether this process is in panic, and the key of its policy if that has failed, else 0."""
-        if self._pool:
+        if self._cluster:
             return
         self._own.is_in_panic = is_in_panic
         self._own.failing_policy = failing_policy
@@ -52,11 +54,11 @@ class SiblingConditions:
     @property
     def in_panic(self) -> int:
         """Number of other processes in panic."""
-        return 0 if self._pool else sum(page.is_in_panic for page in self._others)
+        return 0 if self._cluster else sum(page.is_in_panic for page in self._others)
 
     def failing(self, policy: int) -> int:
         """Return the number of other processes in which this policy has failed."""
-        return 0 if self._pool else sum(page.failing_policy == policy for page in self._others)
+        return 0 if self._cluster else sum(page.failing_policy == policy for page in self._others)
 
     def worst(self, state: EndpointState) -> tuple[Condition, int] | None:
         """Return the worst condition that other processes find an endpoint down with, and in how many it is; None if

@@ -34,8 +34,8 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
     own = {name: getattr(table, name) for name in type(table).model_fields}
     for name, value in {**own, **_policy_options(table)}.items():
         here, is_set = (*place, name), is_given and name in table.model_fields_set
-        if place[:1] == ("pools",) and name in OF_CONNECTIONS.get(str(place[-1]), ()):
-            continue  # with_inherited refuses it in a named pool
+        if place[:1] == ("clusters",) and name in OF_CONNECTIONS.get(str(place[-1]), ()):
+            continue  # with_inherited refuses it in a named cluster
         key = _key(name)
         inner = f"{path}{key}"
         origin = (source(here) or "default") if is_set else _unset_source(table, name, value)

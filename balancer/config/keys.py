@@ -17,6 +17,9 @@ NEAR = 0.7
 """Least similarity (0..1) of a suggested key to the given one: `health_checks` for `helth_checks` has 0.96, and
 `home_region` for `compression` 0.64."""
 
+SYNONYMS = {"pools": "clusters", "pool": "cluster"}
+"""Words that are used elsewhere -> key: `[pool]`, which is nearer, is about connections."""
+
 
 def parts_of(annotation: Any) -> Iterator[Any]:
     """Yield the annotation and everything that it is composed of, without the keys of tables."""
@@ -102,6 +105,8 @@ def suggestion(table: Table, place: Place) -> str:
     known = list(around.model_fields) if around is not None else []
     if name.lower() in known:
         return f"; keys are in lower case: '{name.lower()}'"
+    if SYNONYMS.get(name) in known:
+        return f"; did you mean '{SYNONYMS[name]}'?"
     close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=NEAR)
     if close:
         return f"; did you mean '{close[0]}'?"

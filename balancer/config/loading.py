@@ -115,8 +115,9 @@ class Settings(ClusterSettings):
     shared: SharedConfig = SharedConfig()
     rate_limits: tuple[RateLimitConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
-    pools: dict[Name, ClusterSettings] = Field(
-        default={}, description="tables | named pools, `[pools.NAME]`, for routes; see [Routes](#routes)"
+    clusters: dict[Name, ClusterSettings] = Field(
+        default={},
+        description="tables | named clusters, `[clusters.NAME]`, for routes; see [Routes](#routes)",
     )
 
     @model_validator(mode="before")
@@ -128,10 +129,10 @@ class Settings(ClusterSettings):
     def _is_consistent(self) -> Self:
         if not self.has_endpoints and not self.routes:
             raise ValueError(str(ENDPOINTS_REQUIRED))
-        for name, pool in self.pools.items():
-            if not pool.has_endpoints:
-                raise ValueError(f"pools.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
-        check_routes(self.routes, self.pools, has_default=self.has_endpoints)
+        for name, cluster in self.clusters.items():
+            if not cluster.has_endpoints:
+                raise ValueError(f"clusters.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
+        check_routes(self.routes, self.clusters, has_default=self.has_endpoints)
         check_rate_limits(self)
         return self
 
@@ -147,14 +148,16 @@ class Settings(ClusterSettings):
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
     def of_cluster(self, name: str) -> Settings:
-        """Return the configuration of a named pool, as that of a balancer of its own. It records to a file of its
+        """Return the configuration of a named cluster, as that of a balancer of its own. It records to a file of its
         own.
         """
-        pool, record = self.pools[name], self.record
+        cluster, record = self.clusters[name], self.record
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
-        own = {key: getattr(pool, key) for key in ClusterSettings.model_fields}
-        return self.model_copy(update={**own, "record": record, "routes": (), "rate_limits": (), "pools": {}})
+        own = {key: getattr(cluster, key) for key in ClusterSettings.model_fields}
+        return self.model_copy(
+            update={**own, "record": record, "routes": (), "rate_limits": (), "clusters": {}}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +246,15 @@ PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def policies_of(settings: Settings) -> Iterator[tuple[Place, PolicySpec]]:
-    """Yield the policy of the top level and those of the named pools, with their places."""
+    """Yield the policy of the top level and those of the named clusters, with their places."""
     yield ("policy",), settings.policy
-    for name, pool in settings.pools.items():
-        yield ("pools", name, "policy"), pool.policy
+    for name, cluster in settings.clusters.items():
+        yield ("clusters", name, "policy"), cluster.policy
 
 
 def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:
-    """Return whether the problem of a named pool is one with the key of the top level that it inherits."""
-    return problem.place[:1] == ("pools",) and Problem(problem.place[2:], problem.message) in problems
+    """Return whether the problem of a named cluster is one with the key of the top level that it inherits."""
+    return problem.place[:1] == ("clusters",) and Problem(problem.place[2:], problem.message) in problems
 
 
 def policy_problems_in(document: Any) -> Iterator[Problem]:

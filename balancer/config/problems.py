@@ -23,7 +23,7 @@ MOST_PROBLEMS: Final = 20
 """Most problems that are reported at once."""
 
 KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[A-Za-z0-9_-]+)*): ")
-"""Key that a validator's message begins with; it may have the name of a pool or of a field."""
+"""Key that a validator's message begins with; it may have the name of a cluster or of a field."""
 
 BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))|got '(?![a-z]+://)").search
 """Where the user and password of a URL, which may lack its scheme, can begin; `//host` is what a message allows."""
@@ -51,13 +51,13 @@ class ConfigError(Exception):
 
 @contextmanager
 def in_cluster(name: str) -> Iterator[None]:
-    """Prefix the keys in a `ConfigError` by those of a named pool; without a name they stay."""
+    """Prefix the keys in a `ConfigError` by those of a named cluster; without a name they stay."""
     try:
         yield
     except ConfigError as error:
         if not name:
             raise
-        raise ConfigError(*(f"pools.{name}.{problem}" for problem in error.problems)) from None
+        raise ConfigError(*(f"clusters.{name}.{problem}" for problem in error.problems)) from None
 
 
 @dataclass(frozen=True, slots=True)

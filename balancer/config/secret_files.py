@@ -26,7 +26,7 @@ def exposed_secrets(reading: Reading, file: Path | None) -> Iterator[str]:
     seen = set[tuple[str, Path]]()
     for place, secret in _secrets(reading.settings, ()):
         holder = secret if isinstance(secret, Path) else _configuration(reading, place, file)
-        is_inherited = place[:1] == ("pools",) and (dotted(place[2:]), holder) in seen
+        is_inherited = place[:1] == ("clusters",) and (dotted(place[2:]), holder) in seen
         if holder is None or is_inherited:
             continue
         seen.add((dotted(place), holder))

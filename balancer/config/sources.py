@@ -56,8 +56,8 @@ class Merged:
 
 
 def place_of_value(given: dict[Place, Value], place: Place) -> Place:
-    """Return the place that the value comes from: one of the top level where a named pool inherits the key."""
-    if place[:1] != ("pools",):
+    """Return the place that the value comes from: one of the top level where a named cluster inherits the key."""
+    if place[:1] != ("clusters",):
         return place
     own, inherited = (
         max((length for length in range(len(each) + 1) if each[:length] in given), default=0)
@@ -86,19 +86,19 @@ def merge(layers: Iterable[Layer]) -> Merged:
 
 
 def with_policies(document: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a document in which the policy of the top level and those of named pools are changed."""
+    """Return a document in which the policy of the top level and those of named clusters are changed."""
     if "policy" in document:
         document = {**document, "policy": change(document["policy"])}
-    pools = document.get("pools")
-    if not isinstance(pools, dict):
+    clusters = document.get("clusters")
+    if not isinstance(clusters, dict):
         return document
     changed = {
-        name: {**pool, "policy": change(pool["policy"])}
-        if isinstance(pool, dict) and "policy" in pool
-        else pool
-        for name, pool in pools.items()
+        name: {**cluster, "policy": change(cluster["policy"])}
+        if isinstance(cluster, dict) and "policy" in cluster
+        else cluster
+        for name, cluster in clusters.items()
     }
-    return {**document, "pools": changed}
+    return {**document, "clusters": changed}
 
 
 def policy_table(value: Any) -> Any:
@@ -123,7 +123,7 @@ def _lay(merged: Merged, below: dict[str, Any], above: dict[str, Any], layer: La
 
 def _is_policy(place: Place, value: dict[str, Any]) -> bool:
     """Return whether the value names a policy: the options of another policy do not apply to it."""
-    is_place = place == ("policy",) or (len(place) == 3 and place[0] == "pools" and place[2] == "policy")
+    is_place = place == ("policy",) or (len(place) == 3 and place[0] == "clusters" and place[2] == "policy")
     return is_place and "name" in value
 
 

@@ -1,1 +1,1 @@
-"""Control plane: reloads, named pools, and the admin socket with its pages."""
+"""Control plane: reloads, named clusters, and the admin socket with its pages."""

@@ -68,7 +68,7 @@ class ControlPlane:
     `config` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one,
     and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
     knowledge is shared with other units, and `sweep_siblings` unless this is one of several processes. `named` are the
-    control planes of the named pools, by name, if this one is that of the pool without a name, which also has the
+    control planes of the named clusters, by name, if this one is that of the default cluster, which also has the
     `rate_limits` and the `mirrors` of all routes.
     """
 
@@ -115,26 +115,26 @@ class ControlPlane:
         self.explanations = Explanations(cluster.router, clock.now)
         self._apply(config)
 
-    def pool(self, name: str | None) -> ControlPlane:
-        """Return the control plane of a pool; of None or `DEFAULT` this one. Raises `UnknownCluster`."""
+    def of_cluster(self, name: str | None) -> ControlPlane:
+        """Return the control plane of a cluster; of None or `DEFAULT` this one. Raises `UnknownCluster`."""
         if name is None or name == DEFAULT:
             return self
         try:
             return self.named[name]
         except KeyError:
             known = ", ".join((DEFAULT, *self.named))
-            raise UnknownCluster(f"pool: must be one of {known}, got '{name:.60}'") from None
+            raise UnknownCluster(f"cluster: must be one of {known}, got '{name:.60}'") from None
 
     # --- configuration
 
     def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
-        """Apply a runtime configuration with its endpoints and policy, here and to the named pools that it keeps.
+        """Apply a runtime configuration with its endpoints and policy, here and to the named clusters that it keeps.
 
         Returns the sources to close. Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes in
-        any pool.
+        any cluster.
         """
-        kept = [(pool, config.named[name]) for name, pool in self.named.items() if name in config.named]
-        changes = [pool._prepared(one) for pool, one in ((self, config), *kept)]
+        kept = [(plane, config.named[name]) for name, plane in self.named.items() if name in config.named]
+        changes = [plane._prepared(one) for plane, one in ((self, config), *kept)]
         gone, *_ = [apply() for apply in changes]
         return gone
 
@@ -285,7 +285,7 @@ class ControlPlane:
         self.recording.close()
 
     def release(self) -> None:
-        """Let go of what is large, belongs to others or refers back to this, after `stop`: then nothing of the pool
+        """Let go of what is large, belongs to others or refers back to this, after `stop`: then nothing of the cluster
         waits for the garbage collector, which would hold up all requests."""
         self.config = replace(self.config, upstream_tls=UpstreamTls())
         self.cluster.pools.release()

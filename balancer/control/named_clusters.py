@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from balancer.http.h1.request_head import KeyOf
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
-"""Builds the control plane of a named pool."""
+"""Builds the control plane of a named cluster."""
 
 
 class NamedClusters:
-    """Adds and removes the named pools behind `front`, the control plane of the pool without a name, which reloads
+    """Adds and removes the named clusters behind `front`, the control plane of the default cluster, which reloads
     those that stay, and applies the `routes` that lead to them, with their rate limits and mirrors.
 
-    A removed pool keeps its endpoints for the requests that it has, and is closed when they have ended.
+    A removed cluster keeps its endpoints for the requests that it has, and is closed when they have ended.
     """
 
     def __init__(self, front: ControlPlane, build: Build) -> None:
@@ -38,11 +38,11 @@ class NamedClusters:
 
     @property
     def every(self) -> list[ControlPlane]:
-        """The control planes of all named pools, and of removed ones with requests in flight."""
+        """The control planes of all named clusters, and of removed ones with requests in flight."""
         return [*self._front.named.values(), *self._leaving]
 
     async def prepare(self, config: RuntimeConfig) -> dict[str, ControlPlane]:
-        """Return the control planes of new pools, with their endpoints looked up, not in force yet.
+        """Return the control planes of new clusters, with their endpoints looked up, not in force yet.
 
         Raises `ConfigError`, `TlsProblem`, `PoliciesError` or `LogFailed`.
         """
@@ -51,11 +51,13 @@ class NamedClusters:
             for name, one in config.named.items():
                 if name not in self._front.named:
                     with in_cluster(name):
-                        new[name] = pool = self._build(name, one)
-                        pool.discovery.apply(pool.discovery.prepared(one.discovery, one.upstream_tls_config))
+                        new[name] = plane = self._build(name, one)
+                        plane.discovery.apply(
+                            plane.discovery.prepared(one.discovery, one.upstream_tls_config)
+                        )
             async with asyncio.TaskGroup() as lookups:
-                for pool in new.values():
-                    lookups.create_task(pool.start())
+                for plane in new.values():
+                    lookups.create_task(plane.start())
         except BaseException:
             await self.discard(new)
             raise
@@ -63,19 +65,19 @@ class NamedClusters:
 
     async def discard(self, new: dict[str, ControlPlane]) -> None:
         """Close what `prepare` has returned, for a configuration that is not applied."""
-        for pool in new.values():
-            await _close(pool)
+        for plane in new.values():
+            await _close(plane)
 
     def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
-        """Apply the routes of a configuration, add its pools that are `new`, as `prepare` has returned them, and remove
-        those that it does not have.
+        """Apply the routes of a configuration, add its `new` clusters, as `prepare` has returned them, and remove those
+        that it does not have.
 
-        Call it after `ControlPlane.reload`, which applies the configuration of the pools that stay.
+        Call it after `ControlPlane.reload`, which applies the configuration of the clusters that stay.
         """
         front = self._front
         before = front.named
         front.named = {name: before[name] if name in before else new[name] for name in config.named}
-        for removed in (pool for name, pool in before.items() if name not in config.named):
+        for removed in (plane for name, plane in before.items() if name not in config.named):
             removed.discovery.forget_sources()
             removed.recording.stop()
             self._leaving.append(removed)
@@ -85,17 +87,19 @@ class NamedClusters:
 
     def _apply_routes(self, config: RuntimeConfig) -> None:
         front, limits = self._front, self._front.rate_limits
-        pools = {DEFAULT: front} | front.named
-        clusters = {name: pool.cluster for name, pool in pools.items()}
+        planes = {DEFAULT: front} | front.named
+        clusters = {name: plane.cluster for name, plane in planes.items()}
         front.mirrors.apply(config.routes, clusters, config.seed)
         limits.apply(config.rate_limits)
         front.cluster.limiter = limits.limiter(None, _key_of(config))
         routes: list[tuple[RouteConfig, Route]] = []
         for route in config.routes:
-            pool = pools[route.pool] if route.pool is not None else None
-            limiter = limits.limiter(route.rate_limit, _key_of(pool.config if pool is not None else config))
+            plane = planes[route.cluster] if route.cluster is not None else None
+            limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
-            routes.append((route, Route(route, pool.cluster if pool is not None else None, limiter, mirror)))
+            routes.append(
+                (route, Route(route, plane.cluster if plane is not None else None, limiter, mirror))
+            )
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 
@@ -109,7 +113,7 @@ class NamedClusters:
             pools.group = group
 
     def sweep(self, now: float) -> None:
-        """Run periodic work, and drop removed pools whose requests have ended."""
+        """Run periodic work, and drop removed clusters whose requests have ended."""
         self._front.mirrors.sweep(now)
         for one in self.every:
             one.sweep(now)
@@ -118,14 +122,14 @@ class NamedClusters:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
                 if one.access_log is not None and one.cluster.name not in self._front.named:
-                    one.access_log.pool_removed(now, one.cluster.name)
+                    one.access_log.cluster_removed(now, one.cluster.name)
                 task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
             self.share()
 
     async def stop(self) -> None:
-        """Abandon all copies, and stop all named pools."""
+        """Abandon all copies, and stop all named clusters."""
         self._front.mirrors.stop()
         for one in self.every:
             await one.stop()
@@ -133,15 +137,15 @@ class NamedClusters:
             await asyncio.wait(self._closing)
 
 
-async def _close(pool: ControlPlane) -> None:
-    """Stop a pool that is not used any more, and free its rows in the memory that processes share."""
-    pool.replace_endpoints([])
-    await pool.stop()
-    pool.release()
+async def _close(plane: ControlPlane) -> None:
+    """Stop a cluster that is not used any more, and free its rows in the memory that processes share."""
+    plane.replace_endpoints([])
+    await plane.stop()
+    plane.release()
 
 
 def _key_of(config: RuntimeConfig) -> KeyOf | None:
-    """Return the request key of a pool that rate limits may use, None if they count by client: a sticky cookie names an
-    endpoint, and a client can choose the address that is its key."""
+    """Return the request key of a cluster that rate limits may use, None if they count by client: a sticky cookie names
+    an endpoint, and a client can choose the address that is its key."""
     is_cookie = config.sticky is not None and config.sticky.cookie is not None
     return None if is_cookie or config.key_of is client_address else config.key_of

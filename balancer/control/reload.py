@@ -1,6 +1,6 @@
 """Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
 
-The caller then looks up the endpoints of new pools and applies the result in one step, whose first part creates all
+The caller then looks up the endpoints of new clusters and applies the result in one step, whose first part creates all
 that may still fail. An invalid configuration changes nothing; the problem is kept for the status.
 """
 
@@ -91,9 +91,9 @@ class Reloads:
         config = runtime_config_of(settings)
         load(config.tracing)
         for name, one in {"": config, **config.named}.items():
-            pool = self._control_plane if not name else self._control_plane.named.get(name)
-            if pool is not None:
-                pool.registry.warm(one)  # here, in a thread, because it takes long
+            plane = self._control_plane if not name else self._control_plane.named.get(name)
+            if plane is not None:
+                plane.registry.warm(one)  # here, in a thread, because it takes long
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

@@ -118,7 +118,7 @@ class RequestTrace(Observer):
             "steelyard.outcome": end,
             "steelyard.policy": exchange.cluster.policy,
             "steelyard.attempts": exchange.attempts,
-            **_pool(exchange.cluster),
+            **_cluster(exchange.cluster),
         }
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
@@ -156,7 +156,7 @@ class AttemptSpan:
         picks = cluster.router.trace
         self._values = attempt_attributes(request, assignment.endpoint, number)
         self._values |= pick_attributes(picks.last if picks is not None else None)
-        self._values |= {"steelyard.policy": cluster.policy, "steelyard.attempt": kind, **_pool(cluster)}
+        self._values |= {"steelyard.policy": cluster.policy, "steelyard.attempt": kind, **_cluster(cluster)}
 
     def connected(self, upstream: UpstreamRequest) -> None:
         """Note the connection that the attempt has waited for."""
@@ -205,9 +205,9 @@ class AttemptSpan:
         )
 
 
-def _pool(cluster: Cluster) -> Values:
-    """Return the attribute of a named pool."""
-    return {"steelyard.pool": cluster.name} if cluster.name else {}
+def _cluster(cluster: Cluster) -> Values:
+    """Return the attribute of a named cluster."""
+    return {"steelyard.cluster": cluster.name} if cluster.name else {}
 
 
 def _description(fault: Fault | None) -> str:

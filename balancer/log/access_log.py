@@ -28,10 +28,10 @@ FLUSH_LIMIT = 2.0
 """Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
 
 POLICY_CHANGES = 16
-"""Last changes of a pool's policy that are remembered, for the requests that began before them."""
+"""Last changes of a cluster's policy that are remembered, for the requests that began before them."""
 
-REMOVED_POOL_SECONDS = 10.0
-"""Seconds for which the policies of a removed pool are remembered: its last entries wait for a fraction of one."""
+REMOVED_CLUSTER_SECONDS = 10.0
+"""Seconds for which the policies of a removed cluster are remembered: its last entries wait for a fraction of one."""
 
 
 @dataclass(slots=True)
@@ -75,8 +75,8 @@ class AccessLog:
         self._offset = offset
         self._policies: dict[str, tuple[tuple[float, str], ...]] = {
             "": ((0.0, policy),)
-        }  # by pool, with beginnings
-        self._removed: dict[str, float] = {}  # when a pool was
+        }  # by cluster, with beginnings
+        self._removed: dict[str, float] = {}  # when a cluster was
         self._sample = sample
         self._drawn_with = f"{sample:g}"
         self._draw = rng.random
@@ -113,16 +113,16 @@ class AccessLog:
         """Entries that are not written yet."""
         return len(self._queue)
 
-    def policy_changed(self, now: float, name: str, pool: str = "") -> None:
-        """Register the policy of requests to a pool that are routed from `now` on."""
-        self._removed.pop(pool, None)
-        self._policies[pool] = (*self._policies.get(pool, ())[1 - POLICY_CHANGES :], (now, name))
+    def policy_changed(self, now: float, name: str, cluster: str = "") -> None:
+        """Register the policy of requests to a cluster that are routed from `now` on."""
+        self._removed.pop(cluster, None)
+        self._policies[cluster] = (*self._policies.get(cluster, ())[1 - POLICY_CHANGES :], (now, name))
 
-    def pool_removed(self, now: float, pool: str) -> None:
-        """Forget the policies of pools that were removed a while ago, and later those of this one."""
-        self._removed[pool] = now
+    def cluster_removed(self, now: float, cluster: str) -> None:
+        """Forget the policies of clusters that were removed a while ago, and later those of this one."""
+        self._removed[cluster] = now
         for name, since in list(self._removed.items()):
-            if now - since > REMOVED_POOL_SECONDS:
+            if now - since > REMOVED_CLUSTER_SECONDS:
                 del self._removed[name], self._policies[name]
 
     def start(self) -> None:
@@ -195,12 +195,12 @@ class AccessLog:
         at = entry.routed_at if entry.endpoint is not None else entry.arrived[1]
         return self._line(
             entry,
-            Context(self._offset, self._policy_at(at, entry.pool), self._drawn_with if is_drawn else "1"),
+            Context(self._offset, self._policy_at(at, entry.cluster), self._drawn_with if is_drawn else "1"),
         )
 
-    def _policy_at(self, instant: float, pool: str) -> str:
-        """Return the name of the pool's policy at `instant`; nearly always the last."""
-        known = self._policies.get(pool, ())
+    def _policy_at(self, instant: float, cluster: str) -> str:
+        """Return the name of the cluster's policy at `instant`; nearly always the last."""
+        known = self._policies.get(cluster, ())
         for since, name in reversed(known):
             if since <= instant:
                 return name

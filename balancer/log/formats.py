@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
-    reported. `pool` is the name of the pool, "" for the one without a name. `grpc_status` is the name of the status of
+    reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
     an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
     a worker, b"" if there is none or it is the same.
     """
@@ -87,7 +87,7 @@ class Entry(NamedTuple):
     bytes_in: int
     bytes_out: int
     load: ReportedLoad | None = None
-    pool: str = ""
+    cluster: str = ""
     grpc_status: str = ""
     sent_target: bytes = b""
 
@@ -278,7 +278,7 @@ def text_line(entry: Entry, context: Context) -> str:
     end, status, sent = outcome(entry)
     head, queue, connect, first_byte, service, total = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
-    pool = f"pool={entry.pool} " if entry.pool else ""
+    cluster = f"cluster={entry.cluster} " if entry.cluster else ""
     grpc = f"grpc_status={entry.grpc_status} " if entry.grpc_status else ""
     sent_path = f"sent_path={quoted(entry.sent_target.decode('latin-1'))} " if entry.sent_target else ""
     at = "at=info" if fault is None else f"at=error code={fault.reason} desc={quoted(fault.detail)}"
@@ -289,7 +289,7 @@ def text_line(entry: Entry, context: Context) -> str:
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
         f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
         f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
-        f"client={bare_bytes(client.address)} {pool}region={region} policy={bare(context.policy)} "
+        f"client={bare_bytes(client.address)} {cluster}region={region} policy={bare(context.policy)} "
         f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
         f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
         f"bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
@@ -324,7 +324,7 @@ def json_line(entry: Entry, context: Context) -> str:
         (json_text(fault.reason), json_text(fault.detail)) if fault is not None else ("null", "null")
     )
     name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
-    pool = f'"pool":"{entry.pool}",' if entry.pool else ""
+    cluster = f'"cluster":"{entry.cluster}",' if entry.cluster else ""
     grpc = f'"grpc_status":"{entry.grpc_status}",' if entry.grpc_status else ""
     sent_path = f'"sent_path":{text_or_null(entry.sent_target)},' if entry.sent_target else ""
     connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
@@ -334,7 +334,7 @@ def json_line(entry: Entry, context: Context) -> str:
         f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
         f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
         f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'
-        f'{pool}"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
+        f'{cluster}"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
         f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
         f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
         f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'

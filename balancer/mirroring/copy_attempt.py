@@ -1,7 +1,7 @@
-"""The attempt of a copy at an endpoint of the mirror's pool: leases a connection, sends, reads, is settled.
+"""The attempt of a copy at an endpoint of the mirror's cluster: leases a connection, sends, reads, is settled.
 
-It is settled as the attempt of a request would be, so that policy, health and limits of the pool work. Of the response
-the status and the time of the head are kept, and the rest is discarded.
+It is settled as the attempt of a request would be, so that policy, health and limits of the cluster work. Of the
+response the status and the time of the head are kept, and the rest is discarded.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CopyAttempt(RoutedAttempt):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the first-byte timeout of the pool, and the time to read a response; `now` is the cached time."""
+        """Enforce the first-byte timeout of the cluster, and the time to read a response; `now` is the cached time."""
         timeout = self.cluster.timeouts.first_byte
         if self.first_byte_at is not None:
             if now - self.first_byte_at > READ_TIME:

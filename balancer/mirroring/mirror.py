@@ -92,19 +92,19 @@ class Mirrors:
         self._leaving: list[Mirror] = []  # removed ones with copies in flight
 
     def apply(self, routes: Iterable[RouteConfig], clusters: Mapping[str, Cluster], seed: int | None) -> None:
-        """Apply the routes of a configuration; a mirror of the same route to the same pool keeps its counts."""
+        """Apply the routes of a configuration; a mirror of the same route to the same cluster keeps its counts."""
         before, self.by_route = self.by_route, {}
         for route in routes:
             config, key = route.mirror, route.conditions
             if config is None:
                 continue
             known = before.get(key)
-            if known is not None and known.config.pool == config.pool:
+            if known is not None and known.config.cluster == config.cluster:
                 del before[key]
-                known.apply(config, clusters[config.pool])
+                known.apply(config, clusters[config.cluster])
                 self.by_route[key] = known
             else:
-                self.by_route[key] = Mirror(str(route), config, clusters[config.pool], Random(seed))
+                self.by_route[key] = Mirror(str(route), config, clusters[config.cluster], Random(seed))
         self._leaving += before.values()
 
     def sweep(self, now: float) -> None:

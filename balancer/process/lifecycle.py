@@ -40,8 +40,8 @@ async def serve(settings: Settings, read: Read, say: Say, member: Member | None 
     server = Server(settings, read=read, member=member)
 
     def ready() -> str:
-        pools = (server.control_plane, *server.control_plane.named.values())
-        return ready_line(settings, server.address, sum(len(pool.registry.members) for pool in pools))
+        clusters = (server.control_plane, *server.control_plane.named.values())
+        return ready_line(settings, server.address, sum(len(plane.registry.members) for plane in clusters))
 
     return await attend(server, ready, say, member)
 

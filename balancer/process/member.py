@@ -50,16 +50,18 @@ class Member:
 
     def part_of(self, settings: Settings) -> Settings:
         """Return the configuration of this process: its share of the limits, its own random seed and recording file."""
-        pools = {
-            name: pool.model_copy(update={"limits": self._limits(pool.limits)})
-            for name, pool in settings.pools.items()
+        clusters = {
+            name: cluster.model_copy(update={"limits": self._limits(cluster.limits)})
+            for name, cluster in settings.clusters.items()
         }
         seed = None if settings.seed is None else settings.seed + self.index
         record = settings.record
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{self.index + 1}"})
         limits = self._limits(settings.limits)
-        return settings.model_copy(update={"limits": limits, "pools": pools, "seed": seed, "record": record})
+        return settings.model_copy(
+            update={"limits": limits, "clusters": clusters, "seed": seed, "record": record}
+        )
 
     def _limits(self, limits: Limits) -> Limits:
         shares = {

@@ -151,13 +151,13 @@ class Server:
         self._sweep: Sweep | None = None
 
     def _build_cluster(self, name: str, config: RuntimeConfig) -> ControlPlane:
-        """Return the control plane of a named pool, without its sources of endpoints."""
+        """Return the control plane of a named cluster, without its sources of endpoints."""
         control_plane = build_cluster(config, self.process, self._allowed.upstreams, name)
         self._connect_others(control_plane)
         return control_plane
 
     def _connect_others(self, control_plane: ControlPlane) -> None:
-        """Let a pool know what sibling processes and other units report about its endpoints."""
+        """Let a cluster know what sibling processes and other units report about its endpoints."""
         member, name = self._member, control_plane.cluster.name
         state_log, router, say = control_plane.state_log, control_plane.cluster.router, self._say
         if name:
@@ -242,7 +242,7 @@ class Server:
         return []
 
     async def _apply(self, prepared: Prepared) -> None:
-        """Look up the endpoints of new pools, then apply a prepared configuration in one step; connected clients are
+        """Look up the endpoints of new clusters, then apply a prepared configuration in one step; connected clients are
         updated after it, in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
         new = await self.named_clusters.prepare(prepared.config)
@@ -252,7 +252,7 @@ class Server:
             await self.named_clusters.discard(new)
             raise
         self.named_clusters.apply(prepared.config, new)
-        if self._sweep is not None:  # else this is part of the start, which begins all pools
+        if self._sweep is not None:  # else this is part of the start, which begins all clusters
             for one in new.values():
                 one.begin()
         await self.control_plane.discovery.close(gone)
@@ -372,8 +372,8 @@ class Server:
 
 
 def _of_cluster(name: str, say: Callable[[str], None], line: str) -> None:
-    """Print a line about a named pool."""
-    say(f"pool {name}: {line}")
+    """Print a line about a named cluster."""
+    say(f"cluster {name}: {line}")
 
 
 def _in_silence(line: str) -> None:

@@ -72,7 +72,7 @@ class RateLimit:
 class Limiter:
     """The limits that apply to the same requests; a request is admitted if all of them admit it.
 
-    `key_of` is the request key of the pool that gets the requests.
+    `key_of` is the request key of the cluster that gets the requests.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""HTTP routes: which requests go to which pool, are redirected, or get a fixed response."""
+"""HTTP routes: which requests go to which cluster, are redirected, or get a fixed response."""

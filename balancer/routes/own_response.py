@@ -70,7 +70,7 @@ class OwnResponse:
                 self._cluster.now(), fault_of(error), 0 if error is not None else status, request.method,
                 request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
-                pool=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
+                cluster=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:

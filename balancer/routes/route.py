@@ -102,7 +102,7 @@ class Route:
         """Return status, field lines and body of the response that the balancer gives itself."""
         if self.answer is not None:
             return _fixed(self.answer)
-        assert self.redirect is not None  # a route without a pool redirects or answers
+        assert self.redirect is not None  # a route without a cluster redirects or answers
         return _redirected(self.redirect, request)
 
 

@@ -85,7 +85,7 @@ def _first(routes: list[Route] | None, request: Request, values: FieldValues) ->
 class RouteTable:
     """All routes, by host and path. Routes of a less specific host are tried if none of a more specific one matches.
 
-    `is_in_use`: there are routes. `has_default`: a request that no route matches goes to the pool without a name, and
+    `is_in_use`: there are routes. `has_default`: a request that no route matches goes to the default cluster, and
     is not answered with 404.
     """
 

@@ -23,9 +23,9 @@ def exchange_of(
     now: Callable[[], float],
     say: Callable[[str], None],
     supervisor: str | None = None,
-    pool: str = "",
+    cluster: str = "",
 ) -> Exchange | None:
-    """Return the exchange of one pool, None without a store.
+    """Return the exchange of one cluster, None without a store.
 
     `configured` is the table [shared] and the home region; `supervisor` is a name that only sibling processes have in
     common.
@@ -40,7 +40,7 @@ def exchange_of(
     identity = Identity(unit, sender, key_of(home_region or ""))
     return Exchange(
         OtherUnits(router),
-        Store(config, pool).opened,
+        Store(config, cluster).opened,
         identity,
         now,
         every=config.every,

@@ -29,11 +29,11 @@ NUMBERS = len(SharedLatency._fields)
 WORD = 8
 
 
-def key_of(endpoint_id: str, pool: str = "") -> int:
-    """Return the key of an endpoint of a pool, the same in every process and never 0. Among a million ids two collide
-    with a probability of 10⁻⁷.
+def key_of(endpoint_id: str, cluster: str = "") -> int:
+    """Return the key of an endpoint of a cluster, the same in every process and never 0. Among a million ids two
+    collide with a probability of 10⁻⁷.
     """
-    name = f"{pool}/{endpoint_id}" if pool else endpoint_id
+    name = f"{cluster}/{endpoint_id}" if cluster else endpoint_id
     digest = blake2b(name.encode(), digest_size=WORD).digest()
     return int.from_bytes(digest, "little", signed=True) or 1
 

@@ -40,13 +40,13 @@ SLICE = 100
 class Siblings:
     """Updates the states of `router` from the other pages of `board`, and writes page `index`.
 
-    Each process has its share of an endpoint's `max_in_flight`. `pool` is the name of the pool.
+    Each process has its share of an endpoint's `max_in_flight`. `cluster` is the name of the cluster.
     """
 
     def __init__(
-        self, router: Router, board: SharedCounters, index: int, say: Callable[[str], None], pool: str = ""
+        self, router: Router, board: SharedCounters, index: int, say: Callable[[str], None], cluster: str = ""
     ) -> None:
-        self._pool = pool
+        self._cluster = cluster
         self._router = router
         self._say = say
         self._index, self._of = index, len(board.pages)
@@ -96,7 +96,7 @@ class Siblings:
     def _take_part(self, state: EndpointState) -> None:
         key = self._keys.get(state.id)
         if key is None:
-            key = self._keys[state.id] = key_of(state.id, self._pool)
+            key = self._keys[state.id] = key_of(state.id, self._cluster)
         if state.published is None:
             self._enter(state)
         state.set_process((self._index + key) % self._of, self._of)  # spreads the remainders

@@ -35,12 +35,12 @@ class StoreChannel:
 
 
 class Store:
-    """Opens the channel of the store that `config` names, for the pool of that name."""
+    """Opens the channel of the store that `config` names, for the cluster of that name."""
 
-    def __init__(self, config: SharedConfig, pool: str = "") -> None:
+    def __init__(self, config: SharedConfig, cluster: str = "") -> None:
         url = config.url
         self._url = urlsplit("" if url is None else url.get_secret_value())
-        self._channel = f"steelyard:{config.group}" + (f":{pool}" if pool else "")
+        self._channel = f"steelyard:{config.group}" + (f":{cluster}" if cluster else "")
         self._tls: ssl.SSLContext | None = None
         if self._url.scheme == "rediss":
             self._tls = ssl.create_default_context()

@@ -47,11 +47,11 @@ FLOODING = 50
 TABLES = """
 [[routes]]
 prefix = "/held/"
-pool = "full"
+cluster = "full"
 [[routes]]
 prefix = "/"
-pool = "default"
-[pools.full]
+cluster = "default"
+[clusters.full]
 endpoints = [{id = "full", region = "here", address = "http://127.0.0.1:WORKER", max_in_flight = 1}]
 """
 """Configuration that lets requests of floods wait for an endpoint that is full."""

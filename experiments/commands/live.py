@@ -80,7 +80,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
     envvar="BALANCER_ADMIN__TOKEN",
     help="The admin.token of the balancer; also from the environment.",
 )
-@click.option("--pool", metavar="NAME", help="Named pool.  [default: the one without a name]")
+@click.option("--cluster", metavar="NAME", help="Named cluster.  [default: that of the top level]")
 @PAGE
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
 def live(
@@ -95,7 +95,7 @@ def live(
     deadline: str,
     seed: int,
     token: str | None,
-    pool: str | None,
+    cluster: str | None,
     page: str | None,
     out: Path | None,
 ) -> int:
@@ -119,7 +119,7 @@ def live(
     console, directory = console_here(), out or new_directory("live")
     require_new(directory)
     turns = PolicyTurns(
-        HttpBalancer(url, token, pool=pool),
+        HttpBalancer(url, token, cluster=cluster),
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
         lambda line: console.print(line, highlight=False),
@@ -133,7 +133,7 @@ def live(
     }
     with live_page(page) as shown:
         if shown is not None:
-            shown.follow(url, token, pool)
+            shown.follow(url, token, cluster)
         initial = turns.begin([*chosen.values()])
         scenario = live_scenario(url, chosen, control, initial, seed=seed, **times)
         whole = clock(seconds * (1 + blocks * len(chosen)))

@@ -37,7 +37,7 @@ class Feed:
         self._publish(HISTORY_EVENT, [*self._points])
 
     def show_snapshot(self, snapshot: dict[str, Any]) -> None:
-        """Send a snapshot, and keep its point. The page cannot turn to another pool."""
+        """Send a snapshot, and keep its point. The page cannot turn to another cluster."""
         snapshot["named"] = []
         point = snapshot["point"]
         if not self._points or point["at"] > self._points[-1]["at"]:

@@ -31,10 +31,10 @@ class Follower:
         self._report = report
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, url: str, token: str | None, pool: str | None = None) -> None:
-        """Follow a pool of the balancer at `url`, and no other any more."""
+    def follow(self, url: str, token: str | None, cluster: str | None = None) -> None:
+        """Follow a cluster of the balancer at `url`, and no other any more."""
         self.leave()
-        self._task = asyncio.ensure_future(self._follow(url, token, pool))
+        self._task = asyncio.ensure_future(self._follow(url, token, cluster))
 
     def leave(self) -> None:
         """Follow none."""
@@ -42,21 +42,21 @@ class Follower:
             self._task.cancel()
             self._task = None
 
-    async def _follow(self, url: str, token: str | None, pool: str | None) -> None:
+    async def _follow(self, url: str, token: str | None, cluster: str | None) -> None:
         while True:
             await self._feed.watched.wait()
             try:
-                await self._forward(url, token, pool)
+                await self._forward(url, token, cluster)
             except (ClientError, OSError, ValueError, KeyError, TypeError) as error:
                 self._report(f"no snapshots from {url}: {error or type(error).__name__}")
             await asyncio.sleep(RETRY)
 
-    async def _forward(self, url: str, token: str | None, pool: str | None) -> None:
+    async def _forward(self, url: str, token: str | None, cluster: str | None) -> None:
         """Forward one stream until it ends, or no viewer is left."""
         path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
         connector = None if path is None else UnixConnector(path)
         origin = "http://localhost" if path is not None else url.rstrip("/")
-        target = target_of(f"{origin}/-/stream", pool)
+        target = target_of(f"{origin}/-/stream", cluster)
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_WITHIN, sock_read=QUIET_LIMIT)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with (

@@ -64,9 +64,9 @@ class LivePage:
         finally:
             self._send({"follow": None})
 
-    def follow(self, url: str, token: str | None = None, pool: str | None = None) -> None:
-        """Show a pool of the balancer at `url`."""
-        self._send({"follow": {"url": url, "token": token, "pool": pool}})
+    def follow(self, url: str, token: str | None = None, cluster: str | None = None) -> None:
+        """Show a cluster of the balancer at `url`."""
+        self._send({"follow": {"url": url, "token": token, "cluster": cluster}})
 
     def note(self, title: str, text: str, done: int = 0, total: int = 0) -> None:
         """Show a line above the charts, and a bar where there is a total."""

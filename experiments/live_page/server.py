@@ -79,7 +79,7 @@ class PageServer:
             self._state = BETWEEN
         else:
             self._state = None
-            self._follower.follow(target["url"], target["token"], target["pool"])
+            self._follower.follow(target["url"], target["token"], target["cluster"])
 
     def _followed(self, problem: str | None) -> None:
         state = None if problem is None else "no data"

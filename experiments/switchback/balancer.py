@@ -45,18 +45,18 @@ class LiveBalancer(Protocol):
 
 
 class HttpBalancer:
-    """The balancer at `url`, over HTTP or its admin socket; `pool` is a named pool of it."""
+    """The balancer at `url`, over HTTP or its admin socket; `cluster` is a named cluster of it."""
 
     def __init__(
         self,
         url: str,
         token: str | None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        pool: str | None = None,
+        cluster: str | None = None,
     ) -> None:
         self._client = AdminClient(url, token, timeout=PATIENCE)
         self._sleep = sleep
-        self._pool = pool
+        self._cluster = cluster
 
     async def latency(self) -> dict[str, Any]:
         """Document of /-/latency."""
@@ -76,7 +76,7 @@ class HttpBalancer:
             if number:
                 await self._sleep(PAUSE * number)
             try:
-                target = target_of(path, self._pool)
+                target = target_of(path, self._cluster)
                 status, text = await asyncio.to_thread(self._client.request, method, target, body)
             except AdminError as error:
                 problem = str(error)
@@ -88,8 +88,8 @@ class HttpBalancer:
 
     def _checked(self, status: int, path: str, document: dict[str, Any]) -> dict[str, Any]:
         url = self._client.url
-        if status == 404 and self._pool is not None and "error" in document:
-            raise BadInputError(f"--pool: {document['error'].removeprefix('pool: ')}")
+        if status == 404 and self._cluster is not None and "error" in document:
+            raise BadInputError(f"--cluster: {document['error'].removeprefix('cluster: ')}")
         if status == 404:
             raise BadInputError(
                 f"URL: {url} has no admin socket on this machine and takes admin requests only with its token, or is "

@@ -93,15 +93,16 @@ def test_the_lines_in_the_documentation_are_read() -> None:
     assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
     listed = re.findall(r"^\| (?:`(\w+)`)? ?\| (?:`(\w+)`)? ?\|", PAGE, re.MULTILINE)
     text, plain = {name for name, _ in listed if name}, {name for _, name in listed if name}
-    some = {"pool", "grpc_status", "sent_path"}  # with named pools, of RPCs, and of rewritten targets
+    some = {"cluster", "grpc_status", "sent_path"}  # with named clusters, of RPCs, and of rewritten targets
     assert set(json.loads(json_line(entry(), CONTEXT))) == plain - some == set(json.loads(SAMPLES[2]))
     assert (
-        set(json.loads(json_line(entry(pool="api", grpc_status="OK", sent_target=b"/x"), CONTEXT))) == plain
+        set(json.loads(json_line(entry(cluster="api", grpc_status="OK", sent_target=b"/x"), CONTEXT)))
+        == plain
     )
     failed = text_line(ENTRIES["refused"], CONTEXT)
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text - some
     failed = text_line(
-        ENTRIES["refused"]._replace(pool="api", grpc_status="UNAVAILABLE", sent_target=b"/x"), CONTEXT
+        ENTRIES["refused"]._replace(cluster="api", grpc_status="UNAVAILABLE", sent_target=b"/x"), CONTEXT
     )
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text
 

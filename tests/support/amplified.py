@@ -26,7 +26,7 @@ def limit(by: str, **more: str) -> tuple[dict[str, Any], ...]:
 def routes(condition: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """Fifty routes, and one for all else."""
     conditions = (*map(condition, range(50)), {"prefix": "/"})
-    return {"routes": tuple({"pool": "default", **one} for one in conditions)}
+    return {"routes": tuple({"cluster": "default", **one} for one in conditions)}
 
 
 FEATURES: dict[str, dict[str, Any]] = {

@@ -302,7 +302,7 @@ def pool_of(*workers: ScriptedWorker, **keys: Any) -> dict[str, Any]:
     return {"endpoints": [endpoint(worker, f"a{at}") for at, worker in enumerate(workers)], **keys}
 
 
-API: dict[str, Any] = {"prefix": "/api", "pool": "api"}
+API: dict[str, Any] = {"prefix": "/api", "cluster": "api"}
 
 
 async def serve_api(
@@ -310,7 +310,7 @@ async def serve_api(
 ) -> None:
     """Serve a pool without a name that answers "main", and the pool `api`."""
     main = await stage.worker(response(b"main"))
-    await stage.serve(main, routes=routes or [API], pools={"api": api}, **keys)
+    await stage.serve(main, routes=routes or [API], clusters={"api": api}, **keys)
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ LIMITS = (("head", 4096), ("queue", 3))
 BUFFERING = (
     BufferingLimits(),
     BufferingLimits(request=20_000, response=20_000, total=25_000),
-    BufferingLimits(request=6_000, response=20_000, total=7_000),
+    BufferingLimits(request=6_000, response=7_000, total=7_000),
     BufferingLimits(request=4, response=2_000, total=2_000),
 )
 """Rules of buffering that a reload applies, by the payload of its event; the first: off."""

@@ -326,8 +326,8 @@ def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
     mirror = tables.pop("mirror", None)
     if mirror is not None:
         endpoint = {"id": "m0", "address": f"http://{MIRROR}:80", "region": "r"}
-        defaults["pools"] = {"mirror": {"endpoints": [endpoint]}}
-        defaults["routes"] = [{"pool": "default", "mirror": {"pool": "mirror", "share": 1.0, **mirror}}]
+        defaults["clusters"] = {"mirror": {"endpoints": [endpoint]}}
+        defaults["routes"] = [{"cluster": "default", "mirror": {"cluster": "mirror", "share": 1.0, **mirror}}]
     return Settings(**defaults | tables)
 
 

@@ -93,7 +93,7 @@ class HealthChecksConfig(Section):
 
 
 class OutlierDetectionConfig(Section):
-    """Outlier detection: an endpoint that fails live traffic is ejected for a while; never more than half of the pool.
+    """Outlier detection: an endpoint that fails live traffic is ejected for a while, never more than half of them.
     0 switches a rule off.
     """
 
@@ -117,7 +117,7 @@ class OutlierDetectionConfig(Section):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="times | latency, as a multiple of the pool's median, above which it is ejected; 0: off",
+        description="times | latency, as a multiple of the cluster's median, above which it is ejected; 0: off",
     )
     base_time: Seconds = Field(
         default=30.0,
@@ -147,14 +147,14 @@ class PanicConfig(Section):
         default=0.5,
         ge=0,
         le=1,
-        description="healthy share of the pool below which health is ignored; 0: never",
+        description="healthy share of the cluster below which health is ignored; 0: never",
     )
 
 
 class SlowStartConfig(Section):
     """Slow start: a new or returned endpoint gets its share gradually.
 
-    Off by default: a pool that has lost a worker needs the next one at once, and nothing indicates that it is cold.
+    Off by default: a cluster that has lost a worker needs the next one at once, and nothing indicates that it is cold.
     """
 
     window: float = Field(

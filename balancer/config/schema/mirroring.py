@@ -1,4 +1,4 @@
-"""The key `mirror` of a route: copies of a share of its requests go to another pool."""
+"""The key `mirror` of a route: copies of a share of its requests go to another cluster."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]{0,31}$")]
 
 
 class MirrorConfig(Section):
-    """A mirror: its pool, and which requests are copied to it."""
+    """A mirror: its cluster, and which requests are copied to it."""
 
-    pool: Name = Field(
-        description="name | pool that gets copies of the route's requests; see [Mirroring](#mirroring)"
+    cluster: Name = Field(
+        description="name | cluster that gets copies of the route's requests; see [Mirroring](#mirroring)"
     )
     share: float = Field(
         gt=0, le=1, description="0–1 | share of the requests that are copied, drawn for each; more than 0"

@@ -1,7 +1,7 @@
-"""The tables [pools.NAME] of the configuration: named pools of endpoints, for the routes.
+"""The tables [clusters.NAME] of the configuration: named clusters of endpoints, for the routes.
 
-A named pool has the keys that concern its endpoints. A key that it does not give has the value of the top level, so
-`[timeouts]` holds for all pools and `[pools.api.timeouts]` for one; endpoints and discovery are never inherited.
+A named cluster has the keys that concern its endpoints. A key that it does not give has the value of the top level, so
+`[timeouts]` holds for all clusters and `[clusters.api.timeouts]` for one; endpoints and discovery are never inherited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from balancer.config.schema.sticky import StickyConfig
 from balancer.config.sources import policy_table
 
 OWN: Final = ("endpoints", "discovery")
-"""Keys that a named pool does not inherit."""
+"""Keys that a named cluster does not inherit."""
 
 EXCLUDED: Final = {
     "health_checks.grpc": ("health_checks.path", "health_checks.status"),
@@ -41,7 +41,7 @@ EXCLUDED: Final = {
     "sticky.header": ("sticky.cookie", "key.by", "key.name"),
     "key.by": ("key.name", "sticky.cookie", "sticky.header"),
 }
-"""Keys that a pool does not inherit if it gives the key before them, which they do not go with."""
+"""Keys that a cluster does not inherit if it gives the key before them, which they do not go with."""
 
 OF_CONNECTIONS: Final = {
     "timeouts": ("head", "request_idle", "keep_alive", "linger", "shutdown"),
@@ -49,11 +49,11 @@ OF_CONNECTIONS: Final = {
     "buffering": ("total",),
     "queue": ("timeout_header", "start_header", "start_timeout"),
 }
-"""Keys of these tables that concern client connections, whose requests may go to any pool."""
+"""Keys of these tables that concern client connections, whose requests may go to any cluster."""
 
 
 class ClusterSettings(Section):
-    """What one pool of endpoints is configured with."""
+    """What one cluster of endpoints is configured with."""
 
     home_region: Name | None = Field(
         default=None,
@@ -102,30 +102,33 @@ class ClusterSettings(Section):
 
 
 def with_inherited(document: Any) -> Any:
-    """Return a document in which each named pool has the keys of the top level that it does not give itself.
+    """Return a document in which each named cluster has the keys of the top level that it does not give itself.
 
-    Raises ValueError for a key of a pool that concerns client connections.
+    Raises ValueError for a key of a cluster that concerns client connections.
     """
-    pools = document.get("pools") if isinstance(document, dict) else None
-    if not isinstance(pools, dict):
+    clusters = document.get("clusters") if isinstance(document, dict) else None
+    if not isinstance(clusters, dict):
         return document
     shared = {
         key: document[key] for key in ClusterSettings.model_fields if key in document and key not in OWN
     }
-    return document | {"pools": {name: _pool(str(name), pool, shared) for name, pool in pools.items()}}
+    return document | {
+        "clusters": {name: _with_inherited(str(name), cluster, shared) for name, cluster in clusters.items()}
+    }
 
 
-def _pool(name: str, pool: Any, shared: dict[str, Any]) -> Any:
-    if not isinstance(pool, dict):
-        return pool
+def _with_inherited(name: str, cluster: Any, shared: dict[str, Any]) -> Any:
+    if not isinstance(cluster, dict):
+        return cluster
     for table, keys in OF_CONNECTIONS.items():
-        given = pool.get(table)
+        given = cluster.get(table)
         for key in keys:
             if isinstance(given, dict) and key in given:
                 raise ValueError(
-                    f"pools.{name}.{table}.{key}: concerns client connections, which all pools share; set {table}.{key}"
+                    f"clusters.{name}.{table}.{key}: concerns client connections, which all clusters share; "
+                    f"set {table}.{key}"
                 )
-    own = pool | {"policy": policy_table(pool["policy"])} if "policy" in pool else pool
+    own = cluster | {"policy": policy_table(cluster["policy"])} if "policy" in cluster else cluster
     places = {f"{table}.{key}" for table, value in own.items() if isinstance(value, dict) for key in value}
     excluded = {other for place in places & EXCLUDED.keys() for other in EXCLUDED[place]}
     whole = {

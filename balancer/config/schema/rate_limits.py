@@ -70,7 +70,9 @@ def check_rate_limits(settings: Settings) -> None:
         if limit.name in known:
             raise ValueError(f"rate_limits.{at}.name: '{limit.name}' is there twice")
         known.append(limit.name)
-        if limit.by == "key" and not any(_has_key(pool) for pool in (settings, *settings.pools.values())):
+        if limit.by == "key" and not any(
+            _has_key(cluster) for cluster in (settings, *settings.clusters.values())
+        ):
             raise ValueError(
                 f'rate_limits.{at}.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names '
                 "an endpoint, not a client"
@@ -82,9 +84,9 @@ def check_rate_limits(settings: Settings) -> None:
             )
 
 
-def _has_key(pool: ClusterSettings) -> bool:
-    """Return whether requests of the pool have a key that tells clients apart."""
-    return pool.key.by is not None or pool.sticky.header is not None
+def _has_key(cluster: ClusterSettings) -> bool:
+    """Return whether requests of the cluster have a key that tells clients apart."""
+    return cluster.key.by is not None or cluster.sticky.header is not None
 
 
 def unused_rate_limits(settings: Settings) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The tables [[routes]] of the configuration: which requests go to which pool, are redirected or answered at once."""
+"""The tables [[routes]] of the configuration: which requests go to which cluster, are redirected or answered here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from balancer.syntax.printable import with_digits
 from balancer.syntax.urls import host_in, normalized
 
 DEFAULT: Final = "default"
-"""Name of the pool of the top level in routes, status, metrics and commands."""
+"""Name of the default cluster in routes, status, metrics and commands."""
 
 RESERVED: Final = "/-/"
 """Paths of the admin interface, which no route gets."""
@@ -127,9 +127,9 @@ class RouteConfig(Section):
     scheme: Literal["http", "https"] | None = Field(
         default=None, description="condition: scheme that the client used"
     )
-    pool: Name | None = Field(
+    cluster: Name | None = Field(
         default=None,
-        description="name | target: a named pool, or `default`, the endpoints of the top level; each route has one "
+        description="name | target: a named cluster, or `default`, the endpoints of the top level; each route has one "
         "target",
     )
     rate_limit: Name | None = Field(
@@ -146,10 +146,10 @@ class RouteConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        targets = [key for key in ("pool", "redirect", "answer") if getattr(self, key) is not None]
+        targets = [key for key in ("cluster", "redirect", "answer") if getattr(self, key) is not None]
         if len(targets) != 1:
             raise ValueError(
-                f"pool: give one of pool, redirect and answer, got {' and '.join(targets) or 'none'}"
+                f"cluster: give one of cluster, redirect and answer, got {' and '.join(targets) or 'none'}"
             )
         if self.path is not None and self.prefix is not None:
             raise ValueError("prefix: give path or prefix, not both")
@@ -161,14 +161,14 @@ class RouteConfig(Section):
         if self.strip_prefix and self.replace_prefix is not None:
             raise ValueError("replace_prefix: give strip_prefix or replace_prefix, not both")
         if (self.strip_prefix or self.replace_prefix is not None) and (
-            self.prefix is None or self.pool is None
+            self.prefix is None or self.cluster is None
         ):
             key = "strip_prefix" if self.strip_prefix else "replace_prefix"
-            raise ValueError(f"{key}: needs prefix and pool")
+            raise ValueError(f"{key}: needs prefix and cluster")
         if self.redirect is not None:
             self._check_redirect(self.redirect)
-        if self.mirror is not None and self.pool in (None, self.mirror.pool):
-            raise ValueError("mirror.pool: needs pool, and must be another one")
+        if self.mirror is not None and self.cluster in (None, self.mirror.cluster):
+            raise ValueError("mirror.cluster: needs cluster, and must be another one")
         return self
 
     def _check_redirect(self, redirect: RedirectConfig) -> None:
@@ -208,11 +208,13 @@ class RouteConfig(Section):
         if self.answer is not None:
             return f"answer {self.answer.status}"
         rewritten = "/" if self.strip_prefix else self.replace_prefix
-        parts = [f"pool {self.pool}"]
+        parts = [f"cluster {self.cluster}"]
         if rewritten is not None:
             parts.append(f"prefix replaced by {rewritten}")
         if self.mirror is not None:
-            parts.append(f"mirrored to pool {self.mirror.pool}, share {with_digits(self.mirror.share, 3)}")
+            parts.append(
+                f"mirrored to cluster {self.mirror.cluster}, share {with_digits(self.mirror.share, 3)}"
+            )
         return ", ".join(parts)
 
     def __str__(self) -> str:
@@ -223,19 +225,19 @@ class RouteConfig(Section):
         return " ".join(part for part in parts if part)
 
 
-def check_routes(routes: Sequence[RouteConfig], pools: Mapping[str, Any], *, has_default: bool) -> None:
-    """Check the routes as a whole. Raises ValueError for one that names no pool or that another one makes ambiguous."""
-    known = [*pools, *([DEFAULT] if has_default else [])]
-    if DEFAULT in pools:
-        raise ValueError(f"pools.{DEFAULT}: is the name of the pool of the top level")
+def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, has_default: bool) -> None:
+    """Check the routes as a whole. Raises ValueError for an unknown cluster or a route that another makes ambiguous."""
+    known = [*clusters, *([DEFAULT] if has_default else [])]
+    if DEFAULT in clusters:
+        raise ValueError(f"clusters.{DEFAULT}: is the name of the default cluster")
     for at, route in enumerate(routes):
-        if route.pool is not None and route.pool not in known:
+        if route.cluster is not None and route.cluster not in known:
             raise ValueError(
-                f"routes.{at}.pool: must be one of {', '.join(known) or 'none'}, got '{route.pool}'"
+                f"routes.{at}.cluster: must be one of {', '.join(known) or 'none'}, got '{route.cluster}'"
             )
-        if route.mirror is not None and route.mirror.pool not in known:
+        if route.mirror is not None and route.mirror.cluster not in known:
             raise ValueError(
-                f"routes.{at}.mirror.pool: must be one of {', '.join(known) or 'none'}, got '{route.mirror.pool}'"
+                f"routes.{at}.mirror.cluster: must be one of {', '.join(known) or 'none'}, got '{route.mirror.cluster}'"
             )
     for places in by_place(routes):
         for number, at in enumerate(places):
@@ -277,7 +279,7 @@ def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]
     if not routes:
         return
     lines = [(str(route), route.target) for route in sorted(routes, key=RouteConfig.rank)]
-    lines.append(("anything else", f"pool {DEFAULT}" if has_default else "404"))
+    lines.append(("anything else", f"cluster {DEFAULT}" if has_default else "404"))
     width = max(len(conditions) for conditions, _ in lines)
     yield "routes, the most specific first:"
     for conditions, target in lines:
@@ -285,9 +287,9 @@ def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]
 
 
 def warnings_about(
-    routes: Sequence[RouteConfig], pools: Mapping[str, Any], allowed: Sequence[str]
+    routes: Sequence[RouteConfig], clusters: Mapping[str, Any], allowed: Sequence[str]
 ) -> list[str]:
-    """Return a line for each route or mirror that no request can match, and for each pool that no route names."""
+    """Return a line for each route or mirror that no request can match, and for each cluster that no route names."""
     lines = []
     for at, route in enumerate(routes):
         path = route.path or route.prefix or "/"
@@ -310,10 +312,10 @@ def warnings_about(
     for at, route in enumerate(routes):
         if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
             lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
-    used = {route.pool for route in routes} | {
-        route.mirror.pool for route in routes if route.mirror is not None
+    used = {route.cluster for route in routes} | {
+        route.mirror.cluster for route in routes if route.mirror is not None
     }
-    lines += [f"pools.{name}: no route leads to it" for name in pools if name not in used]
+    lines += [f"clusters.{name}: no route leads to it" for name in clusters if name not in used]
     return lines
 
 

@@ -20,6 +20,7 @@ from balancer.config.problems import ConfigError
 from balancer.control.admin.access import Entrance, has_token, is_admitted
 from balancer.control.admin.channel import ENTRANCE, Channel, is_from_sibling
 from balancer.control.admin.channel import Handler as Route
+from balancer.control.admin.chosen_cluster import FRONT, plane_of
 from balancer.control.admin.connection import AdminConnection
 from balancer.control.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
@@ -30,7 +31,6 @@ from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
 from balancer.control.admin.policy_order import ORDER_LIMIT, files_in, reload_order
 from balancer.control.admin.policy_routes import PolicyRoutes
-from balancer.control.admin.pools import FRONT, pool_of
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import process_status, proxy_status, reload_status
@@ -222,7 +222,7 @@ class AdminApplication:
         """Answer 404 to every request that is not admitted."""
         began_at = self._cluster.now()
         try:
-            pool_of(request)
+            plane_of(request)
         except UnknownCluster as error:
             handler = partial(unknown_pool, str(error))
         if not self._may(request):
@@ -328,7 +328,7 @@ async def not_found(request: web.Request) -> web.StreamResponse:
 
 
 async def unknown_pool(line: str, request: web.Request) -> web.StreamResponse:
-    """Answer a request about a pool that does not exist."""
+    """Answer a request about a cluster that does not exist."""
     return problem(404, line)
 
 

@@ -14,7 +14,7 @@ PREFIX = "steelyard"
 
 
 def buffering_status(control_plane: ControlPlane) -> dict[str, int] | None:
-    """Return the bytes kept for slow clients, their bound, and counts of bodies; None while no pool is buffered."""
+    """Return the bytes kept for slow clients, their bound, and counts of bodies; None while no cluster is buffered."""
     every = (control_plane, *control_plane.named.values())
     if all(one.cluster.buffering is None for one in every):
         return None

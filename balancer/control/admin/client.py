@@ -113,8 +113,8 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def target_of(path: str, pool: str | None) -> str:
-    """Return the target of an admin request about a pool; None is the one without a name."""
-    if pool is None:
+def target_of(path: str, cluster: str | None) -> str:
+    """Return the target of an admin request about a cluster; None is the default one."""
+    if cluster is None:
         return path
-    return f"{path}{'&' if '?' in path else '?'}pool={quote(pool, safe='')}"
+    return f"{path}{'&' if '?' in path else '?'}cluster={quote(cluster, safe='')}"

@@ -29,11 +29,11 @@ Examples:
     short_help="List and change the endpoints of a running balancer.",
 )
 @connection_options
-@click.option("--pool", metavar="NAME", help="Named pool; default: the one without a name.")
+@click.option("--cluster", metavar="NAME", help="Named cluster; default: that of the top level.")
 @click.pass_context
-def endpoints(context: click.Context, url: str, token: str | None, pool: str | None) -> None:
+def endpoints(context: click.Context, url: str, token: str | None, cluster: str | None) -> None:
     """List and change the endpoints of a running balancer; no request is lost."""
-    context.obj = BalancerClient(url, token, pool)
+    context.obj = BalancerClient(url, token, cluster)
 
 
 @endpoints.command("list", short_help="List the endpoints with their state.")

@@ -17,7 +17,7 @@ from balancer.config.problems import first_problem
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.section import MOST_WEIGHT, Section
 from balancer.control.admin.channel import Channel, Handler
-from balancer.control.admin.pools import pool_of
+from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.status import (
     endpoint_status,
     leaving_status,
@@ -81,12 +81,12 @@ class EndpointRoutes:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        pool = pool_of(request)
+        plane = plane_of(request)
         return web.json_response(
             {
-                "panic": panic_status(pool.cluster),
-                "endpoints": [self._status(pool, state) for state in pool.cluster.router.states],
-                "leaving": leaving_status(pool),
+                "panic": panic_status(plane.cluster),
+                "endpoints": [self._status(plane, state) for state in plane.cluster.router.states],
+                "leaving": leaving_status(plane),
             }
         )
 
@@ -98,8 +98,8 @@ class EndpointRoutes:
         try:
             config = await body_of(request, EndpointConfig)
             # The first TLS context takes up to a quarter of a second to create.
-            await asyncio.to_thread(pool_of(request).config.upstream_tls.of_these, [config])
-            pool_of(request).registry.add(config)
+            await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
+            plane_of(request).registry.add(config)
         except Refused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
@@ -113,7 +113,7 @@ class EndpointRoutes:
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
-            pool_of(request).registry.change(endpoint_id, change.state, change.weight)
+            plane_of(request).registry.change(endpoint_id, change.state, change.weight)
         except Refused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
@@ -123,7 +123,7 @@ class EndpointRoutes:
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
         try:
-            in_flight = pool_of(request).registry.remove(endpoint_id)
+            in_flight = plane_of(request).registry.remove(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         except EndpointConflict as error:
@@ -131,13 +131,13 @@ class EndpointRoutes:
         return web.json_response({"id": endpoint_id, "in_flight": in_flight})
 
     def _answer(self, request: web.Request, endpoint_id: str, status: int = 200) -> web.Response:
-        pool = pool_of(request)
+        plane = plane_of(request)
         try:
-            pool.registry.member(endpoint_id)
+            plane.registry.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        state = pool.cluster.router.find(endpoint_id)
-        return web.json_response(self._status(pool, state), status=status)
+        state = plane.cluster.router.find(endpoint_id)
+        return web.json_response(self._status(plane, state), status=status)
 
 
 def alone(handler: Handler) -> Handler:

@@ -45,21 +45,21 @@ def can_serve(control_plane: ControlPlane) -> bool:
 def readiness(control_plane: ControlPlane) -> str:
     """Return one of SERVING, PANIC, DRAINING and NO_ENDPOINT; the balancer is ready in the first two.
 
-    With named pools it is ready if one of them is: the requests for the others can be served nowhere else either.
+    With named clusters it is ready if one of them is: the requests for the others can be served nowhere else either.
     """
     if control_plane.cluster.process.is_draining:
         return DRAINING
-    ready = [pool for pool in (control_plane, *control_plane.named.values()) if can_serve(pool)]
+    ready = [plane for plane in (control_plane, *control_plane.named.values()) if can_serve(plane)]
     if not ready:
         return NO_ENDPOINT
-    return PANIC if all(pool.cluster.router.health.panic for pool in ready) else SERVING
+    return PANIC if all(plane.cluster.router.health.panic for plane in ready) else SERVING
 
 
 def health_of(document: dict[str, Any]) -> dict[str, Any]:
     """Return the health that a status document shows: `healthy`, the reason, counts by condition, and a summary."""
     reason = document["readiness"]
-    pools = (document, *document.get("pools", ()))
-    counts = Counter(each["condition"] for pool in pools for each in pool["endpoints"])
+    clusters = (document, *document.get("clusters", ()))
+    counts = Counter(each["condition"] for cluster in clusters for each in cluster["endpoints"])
     named = {condition.value: counts[condition.value] for condition in Condition if counts[condition.value]}
     total = sum(named.values())
     parts = ", ".join(f"{number} {name}" for name, number in named.items())

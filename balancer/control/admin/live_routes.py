@@ -13,8 +13,8 @@ from pydantic import Field
 
 from balancer.config.schema.section import Seconds, Section
 from balancer.control.admin.channel import Channel
+from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.endpoint_routes import Refused, alone, body_of, problem
-from balancer.control.admin.pools import pool_of
 from balancer.control.admin.status import latency_status
 from balancer.errors import LogFailed, RecordingRefused
 
@@ -59,7 +59,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """Return the last explained picks; they are kept after the end until explaining starts again."""
-        return web.json_response(pool_of(request).explanations.document())
+        return web.json_response(plane_of(request).explanations.document())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
@@ -67,31 +67,31 @@ class LiveRoutes:
             order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
         except Refused as error:
             return problem(error.status, str(error))
-        pool_of(request).explanations.start(order.seconds, order.keep)
-        return web.json_response(pool_of(request).explanations.status(), status=201)
+        plane_of(request).explanations.start(order.seconds, order.keep)
+        return web.json_response(plane_of(request).explanations.status(), status=201)
 
     async def _stop_explaining(self, request: web.Request) -> web.Response:
-        pool_of(request).explanations.stop()
-        return web.json_response(pool_of(request).explanations.status())
+        plane_of(request).explanations.stop()
+        return web.json_response(plane_of(request).explanations.status())
 
     async def _latency(self, request: web.Request) -> web.Response:
         """Return every bucket of every histogram, for a client that computes the difference of two readings."""
-        return web.json_response(latency_status(pool_of(request)))
+        return web.json_response(latency_status(plane_of(request)))
 
     async def _record(self, request: web.Request) -> web.Response:
-        return web.json_response(pool_of(request).recording.status())
+        return web.json_response(plane_of(request).recording.status())
 
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
         try:
             order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
-            pool_of(request).recording.start(order.seconds)
+            plane_of(request).recording.start(order.seconds)
         except (Refused, RecordingRefused) as error:
             return problem(error.status, str(error))
         except LogFailed as error:
             return problem(409, str(error))
-        return web.json_response(pool_of(request).recording.status(), status=201)
+        return web.json_response(plane_of(request).recording.status(), status=201)
 
     async def _stop_recording(self, request: web.Request) -> web.Response:
-        pool_of(request).recording.stop()
-        return web.json_response(pool_of(request).recording.status())
+        plane_of(request).recording.stop()
+        return web.json_response(plane_of(request).recording.status())

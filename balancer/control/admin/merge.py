@@ -79,11 +79,11 @@ def merged_status(documents: Sequence[dict[str, Any]], processes: int, pid: int)
     """Merge /-/status of the processes that answer into that of the balancer; `pid` is the supervisor's."""
     whole = merged(documents)
     whole |= {"pid": pid, **merged_health(documents, whole)}
-    for pool in whole.get("pools", ()):
+    for cluster in whole.get("clusters", ()):
         of_cluster = [
-            each for one in documents for each in one.get("pools", ()) if each["name"] == pool["name"]
+            each for one in documents for each in one.get("clusters", ()) if each["name"] == cluster["name"]
         ]
-        pool |= merged_health(of_cluster, pool)
+        cluster |= merged_health(of_cluster, cluster)
     rows = sorted(
         ({name: one[name] for name in OF_PROCESS} for one in documents), key=lambda row: str(row["pid"])
     )

@@ -61,20 +61,20 @@ class MetricsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families from the current counters; those of pools have the label `pool` where pools have names."""
+        """Yield all families from the current counters; with names, clusters have the label `cluster`."""
         yield from self._process_families()
         named = self._control_plane.named
         if not named:
-            yield from self._pool_families()
+            yield from self._cluster_families()
             return
         labelled: dict[str, Metric] = {}
-        for name, pool in {DEFAULT: self._control_plane, **named}.items():
-            for family in MetricsCollector(pool)._pool_families():
+        for name, plane in {DEFAULT: self._control_plane, **named}.items():
+            for family in MetricsCollector(plane)._cluster_families():
                 whole = labelled.setdefault(
                     family.name, Metric(family.name, family.documentation, family.type)
                 )
                 for sample in family.samples:
-                    whole.samples.append(sample._replace(labels={"pool": name, **sample.labels}))
+                    whole.samples.append(sample._replace(labels={"cluster": name, **sample.labels}))
         yield from labelled.values()
 
     def _process_families(self) -> Iterator[Metric]:
@@ -99,7 +99,7 @@ class MetricsCollector(Collector):
         if cluster.process.tracing is not None and cluster.process.tracing.spans is not None:
             yield from span_families(cluster.process.tracing.spans)
 
-    def _pool_families(self) -> Iterator[Metric]:
+    def _cluster_families(self) -> Iterator[Metric]:
         yield from self._proxy_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
@@ -238,7 +238,7 @@ def build_family() -> Metric:
 
 
 def panic_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole pool."""
+    """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole cluster."""
     panic, router = cluster.router.health.panic, cluster.router
     now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
     now.add_metric([""], panic.is_everywhere)

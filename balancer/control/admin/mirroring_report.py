@@ -29,8 +29,8 @@ def mirrors_status(
 def _mirror_status(mirror: Mirror, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any]:
     counts = mirror.counts
     return {
-        "name": f"{mirror.route} to {mirror.config.pool}",
-        "pool": mirror.config.pool,
+        "name": f"{mirror.route} to {mirror.config.cluster}",
+        "cluster": mirror.config.cluster,
         "share": mirror.config.share,
         "in_flight": len(mirror.copies),
         "skipped": dict(counts.skipped),
@@ -64,7 +64,7 @@ def mirror_families(mirrors: Mirrors) -> Iterator[Metric]:
         f"{PREFIX}_mirror_latency_seconds", "Whole request to response head", labels=[*OF_MIRROR, "of"]
     )
     for mirror in mirrors.by_route.values():
-        labels, counts = [mirror.route, mirror.config.pool], mirror.counts
+        labels, counts = [mirror.route, mirror.config.cluster], mirror.counts
         in_flight.add_metric(labels, len(mirror.copies))
         copies.add_metric([*labels, "answered", ""], counts.answered)
         for result, reasons in (("skipped", counts.skipped), ("failed", counts.failed)):

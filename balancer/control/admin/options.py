@@ -41,17 +41,17 @@ def connection_options(command: Command) -> Command:
 
 class BalancerClient:
     """Admin client for click commands; every error is a `click.ClickException` with one line. Its requests are about
-    the pool of that name.
+    the cluster of that name.
     """
 
-    def __init__(self, url: str, token: str | None, pool: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None, cluster: str | None = None) -> None:
         self._client = AdminClient(url, token)
-        self._pool = pool
+        self._cluster = cluster
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
         """Return the JSON document of the response."""
         try:
-            return self._client.document(method, target_of(target, self._pool), body)
+            return self._client.document(method, target_of(target, self._cluster), body)
         except Unreachable as error:
             raise click.ClickException(f"--url: {error}") from None
         except AdminError as error:

@@ -28,11 +28,11 @@ def order_of(spec: PolicySpec) -> Order:
 
 
 def reload_order(control_plane: ControlPlane) -> bytes:
-    """Return the policy in force with the files of all pools' policies, each once, as the body of a sibling's
+    """Return the policy in force with the files of all clusters' policies, each once, as the body of a sibling's
     reload."""
     order = order_of(control_plane.policy)
-    for pool in control_plane.named.values():
-        order["files"] += [file for file in order_of(pool.policy)["files"] if file not in order["files"]]
+    for plane in control_plane.named.values():
+        order["files"] += [file for file in order_of(plane.policy)["files"] if file not in order["files"]]
     return json.dumps(order, ensure_ascii=False).encode()
 
 

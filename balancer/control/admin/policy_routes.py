@@ -17,10 +17,10 @@ from balancer.config.problems import first_problem
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.channel import ENTRANCE, Channel, Handler, is_from_sibling
+from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.endpoint_routes import Refused, json_of, problem
 from balancer.control.admin.policy_order import encoded, spec_in
 from balancer.control.admin.policy_report import policy_status, process_policy_status
-from balancer.control.admin.pools import pool_of
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 
@@ -54,14 +54,14 @@ class PolicyRoutes:
 
     async def order(self, request: web.Request) -> bytes:
         """Return the policy in force with its files, as the body of a sibling's request."""
-        return encoded(pool_of(request).policy)
+        return encoded(plane_of(request).policy)
 
     async def _show(self, request: web.Request) -> web.Response:
         return self._answer(request)
 
     def _answer(self, request: web.Request) -> web.Response:
         status = policy_status if self._channel is None else process_policy_status
-        return web.json_response(status(pool_of(request)))
+        return web.json_response(status(plane_of(request)))
 
     async def _check(self, request: web.Request) -> web.Response:
         """Body as for PUT. Only validates it, in this process."""
@@ -76,7 +76,7 @@ class PolicyRoutes:
             spec = self._spec(request, await json_of(request))
             await asyncio.to_thread(spec.make, Random(0))  # the code of a file may take its time
             if is_applied:
-                pool_of(request).apply_policy(spec)
+                plane_of(request).apply_policy(spec)
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
@@ -102,8 +102,8 @@ class PolicyRoutes:
         On the admin socket it may name any. Over TCP, where other users of the machine and remote holders of the token
         are admitted, only those that the configuration or a request on the socket has named before.
         """
-        pool = pool_of(request)
-        policies = (pool.config.policy.spec, pool.policy.spec)
+        plane = plane_of(request)
+        policies = (plane.config.policy.spec, plane.policy.spec)
         self._files_named.update(name for policy in policies for name in references_in(policy))
         named = references_in(spec.spec)
         if request.app[ENTRANCE] is Entrance.SOCKET:

@@ -67,7 +67,7 @@ class RuntimeOverrides:
         return {
             "reloads": front.reload_counts.done,
             **self._told_of(front),
-            "pools": {name: self._told_of(pool) for name, pool in front.named.items()},
+            "clusters": {name: self._told_of(plane) for name, plane in front.named.items()},
         }
 
     def _told_of(self, control_plane: ControlPlane) -> dict[str, Any]:
@@ -92,18 +92,18 @@ class RuntimeOverrides:
         overrides = await self._fetch()
         if overrides is not None and overrides["reloads"]:
             try:
-                policies = [each["policy"] for each in (overrides, *overrides["pools"].values())]
+                policies = [each["policy"] for each in (overrides, *overrides["clusters"].values())]
                 await self._reloads.run([file for policy in policies for file in files_in(policy)])
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
-            for pool in (self._control_plane, *self._control_plane.named.values()):
-                await pool.start()
+            for plane in (self._control_plane, *self._control_plane.named.values()):
+                await plane.start()
             overrides = await self._fetch()
         if overrides is not None:
             self._apply(self._control_plane, overrides)
-            for name, pool in self._control_plane.named.items():
-                if name in overrides["pools"]:
-                    self._apply(pool, overrides["pools"][name])
+            for name, plane in self._control_plane.named.items():
+                if name in overrides["clusters"]:
+                    self._apply(plane, overrides["clusters"][name])
         self._is_synced.set()
 
     async def _fetch(self) -> dict[str, Any] | None:

@@ -79,42 +79,42 @@ OF_PROCESS = frozenset((
     *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
     *("clients", "connections", "failed_arrivals", "pending_bytes", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
-"""Keys of the status that concern the process; the others are those of a pool, too."""
+"""Keys of the status that concern the process; the others are those of a cluster, too."""
 
 TOTALS = ("queued", "requests", "retried", "retries_denied", "abandoned")
-"""Keys whose value at the top of the status is that of all pools together; `errors` and `responses` are, too."""
+"""Keys whose value at the top of the status is that of all clusters together; `errors` and `responses` are, too."""
 
 
 def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds.
 
-    With named pools it has the status of each, and the counts of requests at its top are of all pools together.
+    With named clusters it has the status of each, and the counts of requests at its top are of all clusters together.
     """
-    return _with_pools(control_plane, pool_status) | mirrors_status(control_plane.mirrors)
+    return _with_clusters(control_plane, cluster_status) | mirrors_status(control_plane.mirrors)
 
 
-def _with_pools(
+def _with_clusters(
     control_plane: ControlPlane, status: Callable[[ControlPlane], dict[str, Any]]
 ) -> dict[str, Any]:
     document = status(control_plane)
     if control_plane.named:
-        pools = [named_status(name, status(pool)) for name, pool in control_plane.named.items()]
+        clusters = [named_status(name, status(plane)) for name, plane in control_plane.named.items()]
         for key in TOTALS:
-            document[key] += sum(pool[key] for pool in pools)
+            document[key] += sum(cluster[key] for cluster in clusters)
         for key in ("errors", "responses"):
-            document[key] = dict(sum((Counter(each[key]) for each in (document, *pools)), Counter[str]()))
-        document["pools"] = pools
+            document[key] = dict(sum((Counter(each[key]) for each in (document, *clusters)), Counter[str]()))
+        document["clusters"] = clusters
     return document | {"health": health_of(document)}
 
 
 def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the status of a named pool without what concerns the process."""
+    """Return the status of a named cluster without what concerns the process."""
     own = {key: value for key, value in document.items() if key not in OF_PROCESS}
     return {"name": name, **own, "health": health_of(document)}
 
 
-def pool_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the status of one pool, with that of the process if it is the one without a name."""
+def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one cluster, with that of the process if it is the default one."""
     cluster = control_plane.cluster
     return {
         **process_counts(control_plane),
@@ -275,8 +275,8 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
     before, and the last bucket has all longer ones.
     """
     cluster = control_plane.cluster
-    pools = [{"name": name, **latency_status(pool)} for name, pool in control_plane.named.items()]
-    return ({"pools": pools} if pools else {}) | {
+    clusters = [{"name": name, **latency_status(plane)} for name, plane in control_plane.named.items()]
+    return ({"clusters": clusters} if clusters else {}) | {
         "shortest": SHORTEST,
         "ratio": RATIO,
         "requests": cluster.counts.requests,
@@ -295,13 +295,13 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
 
 def process_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    return _with_pools(control_plane, process_pool_status) | mirrors_status(control_plane.mirrors, raw)
+    return _with_clusters(control_plane, process_cluster_status) | mirrors_status(control_plane.mirrors, raw)
 
 
-def process_pool_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the status of one pool with raw histograms."""
+def process_cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of one cluster with raw histograms."""
     states = control_plane.cluster.router.states
-    return pool_status(control_plane) | {
+    return cluster_status(control_plane) | {
         "endpoints": [process_endpoint_status(control_plane, state) for state in states],
         "policy": process_policy_status(control_plane),
     }

@@ -109,17 +109,17 @@ def lines_of(
     if "policy" in document:
         lines += policy_lines(document["policy"])
         lines.append(document["health"]["summary"])
-        if now is not None and (document["endpoints"] or "pools" not in document):
+        if now is not None and (document["endpoints"] or "clusters" not in document):
             lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
-    for pool in document.get("pools", ()):
-        lines += ["", f"pool {pool['name']}: {counts_line(pool)}", *policy_lines(pool["policy"])]
-        lines.append(pool["health"]["summary"])
+    for cluster in document.get("clusters", ()):
+        lines += ["", f"cluster {cluster['name']}: {counts_line(cluster)}", *policy_lines(cluster["policy"])]
+        lines.append(cluster["health"]["summary"])
         counts, earlier = (
-            next((each for each in (of or {}).get("pools", ()) if each["name"] == pool["name"]), None)
+            next((each for each in (of or {}).get("clusters", ()) if each["name"] == cluster["name"]), None)
             for of in (now, before)
         )
         if counts is not None:
-            lines += ["", *endpoint_table(pool, counts, earlier, seconds or document["uptime"])]
+            lines += ["", *endpoint_table(cluster, counts, earlier, seconds or document["uptime"])]
     for mirror in document.get("mirrors", ()):
         lines += ["", *mirror_lines(mirror)]
     for origin in document.get("origins", ()):
@@ -128,7 +128,7 @@ def lines_of(
 
 
 def counts_line(document: dict[str, Any]) -> str:
-    """Format the counts of requests of a balancer or of one of its pools."""
+    """Format the counts of requests of a balancer or of one of its clusters."""
     errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
     return (
         f"in flight {document['in_flight']}, queued {document.get('queued', 0)}, "

@@ -656,18 +656,18 @@ async def test_named_pool(cluster: Cluster, stage: Stage) -> None:
     await cluster.server.start()
     keys = {"service": "workers", "namespace": "shop", "server": f"http://127.0.0.1:{cluster.server.port}"}
     keys |= {"token_file": str(cluster.token_file)}
-    routes = [{"path": "/api", "pool": "api"}]
+    routes = [{"path": "/api", "cluster": "api"}]
     await stage.serve(
         await stage.worker(response(b"default")),
         routes=routes,
-        pools={"api": {"discovery": {"kubernetes": keys}}},
+        clusters={"api": {"discovery": {"kubernetes": keys}}},
     )
     assert (await stage.ask(get(b"/api"))).body == b"api"
     assert (await stage.ask(get(b"/"))).body == b"default"
     await stage.eventually(lambda: cluster.api.watching == 1)
-    await stage.reload(pools={"api": {"discovery": {"kubernetes": {**keys, "weight": 2}}}})
+    await stage.reload(clusters={"api": {"discovery": {"kubernetes": {**keys, "weight": 2}}}})
     await stage.eventually(lambda: len(cluster.api.watches) == 2 and cluster.api.watching == 1)
-    await stage.reload(routes=[], pools={})
+    await stage.reload(routes=[], clusters={})
     await stage.eventually(lambda: cluster.api.watching == 0)
 
 

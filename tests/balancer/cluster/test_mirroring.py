@@ -18,13 +18,13 @@ from tests.support.scripts import holding
 from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import Message, Wire, answering, get, playing, post, post_chunked, response
 
-ALL = {"pool": "shadow", "share": 1.0}
+ALL = {"cluster": "shadow", "share": 1.0}
 EVERY_METHOD = ["GET", "HEAD", "OPTIONS", "POST", "PUT"]
 
 
 def routed(**mirror: Any) -> list[dict[str, Any]]:
     """The only route: all requests go to the top level, and are mirrored."""
-    return [{"pool": "default", "mirror": {**ALL, **mirror}}]
+    return [{"cluster": "default", "mirror": {**ALL, **mirror}}]
 
 
 async def serve(stage: Stage, shadow: Any, *, keys: dict[str, Any] | None = None, **mirror: Any) -> Mirror:
@@ -36,7 +36,7 @@ async def serve(stage: Stage, shadow: Any, *, keys: dict[str, Any] | None = None
         }
     else:
         pool = pool_of(shadow)
-    await stage.serve(main, routes=routed(**mirror), pools={"shadow": {**pool, **(keys or {})}})
+    await stage.serve(main, routes=routed(**mirror), clusters={"shadow": {**pool, **(keys or {})}})
     return the_mirror(stage)
 
 
@@ -136,7 +136,7 @@ async def test_routes_that_look_alike_have_their_own_mirrors(stage: Stage) -> No
     shadow = await stage.worker(response())
     [every] = routed()
     routes = [{"path": "/v1/*", **every}, {"prefix": "/v1", **every}]
-    await stage.serve(await stage.worker(response()), routes=routes, pools={"shadow": pool_of(shadow)})
+    await stage.serve(await stage.worker(response()), routes=routes, clusters={"shadow": pool_of(shadow)})
     for target in (b"/v1/*", b"/v1/a", b"/v1/b"):
         await stage.ask(get(target))
     mirrors = stage.control_plane.mirrors.by_route.values()
@@ -180,7 +180,7 @@ async def test_a_request_refused_for_its_length_is_not_copied(stage: Stage) -> N
     """By the limit of its pool, which is lower than the mirror's; in HTTP/1.1 and HTTP/2, by length or as it passes."""
     main, shadow = await stage.worker(response(b"main")), await stage.worker(response())
     await stage.serve(
-        main, routes=routed(methods=["POST"]), pools={"shadow": pool_of(shadow)}, limits={"body": 10}
+        main, routes=routed(methods=["POST"]), clusters={"shadow": pool_of(shadow)}, limits={"body": 10}
     )
     mirror = the_mirror(stage)
     for request in (post(b"x" * 11), post_chunked(b"x" * 6, b"x" * 5)):
@@ -312,7 +312,7 @@ async def test_copy_is_compared_with_the_final_response(stage: Stage) -> None:
     """After a retry, that of the second endpoint; an answer of the balancer's own counts, too."""
     main = [await stage.worker(response(status=b"503 S")), await stage.worker(response(b"main"))]
     shadow = await stage.worker(answering(response(status=b"404 N"), response(status=b"500 I")))
-    await stage.serve(*main, routes=routed(), pools={"shadow": pool_of(shadow)})
+    await stage.serve(*main, routes=routed(), clusters={"shadow": pool_of(shadow)})
     mirror = the_mirror(stage)
     assert (await stage.ask(get())).body == b"main"
     await ended(stage, mirror)
@@ -328,7 +328,7 @@ async def test_without_a_response_there_is_nothing_to_compare(stage: Stage) -> N
     """The client leaves before its answer: its copy runs on."""
     go = asyncio.Event()
     main, shadow = await holding(stage, go), await stage.worker(response())
-    await stage.serve(main, routes=routed(), pools={"shadow": pool_of(shadow)})
+    await stage.serve(main, routes=routed(), clusters={"shadow": pool_of(shadow)})
     mirror = the_mirror(stage)
     client = await stage.asking(main, get())
     await ended(stage, mirror)
@@ -357,7 +357,7 @@ async def test_log_and_mirror_both_learn_the_end(stage: Stage, tmp_path: Any) ->
     log = tmp_path / "access.log"
     main, shadow = await stage.worker(response(b"main")), await stage.worker(response())
     await stage.serve(
-        main, routes=routed(), pools={"shadow": pool_of(shadow)}, log={"access": "text", "path": str(log)}
+        main, routes=routed(), clusters={"shadow": pool_of(shadow)}, log={"access": "text", "path": str(log)}
     )
     await stage.ask(get())
     await ended(stage, the_mirror(stage))
@@ -375,7 +375,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
     lines = lines_of(document)
     latency = found.pop("latency")
     assert found == {
-        "name": "*://*/* to shadow", "pool": "shadow", "share": 1.0, "in_flight": 0, "skipped": {}, "sent": 1,
+        "name": "*://*/* to shadow", "cluster": "shadow", "share": 1.0, "in_flight": 0, "skipped": {}, "sent": 1,
         "answered": 1, "cut": 0, "failed": {}, "compared": 1, "same_class": 0, "classes": {"2xx 5xx": 1},
     }  # fmt: skip
     assert latency["original"]["count"] == latency["copy"]["count"] == 1
@@ -393,7 +393,7 @@ async def test_status_and_metrics(stage: Stage) -> None:
         f'steelyard_mirror_compared_total{{copy="5xx",{of_mirror},original="2xx",route="*://*/*"}} 1.0'
         in text
     )
-    await stage.reload(routes=[{"pool": "default"}])
+    await stage.reload(routes=[{"cluster": "default"}])
     assert "mirrors" not in await status(stage)
     assert "steelyard_mirror" not in await metrics(stage)
 
@@ -410,7 +410,7 @@ async def test_reload_applies_and_keeps_counts(stage: Stage) -> None:
     await stage.ask(get())
     assert mirror.counts.sent == 1
     pools = {"other": {"endpoints": [endpoint(other, "b0")]}}
-    await stage.reload(routes=[{"pool": "default", "mirror": {**ALL, "pool": "other"}}], pools=pools)
+    await stage.reload(routes=[{"cluster": "default", "mirror": {**ALL, "cluster": "other"}}], clusters=pools)
     await stage.ask(get())
     await ended(stage, the_mirror(stage))
     assert len(other.requests) == 1
@@ -463,7 +463,7 @@ async def test_copies_over_http2(stage: Stage) -> None:
     stage.started_workers.append(worker)
     pool = {"endpoints": [endpoint(worker, "a0", transport="http2")]}
     await stage.serve(
-        await stage.worker(response(b"main")), routes=routed(methods=EVERY_METHOD), pools={"shadow": pool}
+        await stage.worker(response(b"main")), routes=routed(methods=EVERY_METHOD), clusters={"shadow": pool}
     )
     mirror = the_mirror(stage)
     for request in (get(), post(b"abc"), post_chunked(b"abc", b"de")):

@@ -19,11 +19,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "discovery.kubernetes": {"service": "workers"},
     "endpoints": {"id": "b", "address": "http://b:1"},
     "rate_limits": {"name": "a", "requests": 1},
-    "routes.mirror": {"pool": "next", "share": 0.5},
+    "routes.mirror": {"cluster": "next", "share": 0.5},
 }
 """Required keys of tables with numbers."""
 
-BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"pool": "default"}}
+BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"cluster": "default"}}
 """Keys that a table needs beside it."""
 
 LARGE = 1_000_000
@@ -57,7 +57,7 @@ def document_with(place: Place, value: Any) -> dict[str, Any]:
     """A document with one endpoint, a named pool and the key."""
     document: dict[str, Any] = {
         "endpoints": [{"id": "a", "address": "http://a:1"}],
-        "pools": {"next": {"endpoints": [{"id": "n", "address": "http://n:1"}]}},
+        "clusters": {"next": {"endpoints": [{"id": "n", "address": "http://n:1"}]}},
     }
     inner = document
     for length, name in enumerate(place[:-1], 1):

@@ -109,14 +109,14 @@ def test_output_with_named_pools_is_a_configuration(tmp_path: Path) -> None:
     """It has no keys of client connections in a pool, quotes names, and printed again it is the same."""
     pools = """
 [[routes]]
-pool = "api.v1"
+cluster = "api.v1"
 headers = { X-Version = "1" }
-[pools."api.v1"]
+[clusters."api.v1"]
 endpoints = [{ id = "a", address = "https://a:1", tls = { verify = false } }]
 timeouts.first_byte = 3
 health_checks.grpc = ""
 key.by = "path"
-[pools.API-2.discovery]
+[clusters.API-2.discovery]
 file.path = "more.toml"
 """
     text = TEXT.replace(f'cookie = "c"\nkey = "{SECRET}"', 'header = "X-User"') + pools
@@ -124,7 +124,7 @@ file.path = "more.toml"
     outputs.append(printed(str(write(tmp_path, outputs[0]))))
     first, second = ([line.partition(" #")[0].rstrip() for line in each.splitlines()] for each in outputs)
     assert first == second
-    assert tomllib.loads(outputs[0])["pools"]["api.v1"]["timeouts"]["first_byte"] == 3
+    assert tomllib.loads(outputs[0])["clusters"]["api.v1"]["timeouts"]["first_byte"] == 3
 
 
 def test_every_key_is_printed() -> None:
@@ -135,7 +135,7 @@ def test_every_key_is_printed() -> None:
             table = f"{header[1]}."
         elif key := re.match(r"(?:# )?([a-z_]+) =", line):
             document.add(f"{table}{key[1]}")
-    absent = ("policy", "tls.", "endpoints.tls.", "discovery.", "routes.", "rate_limits.", "pools")
+    absent = ("policy", "tls.", "endpoints.tls.", "discovery.", "routes.", "rate_limits.", "clusters")
     assert {key for key in KEYS if not key.startswith(absent)} <= document
 
 

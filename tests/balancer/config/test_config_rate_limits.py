@@ -14,7 +14,7 @@ from tests.support.config_files import problems, write
 
 ENDPOINT = '[[endpoints]]\nid = "w"\naddress = "http://w:1"\n'
 LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'
-ROUTE = '[[routes]]\npool = "default"\n'
+ROUTE = '[[routes]]\ncluster = "default"\n'
 
 
 PROBLEMS = [
@@ -53,7 +53,7 @@ def test_unused_limit_is_reported(tmp_path: Path) -> None:
     limits = LIMIT + LIMIT.replace('"a"', '"b"') + LIMIT.replace('"a"', '"c"') + "everywhere = true\n"
     path = write(tmp_path, f"{ENDPOINT}{limits}{ROUTE}rate_limit = 'b'")
     lines = run_in_process(main, "balancer", "check", str(path)).stdout.splitlines()
-    assert "  *://*/*        pool default, rate limit b" in lines
+    assert "  *://*/*        cluster default, rate limit b" in lines
     assert [line for line in lines if line.startswith("warning")] == [
         "warning: rate limit a: applies to no request; name it in a route, or set everywhere = true"
     ]

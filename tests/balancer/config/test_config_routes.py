@@ -17,46 +17,46 @@ from tests.support.command_line import run_in_process
 from tests.support.config_files import problems, write
 
 POOLS = """\
-[pools.a]
+[clusters.a]
 endpoints = [{ id = "a0", address = "http://a:1" }]
-[pools.b]
+[clusters.b]
 endpoints = [{ id = "b0", address = "http://b:1" }]
 """
 
 
 ROUTE = "[[routes]]\n"
-POOL_C = '[pools.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
+POOL_C = '[clusters.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
 PROBLEMS = [
-    (f'{ROUTE}pool = "c"', "routes.0.pool: must be one of a, b, got 'c'"),
-    (f'{ROUTE}pool = "default"', "routes.0.pool: must be one of a, b, got 'default'"),
-    (ROUTE, "routes.0.pool: give one of pool, redirect and answer, got none"),
+    (f'{ROUTE}cluster = "c"', "routes.0.cluster: must be one of a, b, got 'c'"),
+    (f'{ROUTE}cluster = "default"', "routes.0.cluster: must be one of a, b, got 'default'"),
+    (ROUTE, "routes.0.cluster: give one of cluster, redirect and answer, got none"),
     (
-        f"{ROUTE}pool = 'a'\nanswer = {{}}",
-        "routes.0.pool: give one of pool, redirect and answer, got pool and answer",
+        f"{ROUTE}cluster = 'a'\nanswer = {{}}",
+        "routes.0.cluster: give one of cluster, redirect and answer, got cluster and answer",
     ),
-    (f"{ROUTE}pool = 'a'\npath = '/x'\nprefix = '/y'", "routes.0.prefix: give path or prefix, not both"),
-    (f"{ROUTE}pool = 'a'\nstrip_prefix = true", "routes.0.strip_prefix: needs prefix and pool"),
+    (f"{ROUTE}cluster = 'a'\npath = '/x'\nprefix = '/y'", "routes.0.prefix: give path or prefix, not both"),
+    (f"{ROUTE}cluster = 'a'\nstrip_prefix = true", "routes.0.strip_prefix: needs prefix and cluster"),
     (
         f"{ROUTE}answer = {{}}\nprefix = '/x'\nreplace_prefix = '/y'",
-        "routes.0.replace_prefix: needs prefix and pool",
+        "routes.0.replace_prefix: needs prefix and cluster",
     ),
     (
-        f"{ROUTE}pool = 'a'\nprefix = '/x'\nreplace_prefix = '/y'\nstrip_prefix = true",
+        f"{ROUTE}cluster = 'a'\nprefix = '/x'\nreplace_prefix = '/y'\nstrip_prefix = true",
         "routes.0.replace_prefix: give strip_prefix or replace_prefix, not both",
     ),
     (
-        f"{ROUTE}pool = 'a'\nhost = 'a.org:80'",
+        f"{ROUTE}cluster = 'a'\nhost = 'a.org:80'",
         "routes.0.host: must be a name such as example.org or *.example.org, without a port, got 'a.org:80'",
     ),
     (
-        f"{ROUTE}pool = 'a'\nprefix = '/x/../y'",
+        f"{ROUTE}cluster = 'a'\nprefix = '/x/../y'",
         "routes.0.prefix: must be normalized, '/y': that is what paths of requests are compared as",
     ),
     (
-        f"{ROUTE}pool = 'a'\nheaders = {{ Host = 'x' }}",
+        f"{ROUTE}cluster = 'a'\nheaders = {{ Host = 'x' }}",
         "routes.0.headers.host: cannot be a condition; a host is given by 'host'",
     ),
-    (f"{ROUTE}pool = 'a'\nmethods = ['GET', 'GET']", "routes.0.methods: a method is there twice"),
+    (f"{ROUTE}cluster = 'a'\nmethods = ['GET', 'GET']", "routes.0.methods: a method is there twice"),
     (
         f"{ROUTE}redirect = {{ scheme = 'https' }}\nscheme = 'https'",
         "routes.0.redirect: all requests of this route already ask for the scheme https",
@@ -70,28 +70,28 @@ PROBLEMS = [
         "routes.0.redirect: all requests of this route already ask for A.org",
     ),
     (
-        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'c', share = 0.1 }}",
-        "routes.0.mirror.pool: must be one of a, b, got 'c'",
+        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'c', share = 0.1 }}",
+        "routes.0.mirror.cluster: must be one of a, b, got 'c'",
     ),
     (
-        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'a', share = 0.1 }}",
-        "routes.0.mirror.pool: needs pool, and must be another one",
+        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'a', share = 0.1 }}",
+        "routes.0.mirror.cluster: needs cluster, and must be another one",
     ),
     (
-        f"{ROUTE}answer = {{}}\nmirror = {{ pool = 'a', share = 0.1 }}",
-        "routes.0.mirror.pool: needs pool, and must be another one",
+        f"{ROUTE}answer = {{}}\nmirror = {{ cluster = 'a', share = 0.1 }}",
+        "routes.0.mirror.cluster: needs cluster, and must be another one",
     ),
-    (f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b' }}", "routes.0.mirror.share: is required"),
+    (f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b' }}", "routes.0.mirror.share: is required"),
     (
-        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 0 }}",
+        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 0 }}",
         "routes.0.mirror.share: input should be greater than 0, got 0",
     ),
     (
-        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 10 }}",
+        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 10 }}",
         "routes.0.mirror.share: input should be less than or equal to 1, got 10",
     ),
     (
-        f"{ROUTE}pool = 'a'\nmirror = {{ pool = 'b', share = 1, methods = ['CONNECT'] }}",
+        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 1, methods = ['CONNECT'] }}",
         "routes.0.mirror.methods: CONNECT opens a tunnel, which cannot be copied",
     ),
     (f"{ROUTE}redirect = {{ status = 302 }}", "routes.0.redirect: scheme, host: give one of them or both"),
@@ -100,64 +100,69 @@ PROBLEMS = [
         "routes.0.answer.body: a response with status 204 has none",
     ),
     (
-        f"{ROUTE}pool = 'a'\nprefix = '/x'\n{ROUTE}pool = 'b'\nprefix = '/x/'",
+        f"{ROUTE}cluster = 'a'\nprefix = '/x'\n{ROUTE}cluster = 'b'\nprefix = '/x/'",
         "routes.1: has the conditions of routes.0, *://*/x/*",
     ),
     (
-        f"{ROUTE}pool = 'a'\nheaders = {{ x = '1' }}\n{ROUTE}pool = 'b'\nheaders = {{ y = '1' }}",
+        f"{ROUTE}cluster = 'a'\nheaders = {{ x = '1' }}\n{ROUTE}cluster = 'b'\nheaders = {{ y = '1' }}",
         "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* x=1 and "
         "*://*/* y=1; add a condition to one",
     ),
     (
-        f"{ROUTE}pool = 'a'\nmethods = ['GET', 'PUT']\n{ROUTE}pool = 'b'\nmethods = ['GET']",
+        f"{ROUTE}cluster = 'a'\nmethods = ['GET', 'PUT']\n{ROUTE}cluster = 'b'\nmethods = ['GET']",
         "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* GET,PUT and "
         "*://*/* GET; add a condition to one",
     ),
     (
-        "[pools.a.timeouts]\nhead = 1",
-        "pools.a.timeouts.head: concerns client connections, which all pools share; set timeouts.head",
+        "[clusters.a.timeouts]\nhead = 1",
+        "clusters.a.timeouts.head: concerns client connections, which all clusters share; set timeouts.head",
     ),
     (
-        "[pools.a.buffering]\ntotal = 1024",
-        "pools.a.buffering.total: concerns client connections, which all pools share; set buffering.total",
+        "[clusters.a.buffering]\ntotal = 1024",
+        "clusters.a.buffering.total: concerns client connections, which all clusters share; set buffering.total",
     ),
     (
-        f"{ROUTE}pool = 'a'\n[pools.c]\nretries = 1",
-        "pools.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
+        f"{ROUTE}cluster = 'a'\n[clusters.c]\nretries = 1",
+        "clusters.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
     ),
     (
-        f"{ROUTE}pool = 'a'\n[pools.API-v1]\nretries = 1",
-        "balancer.toml:3: pools.API-v1.endpoints: is required",
+        f"{ROUTE}cluster = 'a'\n[clusters.API-v1]\nretries = 1",
+        "balancer.toml:3: clusters.API-v1.endpoints: is required",
     ),
     (
-        f"{ROUTE}pool = 'a'\n[pools.c]\n[[pools.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
+        f"{ROUTE}cluster = 'a'\n[clusters.c]\n[[clusters.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
         "tls.ca = 'none.pem'",
-        "balancer.toml:7: pools.c.endpoints.0.tls.ca: cannot read none.pem",
+        "balancer.toml:7: clusters.c.endpoints.0.tls.ca: cannot read none.pem",
     ),
     (
-        f"upstream_tls.ca = 'none.pem'\n{ROUTE}pool = 'a'\n{POOL_C.replace('http:', 'https:')}",
-        "balancer.toml:1: pools.c.upstream_tls.ca: cannot read none.pem",
+        f"upstream_tls.ca = 'none.pem'\n{ROUTE}cluster = 'a'\n{POOL_C.replace('http:', 'https:')}",
+        "balancer.toml:1: clusters.c.upstream_tls.ca: cannot read none.pem",
     ),
     (
-        f"{ROUTE}pool = 'a'\n{POOL_C}[pools.c.limits]\nqueue = -1",
-        "pools.c.limits.queue: input should be greater than or equal to 0, got -1",
+        f"{ROUTE}cluster = 'a'\n{POOL_C}[clusters.c.limits]\nqueue = -1",
+        "clusters.c.limits.queue: input should be greater than or equal to 0, got -1",
     ),
-    (f"{ROUTE}pool = 'a'\n{POOL_C}policy = 'randm'", "pools.c.policy: unknown policy 'randm'"),
-    (f"{ROUTE}pool = 'a'\n{POOL_C}hedgin = 1", "pools.c.hedgin: is not a known key; did you mean 'hedging'?"),
+    (f"{ROUTE}cluster = 'a'\n{POOL_C}policy = 'randm'", "clusters.c.policy: unknown policy 'randm'"),
+    (f"{ROUTE}pool = 'a'", "routes.0.pool: is not a known key; did you mean 'cluster'?"),
+    (f"pools = {{}}\n{ROUTE}cluster = 'a'", "pools: is not a known key; did you mean 'clusters'?"),
+    (
+        f"{ROUTE}cluster = 'a'\n{POOL_C}hedgin = 1",
+        "clusters.c.hedgin: is not a known key; did you mean 'hedging'?",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), PROBLEMS, ids=[expected for _, expected in PROBLEMS])
 def test_problems_name_the_route_and_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
-    lines = problems(write(tmp_path, f"{text}\n{'' if '[pools.a' in text else POOLS}"))
+    lines = problems(write(tmp_path, f"{text}\n{'' if '[clusters.a' in text else POOLS}"))
     assert any(expected in line for line in lines), lines
     assert all(line.startswith("balancer.toml") for line in lines)
 
 
 def test_problem_of_an_inherited_key_is_reported_once(tmp_path: Path) -> None:
-    [line] = problems(write(tmp_path, f"{ROUTE}pool = 'a'\n[timeouts]\nfirst_byte = -1\n{POOLS}"))
+    [line] = problems(write(tmp_path, f"{ROUTE}cluster = 'a'\n[timeouts]\nfirst_byte = -1\n{POOLS}"))
     assert "timeouts.first_byte" in line
-    assert "pools" not in line
+    assert "clusters" not in line
 
 
 def test_a_pool_inherits_key_by_key(tmp_path: Path) -> None:
@@ -173,24 +178,24 @@ first_byte = 5
 connect = 1
 [sticky]
 header = "X-User"
-{ROUTE}pool = "a"
+{ROUTE}cluster = "a"
 {POOLS}
-[pools.a.timeouts]
+[clusters.a.timeouts]
 connect = 3
-[pools.a.key]
+[clusters.a.key]
 by = "path"
-[pools.c]
+[clusters.c]
 policy = "random"
 endpoints = [{{ id = "w0", address = "http://c:1" }}]
-[pools.d]
+[clusters.d]
 policy = {{ choices = 6 }}
 endpoints = [{{ id = "w0", address = "http://c:1" }}]
 """
     settings = load(write(tmp_path, text), {})
-    a, c, d = (settings.pools[name] for name in "acd")
+    a, c, d = (settings.clusters[name] for name in "acd")
     assert (a.timeouts.first_byte, a.timeouts.connect, a.retries) == (5, 3, 7)
     assert (a.key.by, a.sticky.header) == ("path", None)
-    assert (settings.pools["b"].sticky.header, settings.pools["b"].policy.spec) == (
+    assert (settings.clusters["b"].sticky.header, settings.clusters["b"].policy.spec) == (
         "X-User",
         settings.policy.spec,
     )
@@ -200,7 +205,7 @@ endpoints = [{{ id = "w0", address = "http://c:1" }}]
     of_cluster = settings.of_cluster("a")
     assert of_cluster.listen == settings.listen
     assert of_cluster.timeouts.connect == 3
-    assert (of_cluster.routes, of_cluster.pools) == ((), {})
+    assert (of_cluster.routes, of_cluster.clusters) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -220,9 +225,9 @@ endpoints = [{{ id = "w0", address = "http://c:1" }}]
 def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
     tmp_path: Path, top: str, own: str, expected: dict[str, Any]
 ) -> None:
-    pools = POOLS.replace("[pools.b]", f"{own}\n[pools.b]")
-    text = f"{top.format('k' * 16)}\n{ROUTE}pool = 'a'\n{pools}"
-    pool = load(write(tmp_path, text), {}).pools["a"]
+    pools = POOLS.replace("[clusters.b]", f"{own}\n[clusters.b]")
+    text = f"{top.format('k' * 16)}\n{ROUTE}cluster = 'a'\n{pools}"
+    pool = load(write(tmp_path, text), {}).clusters["a"]
     exclusive = {
         "health_checks": {"path", "status", "grpc"},
         "sticky": {"cookie", "header"},
@@ -235,33 +240,33 @@ def test_a_pool_does_not_inherit_what_its_own_keys_exclude(
 def test_every_key_of_a_pool_is_used() -> None:
     """A key that a pool gives is that of its runtime configuration."""
     assert set(ClusterSettings.model_fields) < set(Settings.model_fields)
-    document = tomllib.loads(f"{ROUTE}pool = 'a'\n{POOLS}[pools.a.limits]\nqueue = 3\n")
+    document = tomllib.loads(f"{ROUTE}cluster = 'a'\n{POOLS}[clusters.a.limits]\nqueue = 3\n")
     named = runtime_config_of(Settings.model_validate(document)).named
     assert (named["a"].limits.queue, named["b"].limits.queue) == (3, 10_000)
 
 
 def test_environment_sets_keys_of_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BALANCER_POOLS__A__TIMEOUTS__FIRST_BYTE", "3")
-    monkeypatch.setenv("BALANCER_POOLS__A__POLICY", "random")
-    settings = load(write(tmp_path, f"{ROUTE}pool = 'a'\n{POOLS}"), {})
-    assert (settings.pools["a"].timeouts.first_byte, settings.pools["a"].policy.name) == (3, "random")
+    monkeypatch.setenv("BALANCER_CLUSTERS__A__TIMEOUTS__FIRST_BYTE", "3")
+    monkeypatch.setenv("BALANCER_CLUSTERS__A__POLICY", "random")
+    settings = load(write(tmp_path, f"{ROUTE}cluster = 'a'\n{POOLS}"), {})
+    assert (settings.clusters["a"].timeouts.first_byte, settings.clusters["a"].policy.name) == (3, "random")
 
 
 def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) -> None:
-    text = f"{ROUTE}pool = 'a'\n{POOLS}".replace("[pools.b]", '[pools.b]\npolicy = "mine.py:Mine"')
+    text = f"{ROUTE}cluster = 'a'\n{POOLS}".replace("[clusters.b]", '[clusters.b]\npolicy = "mine.py:Mine"')
     (tmp_path / "mine.py").write_text(
         "class Mine:\n    def __init__(self, rng): pass\n"
         "    def pick(self, facts, available, now): return available[0]\n"
     )
     settings = load(write(tmp_path, text), {})
-    assert settings.pools["b"].policy.name == f"{tmp_path}/mine.py:Mine"
+    assert settings.clusters["b"].policy.name == f"{tmp_path}/mine.py:Mine"
 
 
 def test_check_names_the_pool_of_a_file(tmp_path: Path) -> None:
-    path = write(tmp_path, f"{ROUTE}pool = 'c'\n[pools.c.discovery]\nfile.path = '{tmp_path}/none'\n")
+    path = write(tmp_path, f"{ROUTE}cluster = 'c'\n[clusters.c.discovery]\nfile.path = '{tmp_path}/none'\n")
     done = run_in_process(main, "balancer", "check", str(path))
     assert done.returncode == 2
-    assert "pools.c.discovery.file.path: cannot read" in done.stderr
+    assert "clusters.c.discovery.file.path: cannot read" in done.stderr
 
 
 def listed_routes(tmp_path: Path, text: str) -> list[str]:
@@ -274,7 +279,7 @@ def listed_routes(tmp_path: Path, text: str) -> list[str]:
 def test_check_lists_routes_and_warns(tmp_path: Path) -> None:
     text = f"""\
 {ROUTE}prefix = "/v1"
-pool = "a"
+cluster = "a"
 strip_prefix = true
 {ROUTE}prefix = "/v1"
 methods = ["POST"]
@@ -284,35 +289,35 @@ answer = {{ status = 405 }}
 scheme = "http"
 redirect = {{ scheme = "https" }}
 {ROUTE}path = "/-/x"
-pool = "a"
+cluster = "a"
 {ROUTE}methods = ["TRACE"]
-pool = "a"
+cluster = "a"
 {ROUTE}prefix = "/w"
 methods = ["GET"]
-pool = "a"
+cluster = "a"
 {ROUTE}prefix = "/w"
 methods = ["GET"]
 scheme = "http"
-pool = "a"
+cluster = "a"
 {ROUTE}prefix = "/w"
 methods = ["GET"]
 scheme = "https"
-pool = "a"
+cluster = "a"
 {POOLS}"""
     assert listed_routes(tmp_path, text) == [
         "http://www.example.org/* redirect 308 to https://*",
         "*://*.example.org/v1/* POST answer 405",
-        "*://*/-/x pool a",
-        "*://*/v1/* pool a, prefix replaced by /",
-        "http://*/w/* GET pool a",
-        "https://*/w/* GET pool a",
-        "*://*/w/* GET pool a",
-        "*://*/* TRACE pool a",
+        "*://*/-/x cluster a",
+        "*://*/v1/* cluster a, prefix replaced by /",
+        "http://*/w/* GET cluster a",
+        "https://*/w/* GET cluster a",
+        "*://*/w/* GET cluster a",
+        "*://*/* TRACE cluster a",
         "anything else 404",
         "warning: routes.3: matches no request: paths under /-/ are those of the admin interface",
         "warning: routes.4: matches no request: TRACE is refused; see http.allow",
         "warning: routes.5: matches no request: routes.6 and routes.7 take both schemes",
-        "warning: pools.b: no route leads to it",
+        "warning: clusters.b: no route leads to it",
     ]
 
 
@@ -320,17 +325,17 @@ def test_check_lists_mirrors(tmp_path: Path) -> None:
     """A pool that only gets copies is in use."""
     text = f"""\
 {ROUTE}prefix = "/v1"
-pool = "a"
-mirror = {{ pool = "b", share = 0.125 }}
+cluster = "a"
+mirror = {{ cluster = "b", share = 0.125 }}
 {ROUTE}prefix = "/v2"
 methods = ["POST"]
-pool = "a"
+cluster = "a"
 strip_prefix = true
-mirror = {{ pool = "b", share = 1 }}
+mirror = {{ cluster = "b", share = 1 }}
 {POOLS}"""
     assert listed_routes(tmp_path, text) == [
-        "*://*/v2/* POST pool a, prefix replaced by /, mirrored to pool b, share 1",
-        "*://*/v1/* pool a, mirrored to pool b, share 0.125",
+        "*://*/v2/* POST cluster a, prefix replaced by /, mirrored to cluster b, share 1",
+        "*://*/v1/* cluster a, mirrored to cluster b, share 0.125",
         "anything else 404",
         "warning: routes.1.mirror: copies nothing: none of its methods is one of the route's",
     ]

@@ -47,8 +47,9 @@ def warnings_of_check(file: Path) -> list[str]:
             {"tls.certificates.0.certificate": "both.pem"},
         ),
         (
-            'upstream_tls = { certificate = "HERE/both.pem" }\n[pools.p]\npolicy = "random"\n[[pools.p.endpoints]]\n'
-            'id = "b"\naddress = "http://127.0.0.1:2"\nregion = "r"\n[[routes]]\npool = "p"\n',
+            'upstream_tls = { certificate = "HERE/both.pem" }\n[clusters.p]\npolicy = "random"\n'
+            '[[clusters.p.endpoints]]\nid = "b"\naddress = "http://127.0.0.1:2"\nregion = "r"\n'
+            '[[routes]]\ncluster = "p"\n',
             {"upstream_tls.certificate": "both.pem"},
         ),
         (

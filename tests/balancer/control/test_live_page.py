@@ -228,18 +228,18 @@ async def test_stream_of_a_named_pool(stage: Stage) -> None:
     """Its endpoints and policy; the snapshots of all pools name the pools."""
     main, api = await stage.worker(response()), await stage.worker(response())
     pool = {"policy": "random", "endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}
-    await stage.serve(main, routes=[{"prefix": "/api", "pool": "api"}], pools={"api": pool})
+    await stage.serve(main, routes=[{"prefix": "/api", "cluster": "api"}], clusters={"api": pool})
     for target, endpoint, policy in (
         (b"/-/stream", "w0", "round-robin"),
-        (b"/-/stream?pool=default", "w0", "round-robin"),
-        (b"/-/stream?pool=api", "a0", "random"),
+        (b"/-/stream?cluster=default", "w0", "round-robin"),
+        (b"/-/stream?cluster=api", "a0", "random"),
     ):
         snapshot = await snapshot_of(await opened(await stage.admin_client(), target=target))
         assert snapshot["named"] == ["default", "api"]
         assert [each["id"] for each in snapshot["endpoints"]] == [endpoint]
         assert snapshot["policy"]["name"] == policy
         assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
-    assert (await stage.ask(local(b"/-/stream?pool=next"))).status == 404
+    assert (await stage.ask(local(b"/-/stream?cluster=next"))).status == 404
     assert len(stage.running._admin._page._samplers) == 2
 
 
@@ -250,18 +250,18 @@ async def test_stream_of_a_removed_pool_ends(stage: Stage) -> None:
         await stage.worker(response()),
         {"endpoints": [{"id": "a0", "address": "http://127.0.0.1:1"}]},
     )
-    server = await stage.serve(main, pools={"api": pool})
+    server = await stage.serve(main, clusters={"api": pool})
     samplers = server._admin._page._samplers
-    events = await opened(await stage.admin_client(), target=b"/-/stream?pool=api")
+    events = await opened(await stage.admin_client(), target=b"/-/stream?cluster=api")
     await snapshot_of(events)
-    await stage.reload(pools={})
+    await stage.reload(clusters={})
     async with asyncio.timeout(PATIENCE):
         async for _ in events:
             pass
     server.named_clusters.sweep(stage.clock.at)
     await stage.eventually(lambda: not samplers)
-    await stage.reload(pools={"api": pool})
-    await snapshot_of(await opened(await stage.admin_client(), target=b"/-/stream?pool=api"))
+    await stage.reload(clusters={"api": pool})
+    await snapshot_of(await opened(await stage.admin_client(), target=b"/-/stream?cluster=api"))
 
 
 @pytest.mark.usefixtures("fast")

@@ -221,22 +221,22 @@ async def test_pool_is_chosen(start: Start, stage: Stage, tab: Tab, tmp_path: Pa
     config = tmp_path / "balancer.toml"
     config.write_text(f"""\
 endpoints = [{{ id = "main-0", address = "http://127.0.0.1:{main.port}" }}]
-routes = [{{ prefix = "/api", pool = "api" }}]
-[pools.api]
+routes = [{{ prefix = "/api", cluster = "api" }}]
+[clusters.api]
 endpoints = [{{ id = "api-0", address = "http://127.0.0.1:{api.port}" }}]
 """)
     [port] = free_ports(1)
     await start("--config", str(config), BALANCER_ADMIN__LISTEN=f"127.0.0.1:{port}")
     await tab.show(WIDE)
     await tab.open(f"http://127.0.0.1:{port}/-/")
-    names = "[...(document.querySelector('#pool')?.options ?? [])].map((each) => each.value).join()"
+    names = "[...(document.querySelector('#of')?.options ?? [])].map((each) => each.value).join()"
     await tab.eventually(f"{names} === 'default,api'")
-    assert not await tab.value("document.querySelector('#pool').hidden")
+    assert not await tab.value("document.querySelector('#of').hidden")
     await tab.eventually("document.querySelector('#endpoints')?.textContent.includes('main-0')")
-    choose = "const list = document.querySelector('#pool'); list.value = 'api'; list.onchange()"
+    choose = "const list = document.querySelector('#of'); list.value = 'api'; list.onchange()"
     await tab.value(
         f"void setTimeout(() => {{ {choose} }})"
     )  # later: the answer must not be lost with the page
     await tab.eventually("document.querySelector('#endpoints')?.textContent.includes('api-0')")
-    assert await tab.value("document.querySelector('#pool').value") == "api"
+    assert await tab.value("document.querySelector('#of').value") == "api"
     assert not await tab.value("document.querySelector('#endpoints').textContent.includes('main-0')")

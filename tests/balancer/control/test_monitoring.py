@@ -35,10 +35,10 @@ FROM_PROMETHEUS = {"job", "instance"}
 async def exported(stage: Stage) -> dict[str, set[str]]:
     """The labels of every sample that a balancer exports, with all that the dashboard shows switched on."""
     named = {"endpoints": [endpoint(await stage.worker(response()), "a0")]}
-    routes = [{"prefix": "/named", "pool": "named"}]
+    routes = [{"prefix": "/named", "cluster": "named"}]
     await stage.serve(
         await stage.worker(response()), stage.dead_port(),
-        hedging={"enabled": True}, routes=routes, pools={"named": named},
+        hedging={"enabled": True}, routes=routes, clusters={"named": named},
     )  # fmt: skip
     for _ in range(4):
         await stage.ask(get())

@@ -39,7 +39,7 @@ async def refused_reload(stage: Stage, **keys: Any) -> str:
     assert (await status(stage))["reload"]["refused"] == 1
     assert (await stage.ask(get(b"/api"))).body == b"api"
     stage.settings = settings
-    await stage.reload(pools={"api": settings.pools["api"], "new": STATIC})
+    await stage.reload(clusters={"api": settings.clusters["api"], "new": STATIC})
     assert [*front.named] == ["api", "new"]
     return str(problem.value)
 
@@ -61,8 +61,8 @@ async def test_file_that_vanishes_while_new_pools_are_looked_up(
 
     monkeypatch.setattr(NamedClusters, "prepare", slow)
     changed = {**api, "discovery": {"file": {"path": str(path)}}}
-    problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
-    assert problem == f"pools.api.discovery.file.path: cannot read {path}: No such file or directory"
+    problem = await refused_reload(stage, clusters={"api": changed, "new": STATIC})
+    assert problem == f"clusters.api.discovery.file.path: cannot read {path}: No such file or directory"
 
 
 async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ async def test_unreadable_token_when_only_tls_changes(stage: Stage, tmp_path: Pa
     await serve_api(stage, api)
     token.unlink()
     changed = {**api, "upstream_tls": {"server_name": "api.test"}}
-    problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
+    problem = await refused_reload(stage, clusters={"api": changed, "new": STATIC})
     assert (
         problem
-        == f"pools.api.discovery.kubernetes.token_file: cannot read {token}: No such file or directory"
+        == f"clusters.api.discovery.kubernetes.token_file: cannot read {token}: No such file or directory"
     )
 
 
@@ -93,7 +93,7 @@ async def test_discovered_endpoints_need_a_faulty_certificate(stage: Stage, tmp_
     path, missing = tmp_path / "endpoints.toml", tmp_path / "ca.pem"
     path.write_text(table(1, "a7").replace("http:", "https:"))
     changed = {**api, "discovery": {"file": {"path": str(path)}}, "upstream_tls": {"ca": str(missing)}}
-    problem = await refused_reload(stage, pools={"api": changed, "new": STATIC})
+    problem = await refused_reload(stage, clusters={"api": changed, "new": STATIC})
     assert str(missing) in problem
 
 
@@ -117,7 +117,7 @@ async def test_new_pools_are_looked_up_at_once(stage: Stage, monkeypatch: pytest
                 await both.wait()
 
     monkeypatch.setattr(ControlPlane, "start", start)
-    await stage.serve(await stage.worker(response()), pools={"one": STATIC, "two": STATIC})
+    await stage.serve(await stage.worker(response()), clusters={"one": STATIC, "two": STATIC})
     assert [*stage.control_plane.named] == ["one", "two"]
 
 
@@ -125,19 +125,19 @@ async def test_each_pool_begins_once(stage: Stage, monkeypatch: pytest.MonkeyPat
     """Also one that is added before the end of the start, by the reload of a process that is late."""
     begun: list[str] = []
     monkeypatch.setattr(ControlPlane, "begin", lambda pool: begun.append(pool.cluster.name))
-    keys: dict[str, Any] = {"listen": "127.0.0.1:0", "pools": {"old": STATIC}, **STATIC}
+    keys: dict[str, Any] = {"listen": "127.0.0.1:0", "clusters": {"old": STATIC}, **STATIC}
     stage.settings = Settings(**keys)
     stage.server = server = Server(stage.settings, stage.clock, lambda _: stage.settings)
     start = server._admin.start
 
     async def late() -> None:
         await start()
-        await stage.reload(pools={"old": STATIC, "new": STATIC})
+        await stage.reload(clusters={"old": STATIC, "new": STATIC})
 
     monkeypatch.setattr(server._admin, "start", late)
     await server.start()
     assert begun == ["", "old", "new"]
-    await stage.reload(pools={"new": STATIC, "newer": STATIC})
+    await stage.reload(clusters={"new": STATIC, "newer": STATIC})
     assert begun == ["", "old", "new", "newer"]
 
 
@@ -145,7 +145,7 @@ async def test_each_pool_begins_once(stage: Stage, monkeypatch: pytest.MonkeyPat
 async def test_refused_pools_leave_the_memory_of_processes(tmp_path: Path, is_valid: bool) -> None:
     """Those that were looked up for a reload that another part refuses, and those beside a faulty one."""
     missing = {"discovery": {"file": {"path": str(tmp_path / "missing")}}}
-    keys: dict[str, Any] = {"pools": {"one": STATIC, "two": STATIC if is_valid else missing}, **STATIC}
+    keys: dict[str, Any] = {"clusters": {"one": STATIC, "two": STATIC if is_valid else missing}, **STATIC}
     settings = Settings(**keys)
     config, board = runtime_config_of(settings), SharedCounters(2)
 

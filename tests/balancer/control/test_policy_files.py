@@ -167,7 +167,7 @@ async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> N
     """To the sibling processes that reload: pools inherit the policy, and a request has a limit."""
     pool = {"endpoints": [{"id": "a", "address": "http://127.0.0.1:1"}]}
     policy = f"{here}/mine.py:Nth"
-    await stage.serve(await stage.worker(response()), policy=policy, pools={"one": pool, "two": pool})
+    await stage.serve(await stage.worker(response()), policy=policy, clusters={"one": pool, "two": pool})
     assert [each.policy.name for each in stage.control_plane.named.values()] == [policy] * 2
     order = json.loads(reload_order(stage.control_plane))
     assert [file["path"] for file in order["files"]] == [f"{here}/mine.py"]

@@ -54,7 +54,10 @@ Section = Callable[[int, Path], dict[str, Any]]
 
 
 def named(pool: dict[str, Any]) -> Section:
-    return lambda turn, _: {"pools": {f"p{turn}": pool}, "routes": [{"prefix": "/", "pool": f"p{turn}"}]}
+    return lambda turn, _: {
+        "clusters": {f"p{turn}": pool},
+        "routes": [{"prefix": "/", "cluster": f"p{turn}"}],
+    }
 
 
 def discovered(turn: int, folder: Path) -> dict[str, Any]:
@@ -77,10 +80,10 @@ WITH_ALL: dict[str, Any] = {
     **{"sticky": {"header": "X-User"}, "concurrency": {"adaptive": True}, "policy": "prequal"},
 }
 LIMIT = {"requests": 9, "period": 1, "everywhere": True}
-MIRROR = {"pool": "default", "mirror": {"pool": "next", "share": 0.5}}
+MIRROR = {"cluster": "default", "mirror": {"cluster": "next", "share": 0.5}}
 
 SECTIONS: dict[str, Section] = {
-    "pools": named(FOUND),
+    "clusters": named(FOUND),
     "https-pools": named(SECURE),
     "pools-logged": lambda turn, folder: logged(0, folder) | named(FOUND)(turn, folder),
     "pools-with-all": named(FOUND | WITH_ALL),
@@ -88,11 +91,11 @@ SECTIONS: dict[str, Section] = {
     "pools-recorded": lambda *turn: {"record": {"enabled": True, "path": "/dev/null"}} | named(FOUND)(*turn),
     "pools-shared": lambda *turn: {"shared": {"url": "redis://127.0.0.1:1"}} | named(FOUND)(*turn),
     "pools-by-dns": lambda turn, folder: named({"discovery": {"dns": [by_name(folder)]}})(turn, folder),
-    "pools-by-file": lambda turn, folder: {"pools": {f"p{turn}": discovered(turn, folder)}},
+    "pools-by-file": lambda turn, folder: {"clusters": {f"p{turn}": discovered(turn, folder)}},
     "discovery": discovered,
     "routes": lambda turn, _: {"routes": [{"prefix": f"/{turn}", "answer": {"status": 200}}]},
     "rate_limits": lambda turn, _: {"rate_limits": [LIMIT | {"name": f"l{turn}"}]},
-    "mirrors": lambda turn, _: {"pools": {"next": FOUND}, "routes": [MIRROR | {"prefix": f"/{turn}"}]},
+    "mirrors": lambda turn, _: {"clusters": {"next": FOUND}, "routes": [MIRROR | {"prefix": f"/{turn}"}]},
     "policy": lambda turn, _: {"policy": ("steelyard", "maglev", "peak-ewma")[turn % 3]},
     "tls": lambda turn, folder: {"tls": Shelf(folder).pair(f"h{turn}.test")},
     "upstream_tls": lambda turn, _: {"upstream_tls": {"server_name": f"h{turn}.test"}, **SECURE},

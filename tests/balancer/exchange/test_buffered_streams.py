@@ -196,13 +196,13 @@ async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> N
     script = answering_after(go, response(b"api"))
     api, main = await stage.worker(script), await stage.worker(response(b"main"))
     pools = {"api": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}}
-    routes = [{"prefix": "/api", "pool": "api"}]
-    await stage.serve(main, buffering=BUFFERING, pools=pools, routes=routes)
+    routes = [{"prefix": "/api", "cluster": "api"}]
+    await stage.serve(main, buffering=BUFFERING, clusters=pools, routes=routes)
     client = await stage.client()
     await client.send(b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
     named = stage.control_plane.named["api"]
     await stage.eventually(lambda: named.cluster.receiving)
-    await stage.reload(routes=[], pools={})
+    await stage.reload(routes=[], clusters={})
     stage.running.named_clusters.sweep(stage.clock.at)
     assert stage.running.named_clusters.every == [named]
     await client.send(b"cd")

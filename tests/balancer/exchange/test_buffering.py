@@ -92,8 +92,8 @@ async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None
     """Here only the pool `api` is buffered, at first and after a reload; status and metrics are of the process."""
     main, worker = await stage.worker(response(b"main")), await stage.worker(response(b"api"))
     keys: dict[str, Any] = {
-        "routes": [{"prefix": "/api", "pool": "api"}],
-        "pools": {"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"request": 100}}},
+        "routes": [{"prefix": "/api", "cluster": "api"}],
+        "clusters": {"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"request": 100}}},
         "buffering": {"total": 1024},
     }
     await stage.serve(main, **keys)
@@ -105,7 +105,7 @@ async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None
         assert (stage.cluster.router.in_flight, worker.requests[1:]) == (1, [])
         document = await status(stage)
         assert (document["buffering"]["kept"], document["buffering"]["limit"]) == (99, 1024)
-        assert "buffering" not in document["pools"][0]
+        assert "buffering" not in document["clusters"][0]
         assert "steelyard_buffered_bytes 99.0" in (await metrics(stage)).splitlines()
         assert [(await client.ask(b"x")).body for client in (streamed, kept)] == [b"main", b"api"]
         assert stage.cluster.process.buffer_budget.kept == 0
@@ -118,8 +118,8 @@ async def test_requests_of_one_connection_go_to_buffered_and_unbuffered_pools(st
     main, worker = await stage.worker(response(body)), await stage.worker(response(body))
     await stage.serve(
         main,
-        routes=[{"prefix": "/api", "pool": "api"}],
-        pools={"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"response": 4 << 20}}},
+        routes=[{"prefix": "/api", "cluster": "api"}],
+        clusters={"api": {"endpoints": [endpoint(worker, "a0")], "buffering": {"response": 4 << 20}}},
     )
     client = await stage.client(receive_buffer=4096)
     for target, is_kept in ((b"/api", True), (b"/", False), (b"/api", True)):

@@ -226,7 +226,7 @@ async def test_endpoint_without_http2(stage: Stage) -> None:
 
 
 async def test_no_route(stage: Stage) -> None:
-    await stage.serve(endpoints=[], routes=[{"prefix": "/api/", "pool": "api"}], pools={"api": {"endpoints": [
+    await stage.serve(endpoints=[], routes=[{"prefix": "/api/", "cluster": "api"}], clusters={"api": {"endpoints": [
         {"id": "a", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r", "transport": "http2"}
     ]}})  # fmt: skip
     client = await http2_client(stage)

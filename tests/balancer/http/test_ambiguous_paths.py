@@ -142,7 +142,7 @@ PARTS = [
 )
 def test_workers_read_the_path_that_was_matched(path: str, choices: dict[str, Any]) -> None:
     """Or the request is refused, unless they read what is kept. Slashes that follow another do not count."""
-    config = RouteConfig(prefix="/a", strip_prefix=True, pool="a")
+    config = RouteConfig(prefix="/a", strip_prefix=True, cluster="a")
     table = RouteTable()
     table.replace([(config, Route(config, None))], has_default=True, normalise=NormaliseConfig(**choices))
     request = outgoing_request(b"GET %b?/../%%2f HTTP/1.1\r\nHost: a\r\n\r\n" % path.encode(), CLIENT, b"id")

@@ -68,12 +68,12 @@ def test_policies_of_entries_are_bounded(tmp_path: Path) -> None:
         log.policy_changed(100.0 + number, f"policy-{number}")
     for number in range(100):
         log.policy_changed(0.0, "maglev", f"p{number}")
-        log.pool_removed(float(number), f"p{number}")
+        log.cluster_removed(float(number), f"p{number}")
     log.policy_changed(99.0, "random", "p99")
-    log.pool_removed(105.0, "p98")
+    log.cluster_removed(105.0, "p98")
     log.start()
     for pool, at in (("", 0.0), ("", 2000.0), ("p1", 50.0), ("p98", 50.0), ("p99", 50.0), ("p99", 99.5)):
-        log.add(entry(pool=pool, routed_at=at))
+        log.add(entry(cluster=pool, routed_at=at))
     log.stop()
     found = [line["policy"] for line in written(path)]
     assert found == ["policy-984", "policy-999", "", "maglev", "maglev", "random"]

@@ -20,10 +20,10 @@ async def test_log_has_the_target_received_and_the_one_sent(
     """Whatever answers: a worker, a rate limit, a fixed answer, nobody; `sent_path` only where a worker got another."""
     log = tmp_path / "log"
     routes: list[dict[str, Any]] = [
-        {"prefix": "/api", "pool": "api", "strip_prefix": True},
-        {"prefix": "/few", "pool": "api", "strip_prefix": True, "rate_limit": "few"},
-        {"prefix": "/dead", "pool": "dead", "replace_prefix": "/v1"},
-        {"prefix": "/keep", "pool": "api"},
+        {"prefix": "/api", "cluster": "api", "strip_prefix": True},
+        {"prefix": "/few", "cluster": "api", "strip_prefix": True, "rate_limit": "few"},
+        {"prefix": "/dead", "cluster": "dead", "replace_prefix": "/v1"},
+        {"prefix": "/keep", "cluster": "api"},
         {"path": "/fixed", "answer": {}},
     ]
     dead = {"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r"}
@@ -32,7 +32,7 @@ async def test_log_has_the_target_received_and_the_one_sent(
     main = await stage.worker(response(b"main"))
     logged = {"access": "json", "path": str(log)}
     decode = {"encoded_slash": "decode"}
-    await stage.serve(main, routes=routes, pools=pools, rate_limits=limits, log=logged, normalise=decode)
+    await stage.serve(main, routes=routes, clusters=pools, rate_limits=limits, log=logged, normalise=decode)
     targets = [b"/api/x?q=1", b"/few/x", b"/few/x", b"/dead/x", b"/keep/x", b"/fixed", b"/none"]
     sent: list[str | None] = ["/x?q=1", "/x", None, "/v1/x", None, None, None]
     targets += [b"/x/..%2Fapi/y?q=%2F", b"/keep/%2e/%7a?q", b"/keep/%7a//", b"//keep", b"/keep/..%2Ffixed"]

@@ -132,12 +132,12 @@ async def test_address_that_a_client_chooses_is_no_key(stage: Stage, pool: str |
     """The key is the first address, which the client writes; the last one is that of the client."""
     worker = await stage.worker(response())
     pools = {"api": {"endpoints": [endpoint(worker, "a0")]}} if pool else {}
-    routes = [{"prefix": "/", "pool": pool}] if pool else []
+    routes = [{"prefix": "/", "cluster": pool}] if pool else []
     limit = {**TWO, "burst": 1, "by": "key"}
     given: dict[str, Any] = {
         "key": {"by": "client"},
         "trusted_proxies": ["127.0.0.1"],
-        "pools": pools,
+        "clusters": pools,
         "routes": routes,
     }
     await stage.serve(worker, rate_limits=[limit], **given)
@@ -225,11 +225,11 @@ async def test_routes_have_their_limits(stage: Stage) -> None:
         {"name": "old", "requests": 1, "period": 60},
     ]
     routes: list[dict[str, Any]] = [
-        {"prefix": "/api", "pool": "api", "rate_limit": "api", "strip_prefix": True},
+        {"prefix": "/api", "cluster": "api", "rate_limit": "api", "strip_prefix": True},
         {"prefix": "/old", "redirect": {"host": "new.org"}, "host": "example.org", "rate_limit": "old"},
         {"path": "/free", "answer": {}},
     ]
-    await serve(stage, *limits, routes=routes, pools={"api": pool})
+    await serve(stage, *limits, routes=routes, clusters={"api": pool})
     client = await stage.client()
     api, old = get(b"/api/x"), get(b"/old")
     assert await statuses(client, api, api, api, api) == [200, 200, 429, 429]
@@ -248,7 +248,7 @@ async def test_routes_have_their_limits(stage: Stage) -> None:
     assert document["errors"] == {"rate_limited": 5}
     assert document["responses"]["429"] == 5
     assert document["requests"] == 11 + 1, "with that for /-/health"
-    [named] = document["pools"]
+    [named] = document["clusters"]
     assert (named["requests"], named["errors"]) == (5, {"rate_limited": 3})
     assert "rate_limits" not in named
 

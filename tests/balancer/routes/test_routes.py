@@ -16,7 +16,7 @@ from tests.support.wire import Message, get, post, response
 
 
 async def pool_status(stage: Stage, name: str = "api") -> dict[str, Any]:
-    [pool] = [pool for pool in (await status(stage))["pools"] if pool["name"] == name]
+    [pool] = [pool for pool in (await status(stage))["clusters"] if pool["name"] == name]
     return dict(pool)
 
 
@@ -49,7 +49,7 @@ async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: 
     await stage.serve(
         endpoints=[],
         routes=[API],
-        pools={"api": pool_of(worker)},
+        clusters={"api": pool_of(worker)},
         log={"access": "json", "path": str(log), "admin": False},
     )
     client = await stage.client()
@@ -72,9 +72,9 @@ async def test_prefix_is_stripped_or_replaced(stage: Stage) -> None:
     """The worker learns what was removed; the query stays."""
     worker = await stage.worker(response())
     routes: list[dict[str, Any]] = [
-        {"prefix": "/api/v1", "pool": "api", "strip_prefix": True},
-        {"prefix": "/old/", "pool": "api", "replace_prefix": "/new"},
-        {"prefix": "/keep", "pool": "api"},
+        {"prefix": "/api/v1", "cluster": "api", "strip_prefix": True},
+        {"prefix": "/old/", "cluster": "api", "replace_prefix": "/new"},
+        {"prefix": "/keep", "cluster": "api"},
     ]
     await serve_api(stage, pool_of(worker), routes=routes, normalise={"encoded_slash": "keep"})
     client = await stage.client()
@@ -98,8 +98,8 @@ async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
     """`OPTIONS *` and CONNECT match the prefix / and have none."""
     worker = await stage.worker(response())
     routes: list[dict[str, Any]] = [
-        {"prefix": "/", "pool": "api", "replace_prefix": "/v1"},
-        {"host": "strip.org", "prefix": "/", "pool": "api", "strip_prefix": True},
+        {"prefix": "/", "cluster": "api", "replace_prefix": "/v1"},
+        {"host": "strip.org", "prefix": "/", "cluster": "api", "strip_prefix": True},
     ]
     await serve_api(stage, pool_of(worker), routes=routes, http={"allow": ["CONNECT"]})
     await stage.ask(get(b"*", method=b"OPTIONS"))
@@ -113,7 +113,7 @@ async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
 async def test_prefix_of_a_trusted_proxy_comes_first(stage: Stage) -> None:
     """The prefixes in the order of the proxies, as in the client's path."""
     worker = await stage.worker(response())
-    routes = [{"prefix": "/b", "pool": "api", "strip_prefix": True}]
+    routes = [{"prefix": "/b", "cluster": "api", "strip_prefix": True}]
     await serve_api(stage, pool_of(worker), routes=routes, trusted_proxies=["127.0.0.1"])
     await stage.ask(get(b"/b/c", b"X-Forwarded-Prefix: /a"))
     assert worker.requests[0].values(b"X-Forwarded-Prefix") == [b"/a", b"/b"]
@@ -121,7 +121,7 @@ async def test_prefix_of_a_trusted_proxy_comes_first(stage: Stage) -> None:
 
 async def test_client_cannot_state_the_prefix(stage: Stage) -> None:
     worker = await stage.worker(response())
-    await serve_api(stage, pool_of(worker), routes=[{"prefix": "/a", "pool": "api", "strip_prefix": True}])
+    await serve_api(stage, pool_of(worker), routes=[{"prefix": "/a", "cluster": "api", "strip_prefix": True}])
     await stage.ask(get(b"/a/x", b"X-Forwarded-Prefix: /evil"))
     assert worker.requests[0].values(b"X-Forwarded-Prefix") == [b"/a"]
 
@@ -254,7 +254,7 @@ async def test_http10_client_gets_a_redirect_and_the_end(stage: Stage) -> None:
 
 async def test_admin_paths_are_not_routed(stage: Stage) -> None:
     await serve_api(
-        stage, pool_of(await stage.worker(response(b"api"))), routes=[{"prefix": "/", "pool": "api"}]
+        stage, pool_of(await stage.worker(response(b"api"))), routes=[{"prefix": "/", "cluster": "api"}]
     )
     client = await stage.client()
     assert (await client.ask(get(b"/-/health"))).status == 200
@@ -312,19 +312,19 @@ async def test_reload_adds_changes_and_removes_pools(stage: Stage) -> None:
         await stage.worker(response(b"new")),
     )
     main = await stage.worker(response(b"main"))
-    routes = [{"prefix": "/held", "pool": "held"}, {"prefix": "/kept", "pool": "kept"}]
-    await stage.serve(main, routes=routes, pools={"held": pool_of(held), "kept": pool_of(kept)})
+    routes = [{"prefix": "/held", "cluster": "held"}, {"prefix": "/kept", "cluster": "kept"}]
+    await stage.serve(main, routes=routes, clusters={"held": pool_of(held), "kept": pool_of(kept)})
     first, client = await stage.client(), await stage.client()
     await first.send(get(b"/held"))
     await stage.eventually(lambda: held.requests)
     assert (await client.ask(get(b"/kept"))).body == b"kept"
     policy = stage.control_plane.named["kept"].cluster.router.policy
-    routes = [{"prefix": "/new", "pool": "new"}, {"prefix": "/kept", "pool": "kept"}]
-    await stage.reload(routes=routes, pools={"new": pool_of(new), "kept": pool_of(kept, retries=1)})
+    routes = [{"prefix": "/new", "cluster": "new"}, {"prefix": "/kept", "cluster": "kept"}]
+    await stage.reload(routes=routes, clusters={"new": pool_of(new), "kept": pool_of(kept, retries=1)})
     assert (await client.ask(get(b"/new"))).body == b"new"
     assert (await client.ask(get(b"/held"))).body == b"main"
     assert (await client.ask(get(b"/kept"))).body == b"kept"
-    pools = {pool["name"]: pool["requests"] for pool in (await status(stage))["pools"]}
+    pools = {pool["name"]: pool["requests"] for pool in (await status(stage))["clusters"]}
     assert pools == {"new": 1, "kept": 2}
     assert stage.control_plane.named["kept"].cluster.router.policy is policy
     assert stage.control_plane.named["kept"].cluster.retries.limit == 1
@@ -335,9 +335,9 @@ async def test_reload_adds_changes_and_removes_pools(stage: Stage) -> None:
     assert len(server.named_clusters.every) == 3
     server.named_clusters.sweep(stage.clock.at)
     assert len(server.named_clusters.every) == 2
-    await stage.reload(routes=[], pools={})
+    await stage.reload(routes=[], clusters={})
     assert (await client.ask(get(b"/new"))).body == b"main"
-    assert "pools" not in await status(stage)
+    assert "clusters" not in await status(stage)
 
 
 async def test_removed_pool_still_retries(stage: Stage) -> None:
@@ -351,7 +351,7 @@ async def test_removed_pool_still_retries(stage: Stage) -> None:
     breaks, good = await stage.worker(script), await stage.worker(response(b"good"))
     await serve_api(stage, pool_of(breaks, good))
     client = await stage.asking(breaks, get(b"/api"))
-    await stage.reload(routes=[], pools={})
+    await stage.reload(routes=[], clusters={})
     go.set()
     assert (await client.response()).body == b"good"
 
@@ -364,13 +364,13 @@ async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
     server = stage.server
     assert server is not None
     given = before.model_dump(exclude_unset=True)
-    wrong = {**given, "pools": {**given["pools"], "new": {"discovery": {"file": {"path": str(file)}}}}}
+    wrong = {**given, "clusters": {**given["clusters"], "new": {"discovery": {"file": {"path": str(file)}}}}}
     stage.read = lambda: type(before)(**wrong)
     answer = await stage.ask(local(b"/-/reload", method=b"POST"))
     assert answer.status == 422
-    assert f"pools.new.discovery.file: {file}" in json.loads(answer.body)["error"]
+    assert f"clusters.new.discovery.file: {file}" in json.loads(answer.body)["error"]
     assert (await stage.ask(get(b"/api"))).body == b"api"
-    assert [pool["name"] for pool in (await status(stage))["pools"]] == ["api"]
+    assert [pool["name"] for pool in (await status(stage))["clusters"]] == ["api"]
 
 
 async def test_admin_requests_name_a_pool(stage: Stage) -> None:
@@ -383,46 +383,48 @@ async def test_admin_requests_name_a_pool(stage: Stage) -> None:
         answer = await stage.ask(local(target, method=method, body=sent))
         return answer.status, json.loads(answer.body)
 
-    code, found = await asked(b"POST", b"/-/endpoints?pool=api", endpoint(added, "a9"))
+    code, found = await asked(b"POST", b"/-/endpoints?cluster=api", endpoint(added, "a9"))
     assert (code, found["id"]) == (201, "a9")
-    assert [each["id"] for each in (await asked(b"GET", b"/-/endpoints?pool=api"))[1]["endpoints"]] == [
+    assert [each["id"] for each in (await asked(b"GET", b"/-/endpoints?cluster=api"))[1]["endpoints"]] == [
         "a0",
         "a9",
     ]
     assert [each["id"] for each in (await asked(b"GET", b"/-/endpoints"))[1]["endpoints"]] == ["w0"]
-    code, found = await asked(b"PATCH", b"/-/endpoints/a0?pool=api", {"state": "drain"})
+    code, found = await asked(b"PATCH", b"/-/endpoints/a0?cluster=api", {"state": "drain"})
     assert (code, found["state"]) == (200, "drain")
     assert (await stage.ask(get(b"/api"))).body == b"added"
-    assert (await asked(b"PUT", b"/-/policy?pool=api", "random"))[1]["name"] == "random"
+    assert (await asked(b"PUT", b"/-/policy?cluster=api", "random"))[1]["name"] == "random"
     assert (await asked(b"GET", b"/-/policy"))[1]["name"] == "round-robin"
-    assert (await asked(b"GET", b"/-/policy?pool=default"))[1]["name"] == "round-robin"
-    latency = (await asked(b"GET", b"/-/latency?pool=api"))[1]
+    assert (await asked(b"GET", b"/-/policy?cluster=default"))[1]["name"] == "round-robin"
+    latency = (await asked(b"GET", b"/-/latency?cluster=api"))[1]
     assert {each["id"]: each["outcomes"]["ok"] for each in latency["endpoints"]} == {"a0": 0, "a9": 1}
-    assert [pool["name"] for pool in (await asked(b"GET", b"/-/latency"))[1]["pools"]] == ["api"]
-    await asked(b"POST", b"/-/explain?pool=api")
+    assert [pool["name"] for pool in (await asked(b"GET", b"/-/latency"))[1]["clusters"]] == ["api"]
+    await asked(b"POST", b"/-/explain?cluster=api")
     await stage.ask(get(b"/api"))
     await stage.ask(get(b"/"))
-    assert (await asked(b"GET", b"/-/explain?pool=api"))[1]["recent"][0]["picked"] == "a9"
-    code, found = await asked(b"GET", b"/-/endpoints?pool=nope")
-    assert (code, found) == (404, {"error": "pool: must be one of default, api, got 'nope'"})
-    assert (await asked(b"DELETE", b"/-/endpoints/a9?pool=api"))[0] == 200
-    await stage.reload(routes=[], pools={})
-    assert (await asked(b"GET", b"/-/policy?pool=default"))[1]["name"] == "round-robin"
-    code, found = await asked(b"GET", b"/-/endpoints?pool=api")
-    assert (code, found) == (404, {"error": "pool: must be one of default, got 'api'"})
+    assert (await asked(b"GET", b"/-/explain?cluster=api"))[1]["recent"][0]["picked"] == "a9"
+    code, found = await asked(b"GET", b"/-/endpoints?cluster=nope")
+    assert (code, found) == (404, {"error": "cluster: must be one of default, api, got 'nope'"})
+    assert (await asked(b"DELETE", b"/-/endpoints/a9?cluster=api"))[0] == 200
+    await stage.reload(routes=[], clusters={})
+    assert (await asked(b"GET", b"/-/policy?cluster=default"))[1]["name"] == "round-robin"
+    code, found = await asked(b"GET", b"/-/endpoints?cluster=api")
+    assert (code, found) == (404, {"error": "cluster: must be one of default, got 'api'"})
 
 
 async def test_metrics_have_the_pool_as_a_label(stage: Stage) -> None:
     await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
     await stage.ask(get(b"/api"))
     text = await metrics(stage)
-    assert 'steelyard_requests_total{pool="api"} 1.0' in text
-    assert 'steelyard_requests_total{pool="default"} 0.0' in text
-    assert 'steelyard_endpoint_outcomes_total{endpoint="a0",outcome="ok",pool="api",region="r"} 1.0' in text
+    assert 'steelyard_requests_total{cluster="api"} 1.0' in text
+    assert 'steelyard_requests_total{cluster="default"} 0.0' in text
+    assert (
+        'steelyard_endpoint_outcomes_total{cluster="api",endpoint="a0",outcome="ok",region="r"} 1.0' in text
+    )
     assert "steelyard_clients 0.0" in text
     assert text.count("# TYPE steelyard_requests_total") == 1
-    await stage.reload(routes=[], pools={})
-    assert "pool=" not in await metrics(stage)
+    await stage.reload(routes=[], clusters={})
+    assert "cluster=" not in await metrics(stage)
 
 
 async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> None:
@@ -439,8 +441,8 @@ async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> 
     assert server is not None
     await server.stop()
     api, main = log.read_text().splitlines()
-    assert " pool=api region=r policy=random " in api
-    assert " pool=" not in main
+    assert " cluster=api region=r policy=random " in api
+    assert " cluster=" not in main
     assert " policy=round-robin " in main
     assert tape.stat().st_size > 0
     assert (tmp_path / "tape.api").stat().st_size > 0
@@ -449,7 +451,7 @@ async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> 
 async def test_connections_of_all_pools_share_the_limit_of_descriptors(stage: Stage) -> None:
     """At the limit an idle connection of one pool makes room for another pool's."""
     api, main = await stage.worker(response(b"api")), await stage.worker(response(b"main"))
-    await stage.serve(main, routes=[API], pools={"api": pool_of(api)})
+    await stage.serve(main, routes=[API], clusters={"api": pool_of(api)})
     group = [stage.cluster.pools, stage.control_plane.named["api"].cluster.pools]
     for pools in group:
         pools.limit = 1

@@ -464,29 +464,29 @@ async def test_route_to_a_pool(stage: Stage, traced: Traced) -> None:
     """The pool has a name; the request keeps the path that the client asked for, the attempt has the worker's."""
     worker = await stage.worker(QUICK)
     pool = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{worker.port}"}], "policy": "random"}
-    route = {"prefix": "/api", "pool": "api", "strip_prefix": True}
-    await traced.serve(await stage.worker(QUICK), routes=[route], pools={"api": pool})
+    route = {"prefix": "/api", "cluster": "api", "strip_prefix": True}
+    await traced.serve(await stage.worker(QUICK), routes=[route], clusters={"api": pool})
     await stage.ask(get(b"/api/x?y=1", b"tracestate: a=1", PARENT))
     spans = await traced.spans()
     [server], [attempt] = of_kind(spans, "server"), of_kind(spans, "client")
     assert (server.attributes["url.path"], server.attributes["url.query"]) == ("/api/x", "y=1")
     assert attempt.attributes["url.full"] == f"http://127.0.0.1:{worker.port}/x?y=1"
-    assert server.attributes["steelyard.pool"] == attempt.attributes["steelyard.pool"] == "api"
+    assert server.attributes["steelyard.cluster"] == attempt.attributes["steelyard.cluster"] == "api"
     assert attempt.attributes["steelyard.policy"] == "random"
     assert worker.requests[0].line == b"GET /x?y=1 HTTP/1.1"
     assert span_named_by(worker.requests[0]) == attempt.id
     assert server.trace_id == TRACE
     document = await status(stage)
     assert document["tracing"] is not None
-    assert "tracing" not in document["pools"][0], "the spans are those of the process"
+    assert "tracing" not in document["clusters"][0], "the spans are those of the process"
 
 
 async def mirrored(stage: Stage) -> tuple[ScriptedWorker, dict[str, Any]]:
     """A worker that gets copies of all requests, and the configuration for that."""
     shadow = await stage.worker(QUICK)
     pool = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{shadow.port}"}]}
-    routes = [{"pool": "default", "mirror": {"pool": "shadow", "share": 1.0}}]
-    return shadow, {"routes": routes, "pools": {"shadow": pool}}
+    routes = [{"cluster": "default", "mirror": {"cluster": "shadow", "share": 1.0}}]
+    return shadow, {"routes": routes, "clusters": {"shadow": pool}}
 
 
 async def test_mirrored_copy_names_a_span_of_its_own(stage: Stage) -> None:

@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from balancer.control.admin.channel import Channel, is_from_sibling
+from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.client import target_of
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.policies_report import policies_report
 from balancer.control.admin.page.sample import process_sample
 from balancer.control.admin.page.sampler import Sampler
 from balancer.control.admin.page.streaming import EventStreams
-from balancer.control.admin.pools import pool_of
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane
@@ -28,12 +28,12 @@ SAMPLE = "/-/sample"
 
 
 class PageRoutes:
-    """Routes of the live page; one sampler for all viewers of a pool in this process."""
+    """Routes of the live page; one sampler for all viewers of a cluster in this process."""
 
     def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
         self._control_plane = control_plane
         self._channel = channel
-        self._samplers: WeakKeyDictionary[ControlPlane, Sampler] = WeakKeyDictionary()  # by pool
+        self._samplers: WeakKeyDictionary[ControlPlane, Sampler] = WeakKeyDictionary()  # by cluster
         self.streams = EventStreams()
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -57,13 +57,13 @@ class PageRoutes:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send events until the viewer leaves or the process ends."""
-        return await self.streams.respond(request, self.sampler(pool_of(request)).events())
+        return await self.streams.respond(request, self.sampler(plane_of(request)).events())
 
-    def sampler(self, pool: ControlPlane) -> Sampler:
-        """Return the sampler of a pool."""
-        if pool not in self._samplers:
-            self._samplers[pool] = Sampler(partial(self._samples, pool.cluster.name))
-        return self._samplers[pool]
+    def sampler(self, plane: ControlPlane) -> Sampler:
+        """Return the sampler of a cluster."""
+        if plane not in self._samplers:
+            self._samplers[plane] = Sampler(partial(self._samples, plane.cluster.name))
+        return self._samplers[plane]
 
     async def _policies(self, request: web.Request) -> web.Response:
         return web.json_response(await asyncio.to_thread(policies_report))
@@ -72,14 +72,14 @@ class PageRoutes:
         """Answer a sibling process."""
         if not is_from_sibling(request):
             raise web.HTTPNotFound
-        return web.json_response(await process_sample(pool_of(request), self._control_plane))
+        return web.json_response(await process_sample(plane_of(request), self._control_plane))
 
     async def _samples(self, name: str) -> Sequence[dict[str, Any]]:
-        """Return the samples of the pool of all processes; none if a reload has removed it."""
-        pool = self._control_plane.named.get(name) if name else self._control_plane
-        if pool is None:
+        """Return the samples of the cluster of all processes; none if a reload has removed it."""
+        plane = self._control_plane.named.get(name) if name else self._control_plane
+        if plane is None:
             return []
-        own = process_sample(pool, self._control_plane)
+        own = process_sample(plane, self._control_plane)
         if self._channel is None:
             return [await own]
         answers = await self._channel.gather(target_of(SAMPLE, name or None))

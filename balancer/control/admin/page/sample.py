@@ -37,7 +37,7 @@ SLICE = 32
 
 
 async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> dict[str, Any]:
-    """Return this process's sample of a pool; `front` is the control plane of the pool without a name.
+    """Return this process's sample of a cluster; `front` is the control plane of the default one.
 
     Latency is in raw buckets, which grow only, as in /-/latency.
     """

@@ -33,7 +33,7 @@ class Tiles {
 const listed = (counts) => Object.entries(counts).filter(([, number]) => number).map(([name, number]) => `${name} ${count(number)}`).join(", ") || "none";
 
 function panicText(panic) {
-  if (panic.everywhere) return "whole pool: health is ignored";
+  if (panic.everywhere) return "everywhere: health is ignored";
   return panic.regions.length ? `${panic.regions.join(", ")}: health is ignored` : "no";
 }
 
@@ -152,12 +152,12 @@ function changesBetween(before, now) {
 }
 
 function showPools(names) {
-  const list = find("#pool");
+  const list = find("#of");
   list.hidden = !names.length;
   keyed(list, names, String, (name) => make("option", {}, name), () => {});
-  // The query is ?pool=NAME, or empty.
+  // The query is ?cluster=NAME, or empty.
   list.value = location.search.slice(6) || names[0];
-  list.onchange = () => (location.search = `pool=${list.value}`);
+  list.onchange = () => (location.search = `cluster=${list.value}`);
 }
 
 function showHeader(snapshot) {

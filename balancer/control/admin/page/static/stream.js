@@ -28,7 +28,7 @@ async function refusal(response) {
   }
 }
 
-// Requests are about the pool that the page shows: its own query is ?pool=NAME, or empty.
+// Requests are about the cluster shown: the query is ?cluster=NAME, or empty.
 const ofPool = (path) => path + location.search.replace("?", path.includes("?") ? "&" : "?");
 
 // Relative addresses: the page may be served under a prefix by a proxy.

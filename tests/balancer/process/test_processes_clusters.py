@@ -40,10 +40,10 @@ id = "w0"
 address = "http://127.0.0.1:{main.port}"
 [[routes]]
 prefix = "/api"
-pool = "api"
-[pools.api]
+cluster = "api"
+[clusters.api]
 policy = "round-robin"
-[[pools.api.endpoints]]
+[[clusters.api.endpoints]]
 id = "w0"
 address = "http://127.0.0.1:{api.port}"
 {more}
@@ -65,20 +65,20 @@ async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Sta
     assert await bodies(program, b"/api") == {b"api"}
     assert await bodies(program, b"/") == {b"main"}
     status = await program.status()
-    [pool] = status["pools"]
+    [pool] = status["clusters"]
     assert (status["requests"], pool["requests"]) == (64, 32)
     assert pool["endpoints"][0]["outcomes"]["ok"] == pool["endpoints"][0]["latency"]["count"] == 32
     assert pool["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert status["health"]["endpoints"] == {"ready": 2}
     body = json.dumps({"id": "w1", "address": f"http://127.0.0.1:{added.port}"}).encode()
-    await program.ask(local(b"/-/endpoints?pool=api", method=b"POST", body=body))
+    await program.ask(local(b"/-/endpoints?cluster=api", method=b"POST", body=body))
     assert await bodies(program, b"/api") == {b"api", b"added"}
-    assert (await program.ask(local(b"/-/policy?pool=api", method=b"PUT", body=b'"random"')))[
+    assert (await program.ask(local(b"/-/policy?cluster=api", method=b"PUT", body=b'"random"')))[
         "name"
     ] == "random"
     await restart_both(program)
     assert await bodies(program, b"/api") == {b"api", b"added"}
-    shown = await program.ask(local(b"/-/policy?pool=api"))
+    shown = await program.ask(local(b"/-/policy?cluster=api"))
     assert (shown["name"], shown["differs"]) == ("random", False)
     assert [each["id"] for each in (await program.ask(local(b"/-/endpoints")))["endpoints"]] == ["w0"]
 
@@ -94,7 +94,7 @@ async def test_processes_see_each_others_requests_by_pool(start: StartConfigured
         await client.send(get(b"/api"))
     await stage.eventually(lambda: len(api.requests) == 20)
     status = await program.status()
-    assert status["pools"][0]["endpoints"][0]["in_flight"] == 20
+    assert status["clusters"][0]["endpoints"][0]["in_flight"] == 20
     assert status["endpoints"][0]["in_flight"] == 0
     go.set()
     for client in clients:
@@ -126,8 +126,8 @@ async def test_reload_under_load_loses_nothing(start: StartConfigured, stage: St
     more = f"""\
 [[routes]]
 prefix = "/new"
-pool = "new"
-[pools.new]
+cluster = "new"
+[clusters.new]
 endpoints = [{{ id = "w0", address = "http://127.0.0.1:{other.port}" }}]
 """
     for number in range(10):
