@@ -34,6 +34,7 @@ DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
     "buffered_responses", "small_parts", "turns", "trace_context", "traced_requests", "grpc", "route_table",
+    "probe",
 )  # fmt: skip
 
 GRACE_S = 10.0

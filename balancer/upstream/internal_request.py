@@ -30,7 +30,9 @@ BODY_LIMIT: Final = 65_536
 class BodyTooLong(UpstreamError):
     """The response's body exceeds the limit."""
 
-    reason = "body_too_long"
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = "body_too_long"  # of the class, mypyc would hide it behind that of the interpreted base
 
 
 @dataclass(frozen=True, slots=True)
