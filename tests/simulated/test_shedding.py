@@ -10,6 +10,8 @@ from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import simulate
 from experiments.sweep.outcome import numbers_of
 
+pytestmark = pytest.mark.second_tier
+
 CAPACITY = 400.0
 SLOW = {"at": 20.0, "lasts": 6.0, "target": "home", "kind": "slow"}
 HANG = {"at": 20.0, "lasts": 10.0, "target": "home-0", "kind": "hang", "value": 1.0}
