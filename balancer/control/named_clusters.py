@@ -11,6 +11,7 @@ from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
+from balancer.upstream.pool_context import PoolContext
 
 if TYPE_CHECKING:
     from balancer.cluster.runtime_config import RuntimeConfig
@@ -105,7 +106,7 @@ class NamedClusters:
 
     def share(self) -> None:
         """Share the access log and the limit of descriptors."""
-        group = [self._front.cluster.pools, *(one.cluster.pools for one in self.every)]
+        group: list[PoolContext] = [self._front.cluster.pools, *(one.cluster.pools for one in self.every)]
         for one in self.every:
             if one.access_log is not self._front.access_log:
                 one.apply_access_log()

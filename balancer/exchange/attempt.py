@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from balancer.clients.byte_budget import Charge
 from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.errors import (
     ConnectFailed,
@@ -18,7 +19,6 @@ from balancer.errors import (
     MalformedResponse,
     UpstreamError,
 )
-from balancer.exchange.buffering import takes_over
 from balancer.exchange.client_bounds import sent
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.state import AttemptState, End
@@ -32,7 +32,9 @@ from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
+    from balancer.cluster.cluster import BufferingRules
     from balancer.exchange.exchange import Exchange
+    from balancer.exchange.responder import Responder
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 CONNECTING: Final = AttemptState.CONNECTING
@@ -199,7 +201,9 @@ class Attempt(RoutedAttempt):
     def _switch(self, exchange: Exchange, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
         pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, self.cluster
-        if pending is None or upstream is None or not is_taken(exchange.request, response):
+        method, offer = exchange.request.method, exchange.request.fields.upgrade
+        is_offered = is_taken(method, offer, response.status, response.block)
+        if pending is None or upstream is None or not is_offered:
             exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
             return
         if not exchange.downstream.accepts_switch(exchange.request, response):
@@ -234,19 +238,30 @@ class Attempt(RoutedAttempt):
         out, self._out = self._out, []
         return out
 
-    @property
-    def left(self) -> int:
-        """Bytes of the response body that are still to come, as far as that is known."""
-        return max(0, self._length - self.bytes_out)
-
     def pause(self) -> None:
         """Stop reading from the worker while the client is slow, unless the response is taken over."""
-        exchange, upstream = self.exchange, self.upstream
+        exchange, upstream, rules = self.exchange, self.upstream, self.cluster.buffering
         if exchange is None or upstream is None:
             return
-        buffering = self.cluster.buffering
-        if buffering is None or not takes_over(buffering, self, exchange.downstream):
+        if rules is None or not self._is_taken_over(rules, exchange.downstream):
             upstream.pause_reading()
+
+    def _is_taken_over(self, rules: BufferingRules, downstream: Responder) -> bool:
+        """Return whether the response is read on although its client is slow; charges what the client has not taken.
+
+        One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
+        """
+        unsent = downstream.unsent
+        if unsent + max(0, self._length - self.bytes_out) > rules.response:
+            return False
+        charge = downstream.charge or Charge(rules.budget)
+        if charge.resize(unsent):
+            downstream.charge = charge
+            return True
+        if not self.was_refused:
+            self.was_refused = True
+            rules.budget.responses_streamed += 1
+        return False
 
     def stop_buffering(self, exchange: Exchange) -> None:
         """Stop buffering the response: send what has come, and stream the rest."""

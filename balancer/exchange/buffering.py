@@ -15,9 +15,6 @@ from balancer.clients.byte_budget import ByteBudget, Charge
 from balancer.upstream.request_body import RequestBody
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import BufferingRules
-    from balancer.exchange.attempt import Attempt
-    from balancer.exchange.responder import Responder
     from balancer.upstream.request import UpstreamRequest
 
 BLOCK: Final = 16_384
@@ -75,24 +72,6 @@ class KeptBody(RequestBody):
         """Give back everything: the exchange has ended."""
         self.spend()
         self.charge.resize(0)
-
-
-def takes_over(rules: BufferingRules, attempt: Attempt, downstream: Responder) -> bool:
-    """Return whether a response is to be read on although its client is slow; charges what the client has not taken.
-
-    One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
-    """
-    unsent = downstream.unsent
-    if unsent + attempt.left > rules.response:
-        return False
-    charge = downstream.charge or Charge(rules.budget)
-    if charge.resize(unsent):
-        downstream.charge = charge
-        return True
-    if not attempt.was_refused:
-        attempt.was_refused = True
-        rules.budget.responses_streamed += 1
-    return False
 
 
 def is_taken_by(upstream: UpstreamRequest | None) -> bool:

@@ -13,7 +13,7 @@ from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.clients.client_usage import ClientUsage
 from balancer.cluster.cluster import Cluster
 from balancer.errors import CLIENT_LEFT, ConnectionCut
-from balancer.exchange.tunnel import reset
+from balancer.exchange.reset import reset
 from balancer.http.h1.client import Client
 
 

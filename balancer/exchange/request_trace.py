@@ -1,8 +1,7 @@
 """Observer that exports the spans of a sampled request.
 
-The span of the request ends when the exchange does, that of an attempt when it is settled: a hedged
-attempt that has lost ends later than the request. The wait in the queue and the wait for a connection have spans of
-their own. Each is handed over at its end.
+The span of the request ends when the exchange does; a hedged attempt that has lost ends later
+(`attempt_span.py`). The wait in the queue has a span of its own. Each is handed over at its end.
 """
 
 from __future__ import annotations
@@ -11,31 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
+from balancer.exchange.attempt_span import AttemptSpan, cluster_attributes, description_of
 from balancer.exchange.observers import Observer
-from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.span_attributes import (
     Values,
-    attempt_attributes,
     call_attributes,
-    phase_attributes,
-    pick_attributes,
     request_attributes,
     response_attributes,
     span_name,
 )
 from balancer.http.h1.traced_head import TracedRequest
-from balancer.log.formats import NOT_CONNECTED, Fault, fault_of, good_end
+from balancer.log.formats import fault_of, good_end
 from balancer.tracing.spans import Kind, Spans, Trace
-from balancer.upstream.dial.phases import NOTHING
-from policies.facts import OutcomeKind
 from policies.insight.explanation import Trace as Explained
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
     from balancer.exchange.exchange import Exchange
     from balancer.tracing.tracing import Tracing
-    from balancer.upstream.request import UpstreamRequest
-    from policies.routing.assignment import Assignment
 
 FIRST: Final = "first"
 RETRY: Final = "retry"
@@ -46,8 +37,7 @@ REJECTED: Final = "rejected"
 TUNNEL: Final = "tunnel"
 
 ERROR_TO_CLIENT: Final = 500
-ERROR_OF_WORKER: Final = 400
-"""Lowest status that is an error: of a server's span 4xx is none, of a client's span it is (semantic conventions)."""
+"""Lowest status that is an error of a server's span (semantic conventions)."""
 
 
 class RequestTrace(Observer):
@@ -118,7 +108,7 @@ class RequestTrace(Observer):
             "steelyard.outcome": end,
             "steelyard.policy": exchange.cluster.policy,
             "steelyard.attempts": exchange.attempts,
-            **_cluster(exchange.cluster),
+            **cluster_attributes(exchange.cluster),
         }
         if attempt is not None:
             endpoint = attempt.assignment.endpoint
@@ -130,85 +120,5 @@ class RequestTrace(Observer):
         head_at, began_at = self._arrived
         self._trace.add(
             span_name(request.method), Kind.SERVER, request.span_id, request.parent_id, head_at or began_at,
-            exchange.cluster.now(), values, _description(fault) if is_error else None,
+            exchange.cluster.now(), values, description_of(fault) if is_error else None,
         )  # fmt: skip
-
-
-class AttemptSpan:
-    """Span of an attempt, which the traceparent that the worker receives names; `number` counts from 0."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        assignment: Assignment,
-        request: TracedRequest,
-        trace: Trace,
-        number: int,
-        kind: str,
-    ) -> None:
-        self.id = trace.new_span()
-        self._trace = trace
-        self._assignment = assignment
-        self._name = span_name(request.method)
-        self._fault: Fault | None = None
-        self._phases = NOTHING
-        self._has_waited = False
-        picks = cluster.router.trace
-        self._values = attempt_attributes(request, assignment.endpoint, number)
-        self._values |= pick_attributes(picks.last if picks is not None else None)
-        self._values |= {"steelyard.policy": cluster.policy, "steelyard.attempt": kind, **_cluster(cluster)}
-
-    def connected(self, upstream: UpstreamRequest) -> None:
-        """Note the connection that the attempt has waited for."""
-        self._has_waited = True
-        self._phases = upstream.phases
-
-    def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends the attempt."""
-        self._fault = fault_of(error)
-
-    def ended(self, attempt: RoutedAttempt, kind: OutcomeKind, now: float) -> None:
-        """Export the span of a settled attempt, and that of its wait for a connection."""
-        is_failure = kind.is_failure or self._fault is not None
-        error = _description(self._fault) or kind.value if is_failure else None
-        if attempt.connection == NOT_CONNECTED:
-            self._export_connect(attempt, now, error)
-        elif self._has_waited:
-            self._export_connect(attempt, attempt.sent_at, None)
-        values = self._values
-        values |= response_attributes(attempt.status, self._fault, ERROR_OF_WORKER)
-        if is_failure:
-            values.setdefault("error.type", kind.value)
-        values["steelyard.outcome"] = kind.value
-        values["steelyard.connection"] = attempt.connection
-        if attempt.has_lost:
-            values["steelyard.lost"] = True
-        is_error = is_failure or attempt.status >= ERROR_OF_WORKER
-        self._trace.add(
-            self._name, Kind.CLIENT, self.id, self._trace.root, self._assignment.routed_at, now, values,
-            error or "" if is_error else None,
-        )  # fmt: skip
-
-    def _export_connect(self, attempt: RoutedAttempt, end: float, error: str | None) -> None:
-        """Export the wait for a connection."""
-        trace, values = self._trace, phase_attributes(self._phases)
-        values["steelyard.connection"] = attempt.connection
-        trace.add(
-            "connect",
-            Kind.INTERNAL,
-            trace.new_span(),
-            self.id,
-            self._assignment.routed_at,
-            end,
-            values,
-            error,
-        )
-
-
-def _cluster(cluster: Cluster) -> Values:
-    """Return the attribute of a named cluster."""
-    return {"steelyard.cluster": cluster.name} if cluster.name else {}
-
-
-def _description(fault: Fault | None) -> str:
-    return "" if fault is None else f"{fault.reason}: {fault.detail}"

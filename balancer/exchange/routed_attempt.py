@@ -10,7 +10,7 @@ from policies.facts import Outcome, OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
-    from balancer.exchange.request_trace import AttemptSpan
+    from balancer.exchange.attempt_span import AttemptSpan
     from balancer.upstream.pool import Pool
     from balancer.upstream.request import UpstreamRequest
     from policies.insight.canary import Arm

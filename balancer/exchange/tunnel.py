@@ -9,15 +9,13 @@ FIN is passed on as a FIN, a reset as a reset. The connections are not reused af
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from balancer.cluster.tunnels import Tunnels
 from balancer.config.schema.limits import READ
 from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken, TunnelIdle
+from balancer.exchange.reset import reset
 from balancer.http.h1.fields import without
 from balancer.http.h1.response_head import Response
 from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
@@ -27,20 +25,6 @@ if TYPE_CHECKING:
     from balancer.exchange.pending_upgrade import PendingUpgrade
     from balancer.exchange.responder import Responder
     from balancer.upstream.request import UpstreamRequest
-
-RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""A `struct linger` with a timeout of zero: closing sends RST."""
-
-
-def reset(transport: asyncio.Transport) -> None:
-    """Close a connection by RST, so that the peer does not take it for an orderly end.
-
-    A transport that is closing and has nothing left to send has already ended in order; it is only aborted.
-    """
-    sock = transport.get_extra_info("socket")
-    if sock is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
-    transport.abort()
 
 
 class Relay(asyncio.Protocol):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from balancer.upstream.dial.phases import Phases
     from balancer.upstream.dial.target import Route
     from balancer.upstream.pool import LeaseWaiter, Pool
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
 
 CONNECT_TIME_WEIGHT: Final = 0.3
 """Weight of the last connect in the moving average. It is small, because one repeated SYN takes a second."""
@@ -29,7 +29,7 @@ class Connector:
     """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter.
     `last_error`: of the last failed connect."""
 
-    def __init__(self, route: Route, counts: PoolCounts, pools: Pools) -> None:
+    def __init__(self, route: Route, counts: PoolCounts, pools: PoolContext) -> None:
         self.opening = self.unclaimed = 0
         self._trip = self._mean = 0.0
         self.backoff = Backoff(pools.rng, pools.limits.backoff)

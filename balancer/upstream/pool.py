@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from balancer.errors import ConnectFailed
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.connection_info import ConnectionInfo
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from balancer.upstream.request import UpstreamRequest
     from policies.facts import Endpoint
 
@@ -48,7 +48,7 @@ class Pool:
     is_multiplexed = False  # a connection serves several requests at a time
     carries_rpcs = False  # as gRPC needs them, with trailers in both directions
 
-    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
+    def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         self.endpoint = endpoint
         self.route = Route(endpoint, pools.routes)
         self.counts = PoolCounts()

@@ -9,7 +9,7 @@ from balancer.upstream.http2.pool import MultiplexedPool
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from balancer.upstream.stream import MultiplexedConnection
     from policies.facts import Endpoint
 
@@ -38,7 +38,7 @@ async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> Multiple
 LIBRARIES = {"curl": open_curl, "aiohttp": open_aiohttp}
 
 
-def pool_of(endpoint: Endpoint, pools: Pools, transport: str) -> MultiplexedPool:
+def pool_of(endpoint: Endpoint, pools: PoolContext, transport: str) -> MultiplexedPool:
     """Create the pool of an endpoint with a transport other than the native one."""
     opener = LIBRARIES.get(transport)
     if opener is None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from balancer.downstream.http2.stream_transport import StreamTransport
+from balancer.downstream.http2.stream_transport import StreamTransport, TakenStream
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.fields import END_OF_HEAD
 from balancer.http.h1.response_head import incoming_response
-
-if TYPE_CHECKING:
-    from balancer.downstream.http2.stream import Http2Stream
 
 
 class AdminTransport(StreamTransport):
     """Translates one response; the application closes after it."""
 
-    def __init__(self, stream: Http2Stream) -> None:
+    def __init__(self, stream: TakenStream) -> None:
         super().__init__(stream)
         self._head = b""  # as far as it has come
         self._body: Body | None = None

@@ -7,19 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
-if TYPE_CHECKING:
-    from balancer.downstream.http2.stream import Http2Stream
+from balancer.http.h2.events import Fields
 
 NO_PROTOCOL, NO_TRANSPORT = asyncio.Protocol(), asyncio.Transport()
 """What replaces the real ones after the stream has ended; it breaks the reference cycles."""
 
 
+class TakenStream(Protocol):
+    """A stream, as its transport needs it."""
+
+    @property
+    def unsent(self) -> int: ...
+    def heads_of(self, status: int, block: bytes) -> Fields: ...
+    def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None: ...
+    def end_tunnel(self) -> None: ...
+    def finish(self) -> None: ...
+    def reset(self) -> None: ...
+
+
 class StreamTransport(asyncio.Transport):
     """A stream as a connection: END_STREAM is its FIN, RST_STREAM its RST."""
 
-    def __init__(self, stream: Http2Stream) -> None:
+    def __init__(self, stream: TakenStream) -> None:
         super().__init__()
         self._stream = stream
         self._protocol: asyncio.BaseProtocol = NO_PROTOCOL

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from balancer.http.h1.request_head import Request
-    from balancer.http.h1.response_head import Response
 
 PASSED_ON_STATUSES = frozenset((101, 426))
 """Status codes whose Upgrade field is passed on to the client (RFC 9110 §§ 15.2.2, 15.5.22)."""
@@ -56,13 +51,13 @@ def is_authority(target: bytes) -> bool:
     return _AUTHORITY.fullmatch(target) is not None
 
 
-def is_taken(request: Request, response: Response) -> bool:
-    """Return whether the connection switches protocols.
+def is_taken(method: bytes, offer: bytes, status: int, block: bytes) -> bool:
+    """Return whether the connection switches protocols, after a request that offers to, by a response's `block`.
 
     It does after 2xx to CONNECT (RFC 9110 § 9.3.6), and after a 101 that names only offered protocols (§ 7.8).
     """
-    if response.status != 101:
-        return request.method == b"CONNECT"
-    line = _find_upgrade.search(response.block)
+    if status != 101:
+        return method == b"CONNECT"
+    line = _find_upgrade.search(block)
     chosen = {name.lower() for name in protocols([line[1]] if line else [])}
-    return bool(chosen) and chosen <= {name.lower() for name in protocols([request.fields.upgrade])}
+    return bool(chosen) and chosen <= {name.lower() for name in protocols([offer])}

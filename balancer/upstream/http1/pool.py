@@ -25,14 +25,14 @@ from balancer.upstream.pool import LeaseWaiter, Pool
 if TYPE_CHECKING:
     from balancer.config.schema.pool_limits import PoolLimits
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from policies.facts import Endpoint
 
 
 class ConnectionPool(Pool):
     """HTTP/1.1 connections to one endpoint, each of which serves one request at a time."""
 
-    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
+    def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         super().__init__(endpoint, pools)
         self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
         self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)

@@ -25,7 +25,7 @@ from policies.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
 
 Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]
 """Opens a multiplexed connection. Raises `ConnectFailed`."""
@@ -40,7 +40,7 @@ class MultiplexedPool(Pool):
     carries_rpcs = True
     counts_reuse = True
 
-    def __init__(self, endpoint: Endpoint, pools: Pools, opener: Opener) -> None:
+    def __init__(self, endpoint: Endpoint, pools: PoolContext, opener: Opener) -> None:
         super().__init__(endpoint, pools)
         self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
         self._opener = opener

@@ -33,7 +33,7 @@ from balancer.upstream.library.connection import LibraryConnection, address_of
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from balancer.upstream.stream import UpstreamStream
 
 DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -233,7 +233,7 @@ class AiohttpConnection(LibraryConnection):
         return AiohttpCall(self, stream, outline)
 
 
-def client_of(pools: Pools, *, keeps_alive: bool) -> AiohttpClient:
+def client_of(pools: PoolContext, *, keeps_alive: bool) -> AiohttpClient:
     """Return the client session shared by all endpoints; create it on first use."""
     name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
     client = pools.clients.get(name)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from balancer.http.h1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from balancer.upstream.stream import UpstreamStream
 
 SPARE = 64
@@ -181,7 +181,7 @@ class CurlConnection(LibraryConnection):
         self.client.touch(transfer)
 
 
-def client_of(pools: Pools) -> CurlClient:
+def client_of(pools: PoolContext) -> CurlClient:
     """Return the libcurl client shared by all endpoints; create it on first use."""
     client = pools.clients.get("curl")
     if client is None:

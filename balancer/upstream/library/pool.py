@@ -12,7 +12,7 @@ from balancer.upstream.http2.pool import MultiplexedPool, Opener
 from balancer.upstream.stream import MultiplexedConnection
 
 if TYPE_CHECKING:
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.pool_context import PoolContext
     from policies.facts import Endpoint
 
 
@@ -23,7 +23,7 @@ class LibraryPool(MultiplexedPool):
     carries_rpcs = False
     counts_reuse = False
 
-    def __init__(self, endpoint: Endpoint, pools: Pools, opener: Opener, transport: str) -> None:
+    def __init__(self, endpoint: Endpoint, pools: PoolContext, opener: Opener, transport: str) -> None:
         super().__init__(endpoint, pools, opener)
         self.transport = transport
 
