@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.clients.byte_budget import ByteBudget
 from balancer.clients.client_connection import ClientConnection
@@ -17,11 +17,9 @@ from balancer.errors import SHUTTING_DOWN
 from balancer.http.h1.client import OWN_NAME
 from balancer.http.h1.request_ids import fresh_ids
 from balancer.http.h2.reset_counts import ResetCounts
+from balancer.log.access_log import AccessLog
+from balancer.tracing.tracing import Tracing
 from policies.clock import Clock
-
-if TYPE_CHECKING:
-    from balancer.log.access_log import AccessLog
-    from balancer.tracing.tracing import Tracing
 
 CLOSE_ALL_IDLE: Final = -1.0
 """Idle limit in seconds that closes every idle client connection."""

@@ -260,6 +260,108 @@ def test_upward_import_of_a_folder_is_found(importer: str, imported: str) -> Non
     assert cycle_of(folders_of("balancer", [*imports(), late]))
 
 
+CIRCLES = {
+    ("policies.endpoint", "latency_prior", "state"): "a prior is that of a state, which has it",
+    ("balancer.config.schema", "endpoint", "transports"): "transports check the endpoints that name them",
+    (
+        "balancer.config",
+        "loading",
+        "schema.rate_limits",
+    ): "rate limits are checked with the whole configuration",
+    ("balancer.upstream.dial", "dial", "route_watch", "target"): "a target has its watch, which dials it",
+    (
+        "balancer.upstream",
+        "connector",
+        "pool",
+        "pool_context",
+    ): "a pool counts in what all pools share",
+    (
+        "balancer.upstream.http1",
+        "pool",
+        "preconnect",
+    ): "a pool has its preconnect, which opens connections of it",
+    ("balancer.upstream.http2", "connection", "stream"): "a connection has its streams, which write to it",
+    ("balancer.upstream.library", "curl", "curl_transfer"): "a client has its transfers, which end there",
+    ("balancer.exchange", "attempt_span", "routed_attempt"): "an attempt has its span, which describes it",
+    (
+        "balancer.exchange",
+        "pending_upgrade",
+        "responder",
+    ): "a responder has its pending upgrade, which goes back to it",
+    (
+        *("balancer.exchange", "attempt", "call_rules", "client_bounds", "exchange", "hedging", "observers"),
+        *("receiving", "retries"),
+    ): "one object with its parts: an exchange in files by subject, each of which has the exchange as its argument",
+    (
+        "balancer.mirroring",
+        "copy_attempt",
+        "mirror",
+        "request_copy",
+    ): "a mirror has its copies, a copy its attempt",
+    (
+        "balancer.downstream.http2",
+        "open_streams",
+        "stream",
+    ): "a connection has its streams, which write to it",
+    (
+        "balancer.control.admin",
+        "application",
+        "connection",
+        "exchange",
+    ): "connections hand requests to the application",
+    (
+        "experiments.simulator",
+        "attempt",
+        "worker",
+        "worker_connections",
+    ): "an attempt holds a connection to its worker",
+    (
+        "experiments.simulator",
+        "clairvoyant",
+        "fleet",
+        "oracles",
+    ): "oracles see the whole fleet, which has them",
+}
+"""Folder and files that import each other in a circle, also for annotations only -> why."""
+
+
+def circles_of(imports: list[Import]) -> set[frozenset[str]]:
+    """Modules that import each other, also for annotations only and inside functions, by circle."""
+    graph: dict[str, set[str]] = {module: set() for module in SOURCES}
+    for found in imports:
+        if found.imported in SOURCES and not found.importer.startswith(f"{found.imported}."):
+            graph[found.importer].add(found.imported)
+    reached = {module: everything_from(graph, module) for module in SOURCES}
+    own = (
+        frozenset(other for other in there if module in reached[other]) for module, there in reached.items()
+    )
+    return {circle for circle in own if circle}
+
+
+def everything_from(graph: dict[str, set[str]], module: str) -> set[str]:
+    """All modules that one imports, by way of others, too."""
+    found: set[str] = set()
+    waiting = [*graph[module]]
+    while waiting:
+        here = waiting.pop()
+        if here not in found:
+            found.add(here)
+            waiting += graph[here]
+    return found
+
+
+def test_circles_of_imports_are_the_listed_ones() -> None:
+    listed = {frozenset(f"{folder}.{name}" for name in names) for folder, *names in CIRCLES}
+    assert circles_of(imports()) == listed
+
+
+def test_circle_of_annotations_is_found() -> None:
+    late = Import("balancer.cluster.cluster", "balancer.exchange.exchange", 1, is_early=False)
+    assert any(
+        late.importer in circle and late.imported in circle for circle in circles_of([*imports(), late])
+    )
+
+
 def sorted_nodes(graph: dict[str, set[str]]) -> list[str]:
     """The nodes in topological order; fails if there is a cycle."""
     try:

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.cluster.wait_queue import TOO_LATE, RequestQueue
+from balancer.config.schema.queue import AdmissionConfig, QueueConfig
 from balancer.errors import DeadlinePassed, Shed
 from balancer.http.h1.request_hints import HintFields, RequestHints
 from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
-
-if TYPE_CHECKING:
-    from balancer.config.schema.queue import AdmissionConfig, QueueConfig
 
 BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""

@@ -7,20 +7,17 @@ id: without the key it reveals no endpoint and cannot be forged; an unknown toke
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.sticky import StickyConfig
+from balancer.http.h1.client import Client
 from balancer.http.h1.cookies import CookieSearch
 from balancer.http.h1.fields import Find, first_value_of
 from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response
 from policies.policy import Policy
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
-
-if TYPE_CHECKING:
-    from balancer.config.schema.sticky import StickyConfig
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import Request
-    from balancer.http.h1.response_head import Response
-    from policies.routing.assignment import Assignment
+from policies.routing.assignment import Assignment
 
 TOKEN_BYTES = 12
 """Bytes of the keyed hash in a cookie: two endpoints collide once in 10^14 pairs, and it cannot be guessed."""

@@ -8,32 +8,30 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.clients.byte_budget import ByteBudget
 from balancer.cluster.admission import Admission
+from balancer.cluster.affinity import ResponseEdits
+from balancer.cluster.explaining import Explaining
 from balancer.cluster.hedge_timer import HedgeTimer
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.tunnels import Tunnels
 from balancer.cluster.wait_queue import RequestQueue
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
+from balancer.http.h1.request_head import KeyOf
+from balancer.log.journal import Journal
 from balancer.process_context import ProcessContext
+from balancer.rate_limits.limiter import Limiter
 from balancer.syntax.networks import is_within
 from balancer.upstream.dial.target import Routes
 from balancer.upstream.pools import Pools
+from policies.insight.canary import Canary
+from policies.overload.hedging import Hedging
+from policies.routing.assignment import Assignment
 from policies.routing.router import Router
-
-if TYPE_CHECKING:
-    from balancer.cluster.affinity import ResponseEdits
-    from balancer.cluster.explaining import Explaining
-    from balancer.cluster.runtime_config import RuntimeConfig
-    from balancer.http.h1.request_head import KeyOf
-    from balancer.log.journal import Journal
-    from balancer.rate_limits.limiter import Limiter
-    from policies.insight.canary import Canary
-    from policies.overload.hedging import Hedging
-    from policies.routing.assignment import Assignment
 
 TICK_SWEEPS: Final = 4
 """Sweeps, of `SWEEP_PERIOD`, between two ticks of the router, which are a second apart."""

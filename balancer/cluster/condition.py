@@ -9,12 +9,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from policies.endpoint.ejection import CONSECUTIVE, Cause
+from policies.endpoint.state import EndpointState
 from policies.facts import AdminState
+from policies.health.active_checks import CheckState
 
 if TYPE_CHECKING:
     from balancer.upstream.pool import Pool
-    from policies.endpoint.state import EndpointState
-    from policies.health.active_checks import CheckState
 
 
 class Condition(Enum):

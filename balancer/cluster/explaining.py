@@ -10,17 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from balancer.config.schema.explain import ExplainConfig
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-
-if TYPE_CHECKING:
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import Request
-    from policies.facts import RequestFacts
-    from policies.routing.assignment import Assignment
-    from policies.routing.router import Router
+from policies.routing.assignment import Assignment
+from policies.routing.router import Router
 
 LINE_LIMIT: Final = 1024
 """Characters of an explanation in a response; a longer one, for hundreds of endpoints, is truncated."""

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from balancer.cluster.cluster import Cluster
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.transports import transports_of
 from balancer.errors import EndpointConflict
-from balancer.tls.contexts import TlsProblem
+from balancer.tls.contexts import TlsProblem, UpstreamTls
+from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
-from policies.facts import AdminState
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.cluster.runtime_config import RuntimeConfig
-    from balancer.tls.contexts import UpstreamTls
-    from policies.endpoint.state import EndpointState
-    from policies.facts import Endpoint
+from policies.facts import AdminState, Endpoint
 
 CONFIGURATION = "configuration"
 COMMAND = "command"

@@ -6,15 +6,12 @@ Made only where the configuration asks for a key; otherwise a request pays one a
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.key import KeyConfig
+from balancer.http.h1.client import Client
 from balancer.http.h1.cookies import CookieSearch
 from balancer.http.h1.fields import Find, first_value_of
-
-if TYPE_CHECKING:
-    from balancer.config.schema.key import KeyConfig
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import KeyOf, Request
+from balancer.http.h1.request_head import KeyOf, Request
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address of X-Forwarded-For: the client as the first proxy saw it."""

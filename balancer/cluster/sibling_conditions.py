@@ -4,14 +4,10 @@ log for all."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from balancer.cluster.condition import DOWN, Condition
-from balancer.sharing.shared_counters import key_of
-
-if TYPE_CHECKING:
-    from balancer.sharing.shared_counters import Page, SharedCounters
-    from policies.endpoint.state import EndpointState
+from balancer.sharing.shared_counters import Page, SharedCounters, key_of
+from policies.endpoint.state import EndpointState
 
 RANKED = tuple(Condition)
 """Conditions by the number that stands for them in the shared memory."""

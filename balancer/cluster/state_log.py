@@ -8,17 +8,14 @@ endpoint: an endpoint that flaps has `BURST` lines, then one per `PAUSE`, which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from balancer.cluster.active_checks import Checks
 from balancer.cluster.condition import DOWN, Condition, cause_of, condition_of, fault_of
+from balancer.cluster.sibling_conditions import SiblingConditions
 from balancer.log.output import complain
-
-if TYPE_CHECKING:
-    from balancer.cluster.active_checks import Checks
-    from balancer.cluster.sibling_conditions import SiblingConditions
-    from balancer.upstream.pools import Pools
-    from policies.endpoint.state import EndpointState
-    from policies.routing.router import Router
+from balancer.upstream.pools import Pools
+from policies.endpoint.state import EndpointState
+from policies.routing.router import Router
 
 PERIOD = 1.0
 """Seconds between two comparisons."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, SecretStr
 
 from balancer.config.keys import dotted
+from balancer.config.loading import Reading
 from balancer.config.positions import Place
-
-if TYPE_CHECKING:
-    from balancer.config.loading import Reading
 
 READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 

@@ -11,21 +11,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING
 
 from balancer.cluster.active_checks import CheckPlan, Checks
+from balancer.cluster.affinity import Stickiness
+from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import Discovery, RemoteSource
 from balancer.cluster.explaining import Explanations
 from balancer.cluster.registry import EndpointRegistry, without_reuse
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import in_cluster
+from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
+from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.transports import transports_of
 from balancer.errors import UnknownCluster
+from balancer.log.access_log import AccessLog
 from balancer.log.journal import journal_of
 from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
+from balancer.recording.recorder import Recorder
 from balancer.recording.recording import Recording
+from balancer.sharing.exchange import Exchange
 from balancer.sharing.shared_counters import key_of
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
@@ -36,16 +43,6 @@ from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
 from policies.routing.doubted import Doubted
-
-if TYPE_CHECKING:
-    from balancer.cluster.affinity import Stickiness
-    from balancer.cluster.cluster import Cluster
-    from balancer.cluster.runtime_config import RuntimeConfig
-    from balancer.config.schema.policy_spec import PolicySpec
-    from balancer.config.schema.sticky import StickyConfig
-    from balancer.log.access_log import AccessLog
-    from balancer.recording.recorder import Recorder
-    from balancer.sharing.exchange import Exchange
 
 
 @dataclass(slots=True)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from balancer.cluster.request_key import client_address
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import in_cluster
-from balancer.config.schema.routes import DEFAULT
+from balancer.config.schema.routes import DEFAULT, RouteConfig
+from balancer.control.control_plane import ControlPlane
+from balancer.http.h1.request_head import KeyOf
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.upstream.pool_context import PoolContext
-
-if TYPE_CHECKING:
-    from balancer.cluster.runtime_config import RuntimeConfig
-    from balancer.config.schema.routes import RouteConfig
-    from balancer.control.control_plane import ControlPlane
-    from balancer.http.h1.request_head import KeyOf
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]
 """Builds the control plane of a named cluster."""

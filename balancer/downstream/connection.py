@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from balancer.clients.client_connection import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
@@ -26,11 +27,8 @@ from balancer.http.h1.body import Body
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
+from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.routes.table import RouteTable
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 """Beginning of a connection in HTTP/2 (RFC 9113 § 3.4), which ends like a head."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.cluster.cluster import Cluster
+from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.observers import Observer, RequestLog
 from balancer.exchange.request_trace import RequestTrace
+from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
+from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.observer import MirrorObserver
+from balancer.mirroring.request_copy import RequestCopy
 from balancer.routes.own_response import OwnResponse
+from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-    from balancer.exchange.responder import Responder
-    from balancer.mirroring.mirror import Mirror
-    from balancer.mirroring.request_copy import RequestCopy
-    from balancer.routes.table import RouteTable
 
 NO_ROUTE: Final = NoRoute("no route matches this host and path")
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.cluster.cluster import Cluster
+from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled
 from balancer.exchange.responder import Responder
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
-from balancer.http.h1.response_head import outgoing_head
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response, outgoing_head
 from balancer.upstream.bounded_reader import next_size
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.downstream.request_handler import RequestHandler
-    from balancer.http.h1.request_head import Request
-    from balancer.http.h1.response_head import Response
 
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED

@@ -7,16 +7,14 @@ interface. A refusal waits for the requests before it like any other, and closes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
+from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.exchange.responder import Responder
 
 HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""

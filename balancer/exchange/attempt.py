@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.clients.byte_budget import Charge
+from balancer.cluster.cluster import BufferingRules
 from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.errors import (
     ConnectFailed,
@@ -20,6 +21,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.client_bounds import sent
+from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.state import AttemptState, End
 from balancer.exchange.tunnel import Tunnel
@@ -32,9 +34,7 @@ from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import BufferingRules
     from balancer.exchange.exchange import Exchange
-    from balancer.exchange.responder import Responder
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 CONNECTING: Final = AttemptState.CONNECTING

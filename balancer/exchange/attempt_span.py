@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ForwardingError
+from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.span_attributes import (
     Values,
     attempt_attributes,
@@ -21,9 +22,6 @@ from balancer.upstream.dial.phases import NOTHING
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import OutcomeKind
 from policies.routing.assignment import Assignment
-
-if TYPE_CHECKING:
-    from balancer.exchange.routed_attempt import RoutedAttempt
 
 ERROR_OF_WORKER: Final = 400
 """Lowest status that is an error of a client's span; of a server's it is 500 (semantic conventions)."""

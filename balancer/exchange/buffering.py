@@ -9,13 +9,11 @@ All kept bytes are charged to one `ByteBudget`. Once it is used up, bodies are s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.clients.byte_budget import ByteBudget, Charge
+from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import RequestBody
-
-if TYPE_CHECKING:
-    from balancer.upstream.request import UpstreamRequest
 
 BLOCK: Final = 16_384
 """Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.cluster.retry_rules import IDEMPOTENT, KEY_FIELD
 from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport, UpstreamError
+from balancer.exchange.attempt import Attempt
 from balancer.exchange.retries import may_repeat, take_another_try
 from balancer.exchange.state import AttemptState
+from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
+from balancer.http.h1.response_head import Response
+from balancer.upstream.pool import Pool
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.exchange.attempt import Attempt
     from balancer.exchange.exchange import Exchange
-    from balancer.http.grpc.call import GrpcCall
-    from balancer.http.h1.response_head import Response
-    from balancer.upstream.pool import Pool
 
 CONNECTING: Final = AttemptState.CONNECTING
 SENT: Final = AttemptState.SENT

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from balancer.clients.client_usage import PendingRequest
+from balancer.clients.client_usage import ClientUsage, PendingRequest
 from balancer.errors import BytesExhausted, ForwardingError, TooManyRequests
 from balancer.rate_limits.request_source import client_of
 
 if TYPE_CHECKING:
-    from balancer.clients.client_usage import ClientUsage
     from balancer.exchange.exchange import Exchange
 
 LARGE_HEAD: Final = 4096

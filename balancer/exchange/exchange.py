@@ -9,11 +9,21 @@ it possible. docs/design.md shows the states and their transitions.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from balancer.clients.client_usage import ClientUsage, PendingRequest
+from balancer.cluster.cluster import Cluster
 from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.cluster.wait_queue import Waiter
-from balancer.errors import CLIENT_LEFT, ForwardingError, RequestOverdue, ResponseTimeout
+from balancer.errors import (
+    CLIENT_LEFT,
+    ConnectionCut,
+    ForwardingError,
+    RequestOverdue,
+    ResponseTimeout,
+    Unserved,
+    UpstreamError,
+)
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import KeptBody, is_taken_by
 from balancer.exchange.call_rules import HTTP, CallRules, RpcRules
@@ -27,8 +37,10 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
-from balancer.exchange.hedging import hedge
+from balancer.exchange.hedging import HedgeRace, hedge
+from balancer.exchange.observers import Observer
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
+from balancer.exchange.responder import Responder
 from balancer.exchange.retries import may_repeat, may_retry
 from balancer.exchange.state import End, State
 from balancer.http.h1.fields import Framing
@@ -38,15 +50,7 @@ from balancer.upstream.request_body import RequestBody
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
-
-if TYPE_CHECKING:
-    from balancer.clients.client_usage import ClientUsage, PendingRequest
-    from balancer.cluster.cluster import Cluster
-    from balancer.errors import ConnectionCut, Unserved, UpstreamError
-    from balancer.exchange.hedging import HedgeRace
-    from balancer.exchange.observers import Observer
-    from balancer.exchange.responder import Responder
-    from policies.routing.assignment import Assignment
+from policies.routing.assignment import Assignment
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 NEW: Final = State.NEW

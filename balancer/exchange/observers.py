@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from balancer.errors import ForwardingError
+from balancer.exchange.attempt import Attempt
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
+from balancer.log.journal import Journal
 
 if TYPE_CHECKING:
-    from balancer.errors import ForwardingError
-    from balancer.exchange.attempt import Attempt
     from balancer.exchange.exchange import Exchange
-    from balancer.log.journal import Journal
 
 
 class Observer:

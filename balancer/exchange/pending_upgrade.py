@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from balancer.clients.client_connection import HELD_BY_UPGRADE
-
-if TYPE_CHECKING:
-    from balancer.exchange.responder import Responder
+from balancer.exchange.responder import Responder
 
 
 class PendingUpgrade(asyncio.Protocol):

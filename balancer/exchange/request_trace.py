@@ -6,11 +6,12 @@ The span of the request ends when the exchange does; a hedged attempt that has l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.attempt_span import AttemptSpan, cluster_attributes, description_of
+from balancer.exchange.exchange import Exchange
 from balancer.exchange.observers import Observer
 from balancer.exchange.span_attributes import (
     Values,
@@ -22,11 +23,8 @@ from balancer.exchange.span_attributes import (
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.formats import fault_of, good_end
 from balancer.tracing.spans import Kind, Spans, Trace
+from balancer.tracing.tracing import Tracing
 from policies.insight.explanation import Trace as Explained
-
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
-    from balancer.tracing.tracing import Tracing
 
 FIRST: Final = "first"
 RETRY: Final = "retry"

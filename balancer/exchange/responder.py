@@ -9,17 +9,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from balancer.clients.byte_budget import Charge
+from balancer.cluster.cluster import Cluster
+from balancer.errors import ForwardingError
 from balancer.exchange.client_side import ClientSide
+from balancer.http.grpc.call import GrpcCall
 from balancer.http.h1.own_responses import error_response
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response
 
 if TYPE_CHECKING:
-    from balancer.clients.byte_budget import Charge
-    from balancer.cluster.cluster import Cluster
-    from balancer.errors import ForwardingError
     from balancer.exchange.pending_upgrade import PendingUpgrade
-    from balancer.http.grpc.call import GrpcCall
-    from balancer.http.h1.request_head import Request
-    from balancer.http.h1.response_head import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
+from balancer.exchange.attempt import Attempt
 from policies.overload.retry_limit import has_another_try
 
 if TYPE_CHECKING:
-    from balancer.exchange.attempt import Attempt
     from balancer.exchange.exchange import Exchange
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.cluster.cluster import Cluster
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.attempt import UpstreamAttempt
+from balancer.upstream.pool import Pool
+from balancer.upstream.request import UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
+from policies.insight.canary import Arm
+from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
     from balancer.exchange.attempt_span import AttemptSpan
-    from balancer.upstream.pool import Pool
-    from balancer.upstream.request import UpstreamRequest
-    from policies.insight.canary import Arm
-    from policies.routing.assignment import Assignment
 
 OK: Final = OutcomeKind.OK
 

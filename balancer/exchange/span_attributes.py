@@ -6,20 +6,17 @@ Pure functions, called for sampled requests only. Conventions: https://opentelem
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from balancer.http.h1.client import HTTP2
+from balancer.http.grpc.call import GrpcCall
+from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import first_value_of, host_of, scheme_of
+from balancer.http.h1.request_head import Request
 from balancer.log.formats import TARGET_LIMIT, Fault
-
-if TYPE_CHECKING:
-    from balancer.http.grpc.call import GrpcCall
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import Request
-    from balancer.upstream.dial.phases import Phases
-    from policies.facts import Endpoint
-    from policies.insight.explanation import Explanation
+from balancer.upstream.dial.phases import Phases
+from policies.facts import Endpoint
+from policies.insight.explanation import Explanation
 
 METHODS: Final = frozenset(
     (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"QUERY")

@@ -5,11 +5,10 @@ The data path has one journal, so that several together cost no more tests than 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from balancer.errors import ForwardingError
-    from balancer.log.formats import Entry
+from balancer.errors import ForwardingError
+from balancer.log.formats import Entry
 
 
 class Journal(Protocol):

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.http.h1.load_report import reported_load
+from balancer.http.h1.response_head import Response
+from balancer.upstream.request import UpstreamRequest
 from policies.facts import OutcomeKind
+from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.http.h1.response_head import Response
     from balancer.mirroring.request_copy import RequestCopy
-    from balancer.upstream.request import UpstreamRequest
-    from policies.routing.assignment import Assignment
 
 READ_LIMIT: Final = 1 << 20
 READ_TIME: Final = 10.0

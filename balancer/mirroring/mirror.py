@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from balancer.cluster.cluster import Cluster
+from balancer.config.schema.mirroring import MirrorConfig
+from balancer.config.schema.routes import RouteConfig
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import Request
 from balancer.mirroring.request_copy import BODY_TOO_LONG, RequestCopy
 from policies.stats.load import Histogram
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.config.schema.mirroring import MirrorConfig
-    from balancer.config.schema.routes import RouteConfig
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import Request
 
 BUSY: Final = "busy"
 """Reason for skipping: `max_in_flight` copies are in flight."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from balancer.errors import ForwardingError
+from balancer.exchange.exchange import Exchange
 from balancer.exchange.observers import Observer
 from balancer.log.formats import fault_of
-
-if TYPE_CHECKING:
-    from balancer.errors import ForwardingError
-    from balancer.exchange.exchange import Exchange
-    from balancer.mirroring.request_copy import RequestCopy
+from balancer.mirroring.request_copy import RequestCopy
 
 
 class MirrorObserver(Observer):

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from balancer.http.h1.client import Client
 from balancer.http.h1.fields import Framing, without
+from balancer.http.h1.request_head import Request
 from balancer.mirroring.copy_attempt import CopyAttempt
 from balancer.upstream.request_body import RequestBody, whole_body
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import Request
     from balancer.mirroring.mirror import Mirror
 
 MARK: Final = b"\r\nX-Mirrored: 1"

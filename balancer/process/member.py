@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from balancer.config.loading import Settings
+from balancer.config.schema.limits import Limits
 from balancer.process.listening import Listening
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 from policies.endpoint.process_share import share
-
-if TYPE_CHECKING:
-    from balancer.config.loading import Settings
-    from balancer.config.schema.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

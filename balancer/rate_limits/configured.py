@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.rate_limits import RateLimitConfig
+from balancer.http.h1.request_head import KeyOf
 from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import Trusts
 from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
-
-if TYPE_CHECKING:
-    from balancer.config.schema.rate_limits import RateLimitConfig
-    from balancer.http.h1.request_head import KeyOf
 
 
 class RateLimits:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.errors import RateLimited
+from balancer.http.h1.client import Client
+from balancer.http.h1.request_head import KeyOf, Request
 from balancer.rate_limits.request_source import RequestSource, Trusts
 from balancer.rate_limits.shared_buckets import Bucket, Buckets, key_of_bucket, owner_of
 from policies.overload.token_bucket import ALMOST, TokenBucket
-
-if TYPE_CHECKING:
-    from balancer.config.schema.rate_limits import RateLimitConfig
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import KeyOf, Request
 
 ROUNDING: Final = 1e-7
 """Seconds by which a computed wait may exceed a whole number without meaning the next one, or 0 without meaning one.

@@ -7,14 +7,12 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.http.h1.client import Client
 from balancer.http.h1.fields import Find, first_value_of
+from balancer.http.h1.request_head import KeyOf, Request
 from balancer.syntax.networks import parsed
-
-if TYPE_CHECKING:
-    from balancer.http.h1.client import Client
-    from balancer.http.h1.request_head import KeyOf, Request
 
 Trusts = Callable[[str], bool]
 """Returns whether an address is one of `trusted_proxies`."""

@@ -10,21 +10,18 @@ import secrets
 from dataclasses import asdict
 from math import inf
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+from balancer.cluster.affinity import Stickiness
+from balancer.cluster.cluster import Cluster
+from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.record import RecordConfig
 from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
-
-if TYPE_CHECKING:
-    from balancer.cluster.affinity import Stickiness
-    from balancer.cluster.cluster import Cluster
-    from balancer.config.schema.policy_spec import PolicySpec
-    from policies.clock import Clock
-
+from policies.clock import Clock
 
 NONE: Final = RecordConfig()
 

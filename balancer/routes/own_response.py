@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, RateLimited
+from balancer.exchange.responder import Responder
+from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
 from balancer.routes.route import Route, phrase_of
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.exchange.responder import Responder
-    from balancer.http.h1.request_head import Request
 
 
 class OwnResponse:

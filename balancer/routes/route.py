@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.cluster.cluster import Cluster
+from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
 from balancer.http.h1.fields import Values, found, host_of, lines_of, scheme_of
 from balancer.http.h1.request_head import Request
+from balancer.mirroring.mirror import Mirror
+from balancer.rate_limits.limiter import Limiter
 from balancer.syntax.urls import host_in
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
-    from balancer.mirroring.mirror import Mirror
-    from balancer.rate_limits.limiter import Limiter
 
 ANY: Final = b"*"
 

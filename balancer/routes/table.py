@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import NormaliseConfig
 from balancer.errors import AmbiguousPath, RequestRejected
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
 from balancer.syntax.urls import ADMIN_PREFIX, MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
-
-if TYPE_CHECKING:
-    from balancer.config.schema.routes import RouteConfig
-
 
 AMBIGUOUS: Final = {
     "encoded_slash": rb"%2[Ff]",

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.shared import SharedConfig
 from balancer.sharing.exchange import Exchange, Identity
 from balancer.sharing.shared_counters import key_of
+from policies.facts import Region
+from policies.routing.router import Router
 from policies.routing.units import OtherUnits
-
-if TYPE_CHECKING:
-    from balancer.config.schema.shared import SharedConfig
-    from policies.facts import Region
-    from policies.routing.router import Router
 
 
 def exchange_of(

@@ -8,10 +8,8 @@ after the handshake, so the session is fetched when the next connection needs it
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
+from balancer.tls.contexts import ClientTls
 
 
 class Resumption:

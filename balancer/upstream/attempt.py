@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from balancer.errors import ConnectFailed
-    from balancer.upstream.request import UpstreamRequest
+from balancer.errors import ConnectFailed
+from balancer.upstream.request import UpstreamRequest
 
 
 class UpstreamAttempt:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from balancer.upstream.dial.phases import Phases
+from balancer.upstream.stream import MultiplexedConnection
 
 if TYPE_CHECKING:
     from balancer.upstream.http1.connection import UpstreamConnection
-    from balancer.upstream.stream import MultiplexedConnection
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed
+from balancer.tls.contexts import ClientTls
+from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.dial.backoff import Backoff
 from balancer.upstream.dial.dial import internal_failure
+from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.target import Route
+from balancer.upstream.pool_context import PoolContext
 
 if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.dial.phases import Phases
-    from balancer.upstream.dial.target import Route
     from balancer.upstream.pool import LeaseWaiter, Pool
-    from balancer.upstream.pool_context import PoolContext
 
 CONNECT_TIME_WEIGHT: Final = 0.3
 """Weight of the last connect in the moving average. It is small, because one repeated SYN takes a second."""

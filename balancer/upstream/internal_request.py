@@ -9,19 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.http.h1.response_head import Response
 from balancer.upstream.attempt import UpstreamAttempt
+from balancer.upstream.pool import Pool
+from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import whole_body
-from policies.facts import OutcomeKind
-
-if TYPE_CHECKING:
-    from balancer.http.h1.response_head import Response
-    from balancer.upstream.pool import Pool
-    from balancer.upstream.request import UpstreamRequest
-    from policies.facts import Endpoint
+from policies.facts import Endpoint, OutcomeKind
 
 BODY_LIMIT: Final = 65_536
 """Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""

@@ -14,15 +14,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from balancer.http.h1.load_report import reported_load
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
-
-if TYPE_CHECKING:
-    from balancer.upstream.pools import Pools
-    from policies.endpoint.state import EndpointState
-    from policies.routing.router import Router
+from balancer.upstream.pools import Pools
+from policies.endpoint.state import EndpointState
+from policies.routing.router import Router
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,22 +12,19 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from balancer.tls.contexts import HTTP1
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.errors import ConnectFailed
+from balancer.tls.contexts import HTTP1, ClientTls
 from balancer.upstream.connection_counts import PoolCounts
+from balancer.upstream.connection_info import ConnectionInfo
 from balancer.upstream.connector import Connector
 from balancer.upstream.dial.backoff import FAILURES
 from balancer.upstream.dial.target import Route
-
-if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.errors import ConnectFailed
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.connection_info import ConnectionInfo
-    from balancer.upstream.pool_context import PoolContext
-    from balancer.upstream.request import UpstreamRequest
-    from policies.facts import Endpoint
+from balancer.upstream.pool_context import PoolContext
+from balancer.upstream.request import UpstreamRequest
+from policies.facts import Endpoint
 
 NATIVE: Final = "native"
 """Name of the transport of `ConnectionPool`."""

@@ -22,13 +22,12 @@ and an attribute of it to a field, but looks both up by name through a protocol.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from balancer.errors import UpstreamError
-    from balancer.http.h1.response_head import Response
-    from balancer.upstream.dial.phases import Phases
-    from balancer.upstream.request_body import RequestBody
+from balancer.errors import UpstreamError
+from balancer.http.h1.response_head import Response
+from balancer.upstream.dial.phases import Phases
+from balancer.upstream.request_body import RequestBody
 
 
 class ResponseSink(Protocol):

@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from balancer.config.schema.pool_limits import UNBOUNDED
+from balancer.config.schema.pool_limits import UNBOUNDED, PoolLimits
 from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
@@ -27,10 +27,7 @@ from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.dial.phases import NOTHING, Phases
 from balancer.upstream.request import ResponseSink, UpstreamRequest
-
-if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request_body import RequestBody
 
 LENGTH: Final = Framing.LENGTH
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.http2.pool import MultiplexedPool
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pool_context import PoolContext
-    from balancer.upstream.stream import MultiplexedConnection
-    from policies.facts import Endpoint
+from balancer.upstream.library.pool import LibraryPool
+from balancer.upstream.pool_context import PoolContext
+from balancer.upstream.stream import MultiplexedConnection
+from policies.facts import Endpoint
 
 
 async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from experiments.generator.demand import MASK
 from experiments.scenario.timeline import HEALTHY, FaultState
+from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 
 if TYPE_CHECKING:
     from experiments.simulator.fleet import SimulatedFleet
-    from experiments.simulator.worker import SimulatedWorker
 
 FAILURE_COST_S: Final = 1e6
 """Cost in seconds of a request that fails, where clients have no timeout."""

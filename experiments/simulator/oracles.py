@@ -22,6 +22,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.oracles import ORACLE_NAMES
 from experiments.simulator.clairvoyant import Clairvoyant
 from experiments.simulator.theory import static_split
+from experiments.simulator.worker import SimulatedWorker
 from policies import registry
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -31,7 +32,6 @@ from policies.policy import Policy
 
 if TYPE_CHECKING:
     from experiments.simulator.fleet import SimulatedFleet
-    from experiments.simulator.worker import SimulatedWorker
 
 
 class LeastWork:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
-    from policies.facts import Region
+from policies.endpoint.state import EndpointState
+from policies.facts import Region
 
 _order = attrgetter("order")
 

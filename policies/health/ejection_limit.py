@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Region
-
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
 
 LOST_AFTER = 5.0
 """Seconds without any success after which a region whose endpoints fail is lost."""

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from policies.endpoint.ejection import CONSECUTIVE, Cause, EjectionRules
+from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Outcome
 from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
 from policies.health.outlier_detection import Ejection, end_ejection
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
-
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
 
 NEVER = EjectionRules(failures=0, success_rate=0.0)
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 from statistics import median
-from typing import TYPE_CHECKING
 
+from policies.endpoint.state import EndpointState
 from policies.facts import Region
-
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
 
 LEAST = 0.05
 """Seconds of wait below which no endpoint is an outlier: waits in an idle pool are all noise."""

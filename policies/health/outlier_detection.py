@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from policies.endpoint.ejection import Cause, EjectionRules, Record
+from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind
-
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
 
 PEERS_FAIL = 0.5
 """Success rate of the other endpoints below which consecutive failures do not count."""

@@ -12,13 +12,10 @@ worse by leaving the many out. Panic is limited to where this argument holds:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Region
-
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
-    from policies.health.ejection_limit import HealthCounts
+from policies.health.ejection_limit import HealthCounts
 
 
 class Panic:

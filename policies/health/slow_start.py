@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policies.endpoint.state import EndpointState
+from policies.endpoint.state import EndpointState
 
 MINIMUM = 0.1
 """Initial share: enough to warm up a cache, and to measure the endpoint."""

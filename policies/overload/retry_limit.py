@@ -8,10 +8,8 @@ otherwise meet three dead ones before their failures are known.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policies.routing.endpoint_set import EndpointSet
+from policies.routing.endpoint_set import EndpointSet
 
 
 def has_another_try(

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tests.faultsim.ledger import Attempt, Ledger
 from tests.faultsim.plan import PlannedClient, PlannedRequest
 from tests.faultsim.reading import CHUNKED, UNTIL_CLOSE, Content, Reader, Violation, content
+from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, READ, End, Route
-
-if TYPE_CHECKING:
-    from tests.faultsim.timeline import Timeline
 
 _TRY = re.compile(rb"\r\nX-Attempt: (\d+)-(\d+)\r\n", re.I)
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n", re.I)

@@ -15,11 +15,10 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.process.server import apply_to_process
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
+from tests.faultsim.workers import Host
 
 if TYPE_CHECKING:
-    from balancer.config.schema.buffering import BufferingLimits
     from tests.faultsim.simulation import Simulation
-    from tests.faultsim.workers import Host
 
 SLOWER = 20
 

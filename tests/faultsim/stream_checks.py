@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.http2.stream import SHORT
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.settings import STREAM_WINDOW
 from balancer.upstream.http2.connection import Http2Session
 from balancer.upstream.http2.pool import MultiplexedPool
+from balancer.upstream.pool import Pool
 from tests.faultsim.reading import Violation
 from tests.faultsim.streams import StreamsEnd
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.upstream.pool import Pool
-    from tests.faultsim.workers import Host
+from tests.faultsim.workers import Host
 
 
 def check_streams(cluster: Cluster, pools: Iterable[Pool]) -> None:

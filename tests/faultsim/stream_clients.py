@@ -5,18 +5,16 @@ A request that the balancer has refused, or that a GOAWAY leaves out, must not h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tests.faultsim.clients import STALLS, Client, parts_of
 from tests.faultsim.ledger import Attempt
 from tests.faultsim.plan import PlannedRequest
 from tests.faultsim.reading import Content, Violation
 from tests.faultsim.streams import CANCEL, NO_ERROR, REFUSED_STREAM, Stream, StreamsEnd
+from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, Route
 from tests.support.frames import GOAWAY, PREFACE, frame
-
-if TYPE_CHECKING:
-    from tests.faultsim.timeline import Timeline
 
 STAYS = 0.5
 """Seconds for which every second client keeps its connection after its last response."""

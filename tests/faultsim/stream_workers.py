@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tests.faultsim.clients import STALLS
 from tests.faultsim.ledger import Attempt, Ledger
@@ -22,11 +22,9 @@ from tests.faultsim.streams import (
     Stream,
     StreamsEnd,
 )
+from tests.faultsim.timeline import Timeline
 from tests.faultsim.workers import CUT_OFF, Host
 from tests.support.frames import GOAWAY, HEADERS, PREFACE, block, frame, rst
-
-if TYPE_CHECKING:
-    from tests.faultsim.timeline import Timeline
 
 
 class WorkerStream(Stream):

@@ -10,11 +10,12 @@ import struct
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpack import Decoder
 
 from tests.faultsim.reading import Violation
+from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import READ, End, Route
 from tests.support.frames import (
     ACK,
@@ -31,9 +32,6 @@ from tests.support.frames import (
     frame,
     rst,
 )
-
-if TYPE_CHECKING:
-    from tests.faultsim.timeline import Timeline
 
 Fields = Iterable[tuple[bytes, bytes]]
 

@@ -7,20 +7,17 @@ stops the sender.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 from zlib import crc32
 
+from tests.faultsim.timeline import Timeline
 from tests.support import wireless
 from tests.support.wireless import QUIET, Peer
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from tests.faultsim.timeline import Timeline
 
 FIN: Final = b""
 RST: Final = None

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from tests.faultsim.ledger import Attempt, Ledger
 from tests.faultsim.plan import PlannedRequest
 from tests.faultsim.reading import CHUNKED, Content, Reader, Violation, content
+from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, READ, End, Route
 
 if TYPE_CHECKING:
     from tests.faultsim.stream_workers import StreamWorkerEnd
-    from tests.faultsim.timeline import Timeline
 
 _REQUEST = re.compile(rb"([A-Z]+) /(\d+) HTTP/1\.1\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)

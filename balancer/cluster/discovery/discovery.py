@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.cluster.discovery.kubernetes.access import access_of
 from balancer.cluster.discovery.kubernetes.source import KubernetesSource
+from balancer.cluster.registry import EndpointRegistry
 from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.log.output import complain
 from balancer.syntax.printable import one_line
 from balancer.tls.contexts import TlsProblem
-
-if TYPE_CHECKING:
-    from balancer.cluster.registry import EndpointRegistry
 
 FILE_PERIOD = 1.0
 """Seconds between polls of the file: one stat(2) each."""

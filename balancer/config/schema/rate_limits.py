@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.section import Name, Section
 from balancer.config.schema.sticky import Token
 
 if TYPE_CHECKING:
     from balancer.config.loading import Settings
-    from balancer.config.schema.named_clusters import ClusterSettings
 
 
 class RateLimitConfig(Section):

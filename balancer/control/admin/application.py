@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import HttpVersion11, web
 
@@ -34,14 +34,12 @@ from balancer.control.admin.policy_routes import PolicyRoutes
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import process_status, proxy_status, reload_status
+from balancer.control.control_plane import ControlPlane
+from balancer.control.reload import Reloads
 from balancer.errors import UnknownCluster
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
-
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
-    from balancer.control.reload import Reloads
 
 DRAIN_TIME = 1.0
 """Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""

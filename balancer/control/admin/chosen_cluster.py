@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
+from balancer.control.control_plane import ControlPlane
 
 CLUSTER = "cluster"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.connection import Http1Connection
 from balancer.errors import RequestRejected
 from balancer.http.h1.request_head import Request
@@ -12,7 +13,6 @@ from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
     from balancer.control.admin.application import AdminApplication
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from balancer.upstream.connection_counts import AGES
+from balancer.upstream.connection_counts import AGES, PoolCounts
+from balancer.upstream.connection_info import ConnectionInfo
+from balancer.upstream.pool import Pool
 
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
-    from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.connection_info import ConnectionInfo
-    from balancer.upstream.pool import Pool
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

@@ -10,10 +10,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.condition import DOWN, Condition, condition_of, condition_text, may_answer
+from policies.endpoint.state import EndpointState
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane
-    from policies.endpoint.state import EndpointState
 
 SERVING, PANIC, DRAINING, NO_ENDPOINT = "serving", "panic", "draining", "no endpoint can answer"
 

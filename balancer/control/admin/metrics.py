@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.build import build
+from balancer.cluster.cluster import Cluster
 from balancer.cluster.condition import Condition
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.buffering_report import buffering_families
@@ -27,15 +27,12 @@ from balancer.control.admin.policy_report import policy_families
 from balancer.control.admin.queue_report import queue_families
 from balancer.control.admin.rate_limits_report import rate_limit_families
 from balancer.control.admin.routes_report import route_families
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.control.control_plane import ControlPlane, ReloadCounts
-    from balancer.log.access_log import LogCounts
-    from balancer.sharing.exchange import Exchange
-    from balancer.tracing.spans import Spans
-    from balancer.upstream.load_probes import ProbeCounts
-    from policies.endpoint.state import EndpointState
+from balancer.control.control_plane import ControlPlane, ReloadCounts
+from balancer.log.access_log import LogCounts
+from balancer.sharing.exchange import Exchange
+from balancer.tracing.spans import Spans
+from balancer.upstream.load_probes import ProbeCounts
+from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

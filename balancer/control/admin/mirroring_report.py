@@ -9,10 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from balancer.control.admin.policy_report import summary
 from balancer.syntax.printable import with_digits
+from policies.stats.load import Histogram
 
 if TYPE_CHECKING:
     from balancer.mirroring.mirror import Mirror, Mirrors
-    from policies.stats.load import Histogram
 
 PREFIX = "steelyard"
 OF_MIRROR = ["route", "mirror"]

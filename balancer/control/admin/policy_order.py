@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from balancer.config.schema.policy_spec import PolicySpec
+from balancer.control.control_plane import ControlPlane
 from policies.loading.source import Source
-
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
 
 ORDER_LIMIT: Final = 64 << 20
 """Limit in bytes of a request of a sibling process: ten policies of `LARGEST` bytes each, escaped as JSON."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
+from policies.insight.shadow import Shadow
+from policies.stats.load import Histogram
+
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane
-    from policies.insight.shadow import Shadow
-    from policies.stats.load import Histogram
 
 PREFIX = "steelyard"
 QUANTILES = (0.5, 0.9, 0.99)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from policies.endpoint.state import EndpointState
+
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
-    from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 

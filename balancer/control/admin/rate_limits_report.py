@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-if TYPE_CHECKING:
-    from balancer.rate_limits.configured import RateLimits
+from balancer.rate_limits.configured import RateLimits
 
 PREFIX = "steelyard"
 

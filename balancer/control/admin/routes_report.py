@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from balancer.upstream.dial.route_baseline import Baseline
+from balancer.upstream.dial.target import Route
+from policies.endpoint.state import EndpointState
+
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
-    from balancer.upstream.dial.route_baseline import Baseline
-    from balancer.upstream.dial.target import Route
-    from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

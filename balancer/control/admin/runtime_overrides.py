@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -18,14 +18,12 @@ from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.control.admin.channel import Channel, is_from_sibling
 from balancer.control.admin.policy_order import files_in, order_of, spec_in
+from balancer.control.control_plane import ControlPlane
+from balancer.control.reload import Reloads
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
 from policies.facts import AdminState
-
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
-    from balancer.control.reload import Reloads
 
 ORDERS = "/-/orders"
 

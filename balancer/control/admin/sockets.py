@@ -11,15 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.listen import ListenAddress
 from balancer.control.admin.socket_path import is_listening, made_directory, socket_name
 from balancer.downstream.acceptor import bind
 from balancer.errors import ListenFailed
-
-if TYPE_CHECKING:
-    from balancer.config.schema.admin import AdminConfig
 
 UNIX_LABEL = "admin.socket"
 TCP_LABEL = "admin.listen"

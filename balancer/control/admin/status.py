@@ -21,12 +21,12 @@ from balancer.control.admin.policy_report import policy_status, process_policy_s
 from balancer.control.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.admin.rate_limits_report import rate_limits_status
 from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
+from policies.endpoint.state import EndpointState
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane
-    from policies.endpoint.state import EndpointState
 
 
 @cache

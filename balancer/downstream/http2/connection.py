@@ -8,10 +8,11 @@ the resets of a client over all its connections.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from balancer.clients.client_connection import HELD_BY_TURN
 from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.open_streams import OpenStreams
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
@@ -34,14 +35,10 @@ from balancer.http.h2.events import (
     name_of,
 )
 from balancer.http.h2.frame_scanner import FrameScanner
-from balancer.http.h2.limits import TICK
+from balancer.http.h2.limits import TICK, Limits
 from balancer.http.h2.reset_counts import FLOOD, TOO_MANY_RESETS, refusal_delay
+from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.http.h2.limits import Limits
-    from balancer.routes.table import RouteTable
 
 
 class Http2Connection(OpenStreams):

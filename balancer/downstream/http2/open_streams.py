@@ -7,14 +7,14 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from balancer.cluster.cluster import Cluster
 from balancer.downstream.http2.response_heads import StreamResponseHeads
 from balancer.exchange.client_side import ClientSide
+from balancer.http.h2.limits import Limits
 from balancer.http.h2.server_engine import ServerEngine
 
 if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
     from balancer.downstream.http2.stream import Http2Stream
-    from balancer.http.h2.limits import Limits
 
 MANY: Final = 16
 """Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a

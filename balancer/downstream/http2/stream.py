@@ -7,9 +7,9 @@ alone. What waits of the response in the engine pauses reading from the worker o
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from balancer.clients.client_connection import HELD_BY_BODY
+from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
 from balancer.downstream.http2.open_streams import MANY, OpenStreams
@@ -24,15 +24,11 @@ from balancer.http.grpc.own_errors import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response
 from balancer.http.h1.websocket import is_accepted
-from balancer.http.h2.events import CANCEL, INTERNAL_ERROR
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
 from balancer.upstream.bounded_reader import LONGEST_READ
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.http.h1.request_head import Request
-    from balancer.http.h1.response_head import Response
-    from balancer.http.h2.events import Fields
 
 SHORT = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from balancer.errors import RequestOverdue
+from balancer.errors import ForwardingError, RequestOverdue
 from balancer.http.grpc.own_errors import code_of
 from balancer.http.grpc.status import FAILURE_NAMES, NAMES
 from balancer.http.grpc.timeout import timeout_in, with_timeout
-
-if TYPE_CHECKING:
-    from balancer.errors import ForwardingError
 
 _CONTENT_TYPE: Final = b"application/grpc"
 

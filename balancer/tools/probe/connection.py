@@ -7,25 +7,22 @@ connection-level fields such as `Keep-Alive`; `Recorder` therefore copies the by
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from balancer.errors import ConnectionBroken, ResponseTimeout
 from balancer.http.h1.field_list import Fields, fields_of
 from balancer.http.h1.fields import END_OF_HEAD
 from balancer.http.h1.response_head import HEAD_LIMIT
+from balancer.tls.contexts import ClientTls
 from balancer.tools.probe.target import Target
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.target import Route
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult
-
-if TYPE_CHECKING:
-    import ssl
-
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.dial.target import Route
 
 BODY_LIMIT = 8 << 20
 """Size limit of a response's body in bytes."""

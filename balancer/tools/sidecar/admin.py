@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,13 +24,11 @@ from balancer.control.admin.health import DRAINING, SERVING
 from balancer.control.admin.merge import merged_metrics
 from balancer.control.admin.metrics import PREFIX, metrics_text
 from balancer.control.admin.routes_report import events_status, names_status, watch_status
+from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import endpoint_status, log_status, reload_status
-
-if TYPE_CHECKING:
-    from balancer.control.admin.sockets import AdminSockets
-    from balancer.control.control_plane import ControlPlane
-    from balancer.control.reload import Reloads
-    from balancer.tools.sidecar.origins import Origin, Origins
+from balancer.control.control_plane import ControlPlane
+from balancer.control.reload import Reloads
+from balancer.tools.sidecar.origins import Origin, Origins
 
 
 class SidecarAdmin(AdminApplication):

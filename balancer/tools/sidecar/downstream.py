@@ -5,10 +5,10 @@ The connection belongs to the front. The origin is chosen only here, so that `Cl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from balancer.cluster.cluster import Cluster
 from balancer.config.schema.sidecar import MARKER
 from balancer.downstream.connection import Http1Connection
+from balancer.downstream.request_handler import AdminExchanges
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -20,11 +20,7 @@ from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
 from balancer.tools.sidecar.heads import Heads
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
-    from balancer.downstream.request_handler import AdminExchanges
-    from balancer.tools.sidecar.origins import Origins
+from balancer.tools.sidecar.origins import Origins
 
 
 class OriginConnection(Http1Connection):

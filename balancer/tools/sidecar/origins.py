@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
+from balancer.control.control_plane import ControlPlane
 from balancer.errors import RequestRejected
 from balancer.syntax.urls import host_in
-
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
 
 
 class Origin:

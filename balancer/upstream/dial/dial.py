@@ -15,13 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved, WorkerUntrusted
+from balancer.tls.contexts import ClientTls
 from balancer.tls.transport import TlsTransport
 from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
 from balancer.upstream.dial.phases import Phases
 from balancer.upstream.dial.resolver import LookupFailed
 
 if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
     from balancer.upstream.dial.target import Route
 
 FAILED = "no TLS connection with the worker"

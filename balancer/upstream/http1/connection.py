@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -28,16 +28,14 @@ from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.http.h1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
 from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import NOTHING
+from balancer.upstream.dial.target import Route
 from balancer.upstream.request import ResponseSink, UpstreamRequest
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.dial.target import Route
-    from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request_body import RequestBody
 
 FEW: Final = 2 * FIELDS_LIMIT
 """Head size in bytes below which the limits on its size need no check."""

@@ -11,9 +11,10 @@ idle for `MIN_IDLE_AGE` to `IdleConnections`, which checks their idle time.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.pool_limits import PoolLimits
 from balancer.errors import ConnectFailed
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import WORKER
 from balancer.upstream.connection_info import ConnectionInfo, connection_info
 from balancer.upstream.http1.connection import UpstreamConnection, connect
@@ -21,12 +22,8 @@ from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
 from balancer.upstream.http1.preconnect import Preconnect
 from balancer.upstream.pool import LeaseWaiter, Pool
-
-if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pool_context import PoolContext
-    from policies.facts import Endpoint
+from balancer.upstream.pool_context import PoolContext
+from policies.facts import Endpoint
 
 
 class ConnectionPool(Pool):

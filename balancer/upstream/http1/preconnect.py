@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.upstream.connection_counts import PoolCounts
+from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.http1.connection import UpstreamConnection
     from balancer.upstream.http1.pool import ConnectionPool
 
 CONNECT_TIMES: Final = 3

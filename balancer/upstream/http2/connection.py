@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import select
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
+from balancer.config.schema.pool_limits import PoolLimits
 from balancer.errors import (
     ConnectionBroken,
     MalformedResponse,
@@ -44,13 +45,9 @@ from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.settings import MOST, PING_AFTER, PING_WAIT, WORKER_LIMITS
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.http2.stream import UpstreamHttp2Stream
-from balancer.upstream.stream import ConnectionRecord
-
-if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.upstream.http2.pool import MultiplexedPool
-    from balancer.upstream.stream import UpstreamStream
+from balancer.upstream.stream import ConnectionRecord, UpstreamStream
 
 NO_FIELDS: Final[Any] = ()
 

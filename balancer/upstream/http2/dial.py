@@ -5,17 +5,13 @@ Every failure is a `ConnectFailed`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from balancer.errors import WorkerUntrusted
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_info import local_address
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.http2.connection import Http2Session
+from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.stream import ConnectionRecord
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.http2.pool import MultiplexedPool
 
 
 async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from balancer.errors import ConnectFailed
-from balancer.tls.contexts import HTTP2
+from balancer.tls.contexts import HTTP2, ClientTls
 from balancer.upstream.connection_counts import US, WORKER
 from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
 from balancer.upstream.pool import LeaseWaiter, Pool
+from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 from policies.facts import Endpoint
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.pool_context import PoolContext
 
 Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]
 """Opens a multiplexed connection. Raises `ConnectFailed`."""

@@ -11,10 +11,10 @@ from balancer.http.h1.field_list import fields_of
 from balancer.http.h2.events import CANCEL
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.settings import STREAM_WINDOW
+from balancer.upstream.stream import UpstreamStream
 
 if TYPE_CHECKING:
     from balancer.upstream.http2.connection import Http2Session
-    from balancer.upstream.stream import UpstreamStream
 
 HIGH: Final = 65_536
 LOW: Final = 16_384

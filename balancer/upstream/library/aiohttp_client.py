@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -26,15 +26,13 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.http.h1.field_list import FieldList, head_of
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import NAME_UNRESOLVED, kind_of, tls_failure
 from balancer.upstream.http2.stream import HIGH, LOW
 from balancer.upstream.library.connection import LibraryConnection, address_of
-
-if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pool_context import PoolContext
-    from balancer.upstream.stream import UpstreamStream
+from balancer.upstream.library.pool import LibraryPool
+from balancer.upstream.pool_context import PoolContext
+from balancer.upstream.stream import UpstreamStream
 
 DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Header fields that aiohttp adds to a request that lacks them."""

@@ -6,17 +6,13 @@ The library opens, ages and closes its connections; this object only tracks whet
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
+from balancer.config.schema.pool_limits import PoolLimits
+from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
-from balancer.upstream.stream import ConnectionRecord
-
-if TYPE_CHECKING:
-    from balancer.config.schema.pool_limits import PoolLimits
-    from balancer.http.h1.field_list import FieldList
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.stream import Stream, UpstreamStream
+from balancer.tls.contexts import ClientTls
+from balancer.upstream.library.pool import LibraryPool
+from balancer.upstream.stream import ConnectionRecord, Stream, UpstreamStream
 
 UNLIMITED_STREAMS = 1 << 30
 

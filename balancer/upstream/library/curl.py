@@ -7,20 +7,18 @@ called from within its own callbacks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pycurl
 
 from balancer.errors import ConnectionBroken
+from balancer.http.h1.field_list import FieldList
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.library.connection import LibraryConnection, address_of
 from balancer.upstream.library.curl_transfer import CurlTransfer, error_of
-
-if TYPE_CHECKING:
-    from balancer.http.h1.field_list import FieldList
-    from balancer.tls.contexts import ClientTls
-    from balancer.upstream.library.pool import LibraryPool
-    from balancer.upstream.pool_context import PoolContext
-    from balancer.upstream.stream import UpstreamStream
+from balancer.upstream.library.pool import LibraryPool
+from balancer.upstream.pool_context import PoolContext
+from balancer.upstream.stream import UpstreamStream
 
 SPARE = 64
 """Unused curl handles that are kept for reuse."""

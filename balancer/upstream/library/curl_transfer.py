@@ -24,14 +24,14 @@ from balancer.errors import (
     WorkerUntrusted,
 )
 from balancer.http.h1.field_list import FieldList, Fields, head_of, trailers_of
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
 from balancer.upstream.dial.phases import Phases
 from balancer.upstream.http2.stream import HIGH, LOW
+from balancer.upstream.stream import UpstreamStream
 
 if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
     from balancer.upstream.library.curl import CurlConnection
-    from balancer.upstream.stream import UpstreamStream
 
 DEFAULT_FIELDS = (b"accept", b"user-agent", b"expect", b"content-type")
 """Header fields that libcurl adds to a request that lacks them."""

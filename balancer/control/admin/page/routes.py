@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -19,9 +19,7 @@ from balancer.control.admin.page.policies_report import policies_report
 from balancer.control.admin.page.sample import process_sample
 from balancer.control.admin.page.sampler import Sampler
 from balancer.control.admin.page.streaming import EventStreams
-
-if TYPE_CHECKING:
-    from balancer.control.control_plane import ControlPlane
+from balancer.control.control_plane import ControlPlane
 
 SAMPLE = "/-/sample"
 """Path at which a sibling process answers with its sample."""

@@ -11,6 +11,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.health import endpoint_condition
 from balancer.control.admin.policy_report import process_policy_status
@@ -23,11 +24,10 @@ from balancer.control.admin.status import (
     reload_status,
     shared_status,
 )
+from policies.endpoint.state import EndpointState
 
 if TYPE_CHECKING:
-    from balancer.cluster.explaining import Explanations
     from balancer.control.control_plane import ControlPlane
-    from policies.endpoint.state import EndpointState
 
 PICKS = 8
 """Explained picks that the page shows, the newest."""
