@@ -105,7 +105,7 @@ def second_tier(choice: Choice) -> list[Part]:
         tests_part("policies and balancer", 225, "tests/policies", "tests/balancer", *SECOND),
         tests_part("faultsim", 35, "tests/faultsim", *SECOND),
         tests_part("experiments", 160, "tests/experiments", *SECOND),
-        tests_part("simulated", 290, "tests/simulated", *SECOND),
+        tests_part("simulated", 320, "tests/simulated", *SECOND),
         tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
         tests_part("rest", 120, *REST, *SECOND),
         *([] if is_covered else [tests_part("coverage", 200, *covered)]),

@@ -24,6 +24,7 @@ def p99(balancers: int, shared: SharedModel | None, policy: str = "least-in-flig
     return float(np.percentile(Simulation(model, 1).open(instants).latencies, 99)) / SERVICE
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("policy", ["least-in-flight", "steelyard"])
 def test_units_that_share_are_nearly_as_good_as_one(policy: str) -> None:
     one, shared = p99(1, None, policy), p99(4, SharedModel(0.02, 0.001), policy)
