@@ -52,6 +52,11 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     prose: bool = False
 
+    def __post_init__(self) -> None:
+        lengths = {len(row) for row in self.rows} - {len(self.columns)}
+        if lengths:
+            raise ValueError(f"{self.title}: {len(self.columns)} columns, but rows of {lengths} cells")
+
 
 def is_live(summary: Summary) -> bool:
     """Whether the requests are those of clients, and not of a load generator."""

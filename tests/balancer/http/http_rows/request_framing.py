@@ -302,8 +302,8 @@ TRAILERS = under(
             stopped(f"trailer-{name}-open", clause, chunked(FIVE + b"0\r\n" + sent), is_open=True)
             for name, clause, sent in OPEN_TRAILERS
         ),
-        stopped("trailers-over-limit", "RFC 6585 § 5", trailing(b"X: " + b"x" * 40_000), 431, 400),
-        stopped("trailers-too-many", "RFC 6585 § 5", trailing(*(b"X: y",) * 200), 431, 400),
+        stopped("trailers-over-limit", "RFC 6585 § 5", trailing(b"X: " + b"x" * 40_000), 400, 431),
+        stopped("trailers-too-many", "RFC 6585 § 5", trailing(*(b"X: y",) * 200), 400, 431),
     ),
 )
 
