@@ -9,16 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from experiments.errors import BadInputError
-from experiments.live_page.process import LivePage
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import MEASURES
+
+if TYPE_CHECKING:
+    from experiments.live_page.process import LivePage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

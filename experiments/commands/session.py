@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
-from experiments.live_page.process import LivePage
 from experiments.platform.terminal import STOPPED, console_here, path_line, print_stopped
 from experiments.report.pages import write_report
 from experiments.report.tables import statistics_table
@@ -32,6 +32,9 @@ from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.judged import counted as number_of
 from experiments.verdict.summary import Summary, invalid_advice, judged
+
+if TYPE_CHECKING:
+    from experiments.live_page.process import LivePage
 
 
 def runner_of(is_simulated: bool, page: LivePage | None = None) -> Runner:

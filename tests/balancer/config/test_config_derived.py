@@ -54,7 +54,7 @@ def bounds_of(metadata: list[Any], parts: list[Any]) -> dict[str, float]:
 
 
 def document_with(place: Place, value: Any) -> dict[str, Any]:
-    """A document with one endpoint, a named pool and the key."""
+    """A document with one endpoint, a named cluster and the key."""
     document: dict[str, Any] = {
         "endpoints": [{"id": "a", "address": "http://a:1"}],
         "clusters": {"next": {"endpoints": [{"id": "n", "address": "http://n:1"}]}},

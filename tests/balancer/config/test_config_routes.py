@@ -1,4 +1,4 @@
-"""Configuration of routes and named pools: inheritance, messages, warnings, `balancer check`."""
+"""Configuration of routes and named clusters: inheritance, messages, warnings, `balancer check`."""
 
 from __future__ import annotations
 

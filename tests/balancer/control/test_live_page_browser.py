@@ -216,7 +216,7 @@ CONTRASTS = """
 
 
 async def test_pool_is_chosen(start: Start, stage: Stage, tab: Tab, tmp_path: Path) -> None:
-    """The choice is there with named pools only, and the page shows the chosen one."""
+    """The choice is there with named clusters only, and the page shows the chosen one."""
     main, api = await stage.worker(response()), await stage.worker(response())
     config = tmp_path / "balancer.toml"
     config.write_text(f"""\

@@ -50,7 +50,7 @@ async def exported(stage: Stage) -> dict[str, set[str]]:
         found[family.name if family.type != "counter" else f"{family.name}_total"] = labels
         found |= {sample.name: set(sample.labels) for sample in family.samples}
     # no request was dropped, so it has no sample
-    found["steelyard_queue_dropped_total"] |= {"pool", "reason"}
+    found["steelyard_queue_dropped_total"] |= {"cluster", "reason"}
     return found
 
 
@@ -70,34 +70,34 @@ async def test_every_metric_and_label_exists(stage: Stage) -> None:
             assert {label.strip() for label in group.split(",")} <= available, expression
 
 
-async def test_pools_are_told_apart(stage: Stage) -> None:
-    """What is measured for each pool is grouped by pool and says so, and the dashboard shows the pools that are chosen.
+async def test_clusters_are_told_apart(stage: Stage) -> None:
+    """What is measured for each cluster is grouped by cluster and says so; the dashboard shows those that are chosen.
 
-    A number that stands alone is that of all chosen pools.
+    A number that stands alone is that of all chosen clusters.
     """
-    of_cluster = {name for name, labels in (await exported(stage)).items() if "pool" in labels}
+    of_cluster = {name for name, labels in (await exported(stage)).items() if "cluster" in labels}
     assert "steelyard_requests_total" in of_cluster
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             names = METRIC.findall(target["expr"])
-            chosen = ['pool=~"$pool"' in matchers for _, matchers in names]
+            chosen = ['cluster=~"$cluster"' in matchers for _, matchers in names]
             assert chosen == [name in of_cluster for name, _ in names], panel["title"]
             if any(chosen) and panel["type"] != "stat":
                 assert_grouped(target["expr"])
-                assert panel["type"] == "table" or "{{pool}}" in target["legendFormat"], panel["title"]
+                assert panel["type"] == "table" or "{{cluster}}" in target["legendFormat"], panel["title"]
     variable = DASHBOARD["templating"]["list"][-1]
-    # also of a balancer whose pool has no name
-    assert (variable["name"], variable["allValue"]) == ("pool", ".*")
+    # also of a balancer whose cluster has no name
+    assert (variable["name"], variable["allValue"]) == ("cluster", ".*")
     for rule in RULES:
         if of_cluster.intersection(name for name, _ in METRIC.findall(rule["expr"])):
             assert_grouped(rule["expr"])
-            assert "$labels.pool" in rule["annotations"]["summary"], rule["alert"]
+            assert "$labels.cluster" in rule["annotations"]["summary"], rule["alert"]
 
 
 def assert_grouped(expression: str) -> None:
-    """Check that no aggregation drops the label `pool`."""
+    """Check that no aggregation drops the label `cluster`."""
     aggregations = re.findall(r"\b(?:sum|min|max|avg|count)\b(?: by \(([^)]*)\))?", expression)
-    assert all("pool" in labels.split(", ") for labels in aggregations), expression
+    assert all("cluster" in labels.split(", ") for labels in aggregations), expression
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_alert_names_its_severity_and_uses_its_own_labels(rule: dict[str, Any]) 
     used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
     groups = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
     kept = {label.strip() for group in groups for label in group.split(",")}
-    assert used <= (kept if groups else {"instance", "pool"}), used - kept
+    assert used <= (kept if groups else {"instance", "cluster"}), used - kept
 
 
 def test_panels_do_not_overlap_and_name_a_data_source_variable() -> None:

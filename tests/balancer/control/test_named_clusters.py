@@ -1,4 +1,4 @@
-"""Named pools over reloads that are refused at the last moment, over new pools, and in the memory of processes."""
+"""Named clusters over reloads that are refused at the last moment, over new pools, and in the memory of processes."""
 
 from __future__ import annotations
 

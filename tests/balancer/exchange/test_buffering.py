@@ -1,4 +1,4 @@
-"""Buffering as configured and reported: its keys, named pools, status and metrics."""
+"""Buffering as configured and reported: its keys, named clusters, status and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named pools with several processes: commands reach a pool in all of them, reports are merged."""
+"""Named clusters with several processes: commands reach a pool in all of them, reports are merged."""
 
 from __future__ import annotations
 

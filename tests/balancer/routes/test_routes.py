@@ -1,4 +1,4 @@
-"""Routes and named pools over real connections: each pool with its own endpoints, policy, limits and status."""
+"""Routes and named clusters over real connections: each pool with its own endpoints, policy, limits and status."""
 
 from __future__ import annotations
 
