@@ -8,7 +8,7 @@ the resets of a client over all its connections.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Final, cast
 
 from balancer.clients.client_connection import HELD_BY_TURN
 from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
@@ -39,6 +39,9 @@ from balancer.http.h2.limits import TICK, Limits
 from balancer.http.h2.reset_counts import FLOOD, TOO_MANY_RESETS, refusal_delay
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
+
+RESETS_BEFORE_SWEEP: Final = 100
+"""Resets of a connection that are counted for its client at once; connections that begin together share its bound."""
 
 
 class Http2Connection(OpenStreams):
@@ -159,6 +162,8 @@ class Http2Connection(OpenStreams):
         self._is_reading = False
         if self._flush_is_due or self.engine.has_answers or self._watched or self._ended or self._left_at:
             self._flush()
+        if self.engine.resets - self._resets >= RESETS_BEFORE_SWEEP:
+            self._ends_flood(self._cluster.now())
 
     def _receive(self, data: bytes) -> None:
         engine = self.engine
@@ -281,8 +286,7 @@ class Http2Connection(OpenStreams):
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
-        if engine.resets > self._resets and self._count_resets(now) and engine.has_many_resets:
-            self._end(ENHANCE_YOUR_CALM, TOO_MANY_RESETS)
+        if engine.resets > self._resets and self._ends_flood(now):
             return
         for stream in list(self._streams.values()):
             if self.is_held & HELD_BY_TURN and not stream.is_write_paused:
@@ -365,6 +369,13 @@ class Http2Connection(OpenStreams):
                 self.transport.write_eof()
             else:
                 self.transport.close()
+
+    def _ends_flood(self, now: float) -> bool:
+        """Count the new resets for the client; end the connection if it has its part in too many. Returns whether."""
+        if not self._count_resets(now) or not self.engine.has_many_resets:
+            return False
+        self._end(ENHANCE_YOUR_CALM, TOO_MANY_RESETS)
+        return True
 
     def _count_resets(self, now: float, at_least: int = 0, also: int = 0) -> bool:
         """Count the resets since the last call for the client, and `also` streams that it left open. Returns whether it
