@@ -57,6 +57,7 @@ class PoolContext:
         self.on_room: Callable[[], None] | None = None  # called when one was closed while `is_short`
         self.is_short = False  # a request waits for a descriptor
         self.by_id: dict[str, Pool] = {}
+        self._retired: dict[Pool, None] = {}  # with connections still open
         self.without_reuse: frozenset[str] = frozenset()
         self.group: list[PoolContext] = [self]
 

@@ -7,12 +7,9 @@ here opens a connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from time import monotonic
 
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.tls.contexts import UpstreamTls
-from balancer.upstream.dial.target import Routes
 from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import NATIVE, Pool
 from balancer.upstream.pool_context import PoolContext
@@ -21,19 +18,6 @@ from policies.facts import Endpoint
 
 class Pools(PoolContext):
     """Connection pools by endpoint id."""
-
-    def __init__(
-        self,
-        cached_time: float,
-        limits: PoolLimits,
-        limit: int | None = None,
-        tls: UpstreamTls | None = None,
-        *,
-        routes: Routes | None = None,
-        now: Callable[[], float] = monotonic,
-    ) -> None:
-        super().__init__(cached_time, limits, limit, tls, routes=routes, now=now)
-        self._retired: dict[Pool, None] = {}  # with connections still open
 
     def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits. Maximum age and requests apply to new connections, idle limits also to open ones."""
