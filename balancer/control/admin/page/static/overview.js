@@ -151,17 +151,16 @@ function changesBetween(before, now) {
   return changes;
 }
 
-function showPools(names) {
+function showClusters(names) {
   const list = find("#of");
   list.hidden = !names.length;
   keyed(list, names, String, (name) => make("option", {}, name), () => {});
-  // The query is ?cluster=NAME, or empty.
-  list.value = location.search.slice(6) || names[0];
+  list.value = new URLSearchParams(location.search).get("cluster") || names[0];
   list.onchange = () => (location.search = `cluster=${list.value}`);
 }
 
 function showHeader(snapshot) {
-  showPools(snapshot.named);
+  showClusters(snapshot.named);
   const processes = snapshot.processes > 1 ? ` · ${snapshot.processes} processes` : "";
   setText(find("#identity"), `${snapshot.version} · ${snapshot.build} · up ${longTime(snapshot.uptime)}${processes}`);
   const condition = find("#condition");
