@@ -11,7 +11,7 @@ import asyncio
 from typing import Final, cast
 
 from balancer.clients.client_connection import HELD_BY_TURN
-from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD
+from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD, STEPS_PER_RESET
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.open_streams import OpenStreams
@@ -151,7 +151,10 @@ class Http2Connection(OpenStreams):
             if end == at:
                 break
             self._steps += frames.small
+            resets = self.engine.resets
             self._receive(data[at:end])
+            if self.engine.resets > resets and self.engine.has_many_resets:
+                self._steps += STEPS_PER_RESET * (self.engine.resets - resets)
             at = end
         if at < size and not self.engine.is_closed:
             self._late, self._late_at = data, at

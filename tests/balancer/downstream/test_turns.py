@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.clients.client_connection import HELD_BY_TURN
-from balancer.clients.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_TURN, Turns
+from balancer.clients.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_RESET, STEPS_PER_TURN, Turns
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import SMALL
 from tests.support import frames, messages
 from tests.support.example_counts import examples
-from tests.support.frames import END_HEADERS, PREFACE, frame, head
+from tests.support.frames import END_HEADERS, PREFACE, frame, head, rst
 from tests.support.http2_client import fields
 from tests.support.messages import pieces
 from tests.support.readers import requests_seen
@@ -134,6 +135,31 @@ def test_heads_by_reference_take_turns(size: int, times: int) -> None:
         stage.loop.advance(1)
         assert (waiting(stage), stage.cluster.process.counts.http2_streams) == (0, 81)
         stage.leave()
+
+
+def test_many_resets_take_turns() -> None:
+    """Beyond a hundred requests that its client resets, a few are taken in a turn; another's is answered between."""
+    with stage_of() as stage:
+        stage.client().send(OPENED + given_up(range(1, 1401, 2)))
+        stage.loop.advance(20 * SECONDS_PER_TURN)
+        [flood] = [one for one in stage.downstreams if isinstance(one, Http2Connection)]
+        first = flood.engine.resets
+        assert 100 < first < 200
+        stage.client().send(GET)
+        stage.turn()
+        assert done(stage) == 1
+        stage.loop.advance(100 * SECONDS_PER_TURN)
+        assert 50 < flood.engine.resets - first <= 101 * STEPS_PER_TURN // STEPS_PER_RESET
+        stage.loop.advance(1)
+        assert (waiting(stage), flood.engine.resets) == (0, 700)
+        del flood
+        stage.leave()
+        assert not stage.left_behind()
+
+
+def given_up(streams: range) -> bytes:
+    """Requests that their client resets in the same read."""
+    return b"".join(head(stream, *fields()) + rst(stream) for stream in streams)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
