@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from balancer.cluster.cluster import Cluster
 from balancer.upstream.connection_counts import AGES, PoolCounts
 from balancer.upstream.connection_info import ConnectionInfo
 from balancer.upstream.pool import Pool
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from balancer.cluster.cluster import Cluster
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP2
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
 
 PREFIX = "steelyard_http2"
 

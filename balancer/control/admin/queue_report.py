@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from balancer.cluster.cluster import Cluster
 from policies.endpoint.state import EndpointState
-
-if TYPE_CHECKING:
-    from balancer.cluster.cluster import Cluster
 
 PREFIX = "steelyard"
 
