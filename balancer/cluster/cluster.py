@@ -122,6 +122,7 @@ class Cluster:
         self.timeouts = config.timeouts
         self.limits = config.limits
         self.client_requests = config.limits.client_requests
+        self.body_limit = config.limits.body
         self.http2 = config.http2
         self.retries.budget.apply(config.retries.budget)
         self.retries = replace(config.retries, budget=self.retries.budget)

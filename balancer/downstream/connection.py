@@ -311,7 +311,7 @@ class Http1Connection(Http1Responder):
         handler, cluster = handler_of(cluster, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:
-            self._body = reader.body(request, cluster.limits.body)
+            self._body = reader.body(request, cluster.body_limit)
             self._body.parts_left = self._process.turns.at_once
             self.idle_since = cluster.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive
@@ -322,9 +322,9 @@ class Http1Connection(Http1Responder):
         self._answering = handler
         handler.start()
 
-    def exchange_ended(self, stays: bool) -> None:
+    def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
         self._answering = None
-        self.idle_since = self._cluster.now()
+        self.idle_since = now or self._cluster.now()
         if not stays or self._reader is None:
             if self.pending_upgrade is None or not self.pending_upgrade.withdraw(stays):
                 self._finish()

@@ -59,7 +59,7 @@ def handler_of(
     cluster.counts.requests += 1
     if handler is not None:
         return handler, cluster
-    copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.limits.body)
+    copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.body_limit)
     exchange = Exchange(cluster, downstream, request)
     tracing = cluster.process.tracing
     exports_spans = tracing is not None and tracing.spans is not None

@@ -40,7 +40,7 @@ class Http1Responder(Responder):
     """Write to the client: the transport's own method, to save a call."""
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, cluster.now())
         self.head_at = 0.0  # when the first byte of a head came, if the head came in pieces
         self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
         self._answering: RequestHandler | None = None

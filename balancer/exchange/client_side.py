@@ -39,14 +39,12 @@ class ClientSide(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, now: float) -> None:
         self._cluster = cluster
         self._process = cluster.process
         self.is_held = 0  # the reasons why reading is paused
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
-        self.idle_since = (
-            cluster.now()
-        )  # the last instant at which something was received or a response ended
+        self.idle_since = now  # the last instant at which something was received or a response ended
         self.cut_by: ConnectionCut = CLIENT_LEFT
 
     @abstractmethod

@@ -113,7 +113,6 @@ class Exchange:
 
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
-        self._started_at = self.cluster.now()
         self.usage = usage = self.downstream.usage
         usage.requests += 1
         for one in self.observers:
@@ -130,8 +129,11 @@ class Exchange:
             except ForwardingError as refused:
                 self.reject(refused)
                 return
-        if self.is_complete or not receive_whole(self):
-            self.attempt()
+        if not self.is_complete:
+            self._started_at = self.cluster.now()
+            if receive_whole(self):
+                return
+        self.attempt()
 
     def request_body(self, data: bytes) -> None:
         """Forward bytes of the request body, without framing."""
@@ -213,6 +215,8 @@ class Exchange:
         if explaining is not None:
             attempt.why = explaining.line
         self.attempts += 1
+        if not self._started_at:
+            self._started_at = assignment.routed_at
         is_idempotent = method in REPEATABLE
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
@@ -248,6 +252,7 @@ class Exchange:
     def _join_queue(self) -> None:
         cluster, has_waited = self.cluster, self.queued_at > 0.0
         self.queued_at = self.queued_at or cluster.now()
+        self._started_at = self._started_at or self.queued_at
         self.deadline = min(self.deadline, self.rules.deadline)
         if not charge(self):
             self.reject(bytes_exhausted())
@@ -440,7 +445,7 @@ class Exchange:
         if status:
             cluster.counts.responses[status] += 1
         if end is WHOLE or end is ERROR:
-            downstream.exchange_ended(stays)
+            downstream.exchange_ended(stays, now)
         elif end is CUT:
             downstream.abort()
         if self.observers:

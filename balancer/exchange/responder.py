@@ -36,8 +36,8 @@ class Responder(ClientSide):
         "pending_upgrade",
     )
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
+    def __init__(self, cluster: Cluster, now: float) -> None:
+        super().__init__(cluster, now)
         self.is_stream = False  # of HTTP/2, with a window of its own
         self.call: GrpcCall | None = None  # while the request is an RPC of gRPC
         self.pending_upgrade: PendingUpgrade | None = None
@@ -98,8 +98,9 @@ class Responder(ClientSide):
         """Send the head of the response that begins a tunnel, and the bytes that followed it."""
 
     @abstractmethod
-    def exchange_ended(self, stays: bool) -> None:
-        """Continue after a response was sent in full: next request, lingering close, or close."""
+    def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
+        """Continue after a response was sent in full: next request, lingering close, or close. `now` is the instant, 0
+        if it has to be read."""
 
     # --- responses of the balancer
 

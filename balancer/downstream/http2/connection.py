@@ -243,7 +243,6 @@ class Http2Connection(OpenStreams):
     def _open(self, stream_id: int) -> Http2Stream:
         cluster = self._cluster
         self._is_begun = True
-        self.idle_since = cluster.now()
         self._process.counts.http2_streams += 1
         stream = Http2Stream(cluster, self, stream_id)
         self._streams[stream_id] = stream
@@ -262,7 +261,7 @@ class Http2Connection(OpenStreams):
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)
             return
-        limit = cluster.limits.body
+        limit = cluster.body_limit
         if limit is not None and request.fields.length > limit:
             too_large = RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
             self._refuse(stream, too_large, has_ended)

@@ -42,7 +42,7 @@ class OpenStreams(ClientSide):
     write: Callable[[bytes], None]
 
     def __init__(self, cluster: Cluster, limits: Limits) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, cluster.now())
         self.engine = ServerEngine(limits, connect=True)
         self.response_heads = StreamResponseHeads()
         self._high = cluster.limits.high_water
@@ -66,7 +66,7 @@ class OpenStreams(ClientSide):
         if not self.client.is_trusted:
             self.engine.count_fault()
 
-    def stream_ended(self, stream: Http2Stream) -> None:
+    def stream_ended(self, stream: Http2Stream, now: float) -> None:
         """Send the end of a stream that has been answered, and forget it once the client has taken the response.
 
         Where other streams are open, their responses may come in this iteration of the event loop, too.
@@ -76,7 +76,7 @@ class OpenStreams(ClientSide):
             return
         if stream.is_long:
             self._ended[stream.id] = stream
-        self.idle_since = self._cluster.now()
+        self.idle_since = now or self._cluster.now()
         if streams or self._is_reading or self._flush_is_due:
             self.flush_soon()
         else:

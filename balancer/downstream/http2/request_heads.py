@@ -60,6 +60,7 @@ class StreamRequestHeads:
     def apply(self, client: Client, limits: Limits) -> None:
         """Apply a new client and new limits to the next heads."""
         self._limits = limits
+        self._head_limit = limits.head
         self._heads = heads_for(client, self._fresh_id)
         self._last: FieldPairs | None = None
         self._others: FieldPairs = ()
@@ -125,8 +126,8 @@ class StreamRequestHeads:
             self._validate(method, path)
         line = b"".join((method, b" ", path, b" HTTP/1.1"))
         self.raw = raw = b"".join((line, block, b"\r\n"))
-        if len(raw) > self._limits.head:
-            raise RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
+        if len(raw) > self._head_limit:
+            raise RequestRejected(431, "head_too_large", f"at most {self._head_limit} bytes of head")
         return self._heads.request(line, method, path, HTTP11, block, raw)
 
     def _validate(self, method: bytes, path: bytes) -> None:

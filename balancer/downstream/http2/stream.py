@@ -59,7 +59,7 @@ class Http2Stream(Responder):
     )
 
     def __init__(self, cluster: Cluster, connection: OpenStreams, stream_id: int) -> None:
-        super().__init__(cluster)
+        super().__init__(cluster, connection.idle_since)
         self.is_stream = True
         self.client = connection.client
         self.usage = connection.usage
@@ -103,11 +103,14 @@ class Http2Stream(Responder):
         self._handler = handler
         self._body_limit = limit
         self.expects_body = request.fields.has_body and not has_ended
+        if self.expects_body:
+            self.idle_since = self._cluster.now()
 
     def refuse(self, handler: RequestHandler, has_ended: bool) -> None:
         """Answer by `handler` and read no more of the request."""
         self._handler = handler
         self.expects_body = not has_ended
+        self.idle_since = self._cluster.now()
         handler.start()
 
     def start(self) -> None:
@@ -264,13 +267,13 @@ class Http2Stream(Responder):
             self.call.failed(error)
             self.send(head_for(error, request_id), b"", is_last=True)
 
-    def exchange_ended(self, stays: bool) -> None:
+    def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
         """End the stream with its response; what the client still sends of the request is not read."""
         self._handler = None
         if self.expects_body:
             self._connection.engine.discard(self._id)
         self._let_go()
-        self._connection.stream_ended(self)
+        self._connection.stream_ended(self, now)
 
     def _let_go(self) -> None:
         """Let go of a tunnel or a declined upgrade, which refer to this."""
@@ -403,4 +406,4 @@ class Http2Stream(Responder):
         """Read nothing more of the client."""
         self._let_go()
         self._connection.engine.discard(self._id)
-        self._connection.stream_ended(self)
+        self._connection.stream_ended(self, 0.0)

@@ -50,6 +50,7 @@ class RequestReader:
         """Apply a new client and new limits to the next heads."""
         self._heads = heads_for(client, self._fresh_id)
         self._limits = limits
+        self._target_limit = limits.target
         self._unbounded_size = min(limits.head, 3 * limits.fields)  # a field takes more than three bytes
 
     def read(self, data: bytes) -> Request | None:
@@ -74,8 +75,8 @@ class RequestReader:
         if len(head) > self._unbounded_size:
             self._bound(head)
         request = self._heads.outgoing(head)
-        if len(request.target) > self._limits.target:
-            raise _target_too_long(self._limits.target)
+        if len(request.target) > self._target_limit:
+            raise _target_too_long(self._target_limit)
         self.head = b""
         if request.fields.needs_new_parser:
             self._parser = None
@@ -129,8 +130,8 @@ class RequestReader:
     def _grow(self, head: bytes) -> None:
         self.head = head
         self.rest = b""
-        if b"\r\n" not in head and len(head) > self._limits.target + _AROUND_TARGET:
-            raise _target_too_long(self._limits.target)
+        if b"\r\n" not in head and len(head) > self._target_limit + _AROUND_TARGET:
+            raise _target_too_long(self._target_limit)
         self._bound(head)
 
     def _bound(self, head: bytes) -> None:

@@ -151,16 +151,17 @@ function changesBetween(before, now) {
   return changes;
 }
 
-function showClusters(names) {
+// The query is ?cluster=NAME, or empty.
+function showNamed(names) {
   const list = find("#of");
   list.hidden = !names.length;
   keyed(list, names, String, (name) => make("option", {}, name), () => {});
-  list.value = new URLSearchParams(location.search).get("cluster") || names[0];
-  list.onchange = () => (location.search = `cluster=${list.value}`);
+  list.value = location.search.split("=")[1] || names[0];
+  list.onchange = () => (location.search = "cluster=" + list.value);
 }
 
 function showHeader(snapshot) {
-  showClusters(snapshot.named);
+  showNamed(snapshot.named);
   const processes = snapshot.processes > 1 ? ` · ${snapshot.processes} processes` : "";
   setText(find("#identity"), `${snapshot.version} · ${snapshot.build} · up ${longTime(snapshot.uptime)}${processes}`);
   const condition = find("#condition");
