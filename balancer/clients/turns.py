@@ -35,7 +35,7 @@ STEPS_PER_REFUSED_HEAD: Final = 32
 """Steps of a malformed or too large head of HTTP/2: a hundred microseconds for 20 bytes, and its stream is free again
 at once, so a read may have thousands."""
 
-STEPS_PER_RESET: Final = 32
+STEPS_PER_RESET: Final = 8
 """Steps of a request over HTTP/2 that its client resets, once the connection has many of them."""
 
 

@@ -128,7 +128,11 @@ class Http2Connection(OpenStreams):
         self._take(limit)
         if self._steps >= limit:
             self._process.turns.spend(self._steps - limit)
-            self._process.turns.wait(self)
+            if self._frames.has_more_resets(self._late, self._late_at, self.engine.resets_left):
+                self._count_resets(self._cluster.now(), FLOOD)
+                self._end(ENHANCE_YOUR_CALM, TOO_MANY_RESETS)
+            else:
+                self._process.turns.wait(self)
 
     def take_turn(self, steps: int) -> int:
         self._take(steps)

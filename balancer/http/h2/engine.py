@@ -288,6 +288,11 @@ class Engine:
         self.resets += 1
 
     @property
+    def resets_left(self) -> int:
+        """Resets that are allowed at once now."""
+        return max(0, self._limits.resets - self._recent_resets)
+
+    @property
     def has_many_resets(self) -> bool:
         """Whether the peer has its part in what the resets of many connections are together."""
         return self._recent_resets * 10 > self._limits.resets

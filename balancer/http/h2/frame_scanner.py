@@ -17,6 +17,7 @@ PREFACE_SIZE: Final = 24
 
 _DATA: Final = 0
 _HEADERS: Final = 1
+_RST_STREAM: Final = 3
 _END_STREAM: Final = 1
 
 
@@ -46,3 +47,12 @@ class FrameScanner:
         self.small = small
         self._rest = max(0, at - size)
         return min(at, size)
+
+    def has_more_resets(self, data: bytes, at: int, most: int) -> bool:
+        """Return whether `data` has more than `most` resets from `at` on: a flood is known before it is parsed."""
+        size, found = len(data), 0
+        at += self._rest
+        while at + FRAME_HEAD <= size and found <= most:
+            found += data[at + 3] == _RST_STREAM
+            at += FRAME_HEAD + (data[at] << 16 | data[at + 1] << 8 | data[at + 2])
+        return found > most
