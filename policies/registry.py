@@ -4,7 +4,8 @@ Built-in policies are in one table; other packages add theirs under the entry-po
 cannot replace a built-in one. `FILE.py:CLASS` and `MODULE:CLASS` name a class directly.
 
 A policy is made by calling its factory: `factory(rng, **options)`. Its keyword-only parameters are its options; their
-annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain.
+annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain, and may state what they mean:
+`Annotated[float, "meaning"]`.
 """
 
 from __future__ import annotations
@@ -46,28 +47,46 @@ GROUP = "steelyard.policies"
 
 Factory = Callable[..., Policy]
 
-TABLE: dict[str, Factory] = {
-    "random": RandomChoice,
-    "round-robin": RoundRobin,
-    "region-round-robin": RegionRoundRobin,
-    "single-region": SingleRegion,
-    "least-in-flight": LeastInFlight,
-    "latency-weighted": LatencyWeighted,
-    "region-aware": RegionAware,
-    "steelyard": Steelyard,
-    "smooth-round-robin": SmoothRoundRobin,
-    "edf-round-robin": EdfRoundRobin,
-    "peak-ewma": PeakEwma,
-    "least-time": LeastTime,
-    "reported-load": ReportedLoadRoundRobin,
-    "prequal": Prequal,
-    "c3": C3,
-    "join-idle-queue": JoinIdleQueue,
-    "ring-hash": RingHash,
-    "maglev": Maglev,
-    "rendezvous": Rendezvous,
-    "aperture": Aperture,
+FAMILIES: dict[str, dict[str, Factory]] = {
+    "the least expected cost of connecting, distance, wait and failures, over all regions at once": {
+        "steelyard": Steelyard,
+    },
+    "at random; each endpoint in turn, evenly interleaved; all by weight": {
+        "random": RandomChoice,
+        "round-robin": RoundRobin,
+        "smooth-round-robin": SmoothRoundRobin,
+        "edf-round-robin": EdfRoundRobin,
+    },
+    "the less loaded of two; the same within a small subset, for warmer connections; an idle endpoint": {
+        "least-in-flight": LeastInFlight,
+        "aperture": Aperture,
+        "join-idle-queue": JoinIdleQueue,
+    },
+    "mostly to fast endpoints; all but the first also consider requests in flight": {
+        "latency-weighted": LatencyWeighted,
+        "peak-ewma": PeakEwma,
+        "least-time": LeastTime,
+        "c3": C3,
+    },
+    "by the load that workers report with responses; by answers to load probes": {
+        "reported-load": ReportedLoadRoundRobin,
+        "prequal": Prequal,
+    },
+    "the home region unless another is cheaper; regions in turn; one region only": {
+        "region-aware": RegionAware,
+        "region-round-robin": RegionRoundRobin,
+        "single-region": SingleRegion,
+    },
+    "the same endpoint for the same key; with or without a bound on load": {
+        "ring-hash": RingHash,
+        "maglev": Maglev,
+        "rendezvous": Rendezvous,
+    },
 }
+"""Where a request goes -> the built-in policies that send it there, as README lists them."""
+
+TABLE: dict[str, Factory] = {name: made for family in FAMILIES.values() for name, made in family.items()}
+"""Factory of every built-in policy by name."""
 
 ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
@@ -162,12 +181,21 @@ def _inner_options(factory: Factory) -> list[tuple[str, inspect.Parameter]]:
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of `factory`, with annotations resolved."""
-    target = factory.__init__ if inspect.isclass(factory) else factory
-    hints = get_type_hints(target)
+    hints = get_type_hints(_made_by(factory))
     parameters = inspect.signature(factory).parameters.values()
     return {
         p.name: p.replace(annotation=hints.get(p.name, Any)) for p in parameters if p.kind is p.KEYWORD_ONLY
     }
+
+
+def meanings_of(factory: Factory) -> dict[str, str]:
+    """Return option -> meaning of the options of `factory` that are annotated as `Annotated[TYPE, "meaning"]`."""
+    hints = get_type_hints(_made_by(factory), include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+def _made_by(factory: Factory) -> Callable[..., Any]:
+    return factory.__init__ if inspect.isclass(factory) else factory
 
 
 def _plugins() -> dict[str, EntryPoint]:

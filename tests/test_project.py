@@ -29,7 +29,7 @@ from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
 from tests import interpreters
-from tests.support import configuration_page
+from tests.support import tables
 from tests.support.documentation import (
     EXAMPLE,
     KEYS,
@@ -231,11 +231,6 @@ def test_every_policy_has_a_section() -> None:
     assert sorted(re.findall(r"`([a-z0-9-]+)`", headings)) == sorted(registry.TABLE)
 
 
-def test_the_readme_names_every_policy() -> None:
-    cells = re.findall(r"^\| (`[a-z0-9-]+`(?:, `[a-z0-9-]+`)*) \|", text_of("README.md"), re.MULTILINE)
-    assert sorted(re.findall(r"`([a-z0-9-]+)`", " ".join(cells))) == sorted(registry.TABLE)
-
-
 def test_the_policy_in_the_readme_keeps_the_contract() -> None:
     found = re.search(r"```python\n(.*?class (\w+).*?)```", text_of("README.md"), re.DOTALL)
     assert found is not None
@@ -319,33 +314,9 @@ def assert_pinned_within(requirement: Requirement) -> None:
 # --- configuration
 
 
-def test_the_configuration_page_has_the_keys_of_the_schema() -> None:
-    _, rows, _ = configuration_page.stated()
-    assert rows == configuration_page.table(rows), "run python -m tests.support.configuration_page"
-
-
-def test_the_configuration_page_states_the_options_of_every_policy() -> None:
-    rows = re.findall(
-        r"^\| (?:`([a-z0-9-]+)`)? *\| `([a-z_]+)` \| ([^|]+) \|", text_of("docs/configuration.md"), re.M
-    )
-    stated: dict[tuple[str, str], str] = {}
-    policy = ""
-    for name, option, default in rows:
-        policy = name or policy
-        stated[policy, option] = default
-    assert stated == {
-        (name, option): option_default(parameter.default, parameter.empty)
-        for name, factory in registry.TABLE.items()
-        for option, parameter in registry.options_of(factory).items()
-    }
-
-
-def option_default(default: object, empty: object) -> str:
-    """Like `default_of`, for an option of a policy; an inner policy is written by its name."""
-    if default is empty:
-        return "required"
-    names = {factory: name for name, factory in registry.TABLE.items()}
-    return f"`{json.dumps(names[default] if callable(default) else default)}`"
+@pytest.mark.parametrize("page", tables.TABLES)
+def test_generated_tables_are_as_the_code_says(page: str) -> None:
+    assert text_of(page) == tables.rewritten(page), "run python -m tests.support.tables"
 
 
 def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,8 +334,8 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
         key: value
         for key, (is_comment, value) in shown.items()
         if is_comment
-        and configuration_page.default_of(KEYS[key]) not in ("–", "required")
-        and json.loads(configuration_page.default_of(KEYS[key]).strip("`")) != value
+        and tables.default_of(KEYS[key]) not in ("–", "required")
+        and json.loads(tables.default_of(KEYS[key]).strip("`")) != value
     }
     assert not wrong
 

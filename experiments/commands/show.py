@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import Parameter
 from pathlib import Path
 
 import click
@@ -91,16 +92,26 @@ def place_of(what: str) -> Path:
 def show_policy(name: str, console: Console) -> None:
     """Print a policy: its description, and its options with their defaults."""
     try:
-        options = registry.options_of(registry.find(name)).values()
+        factory = registry.find(name)
+        options, meanings = registry.options_of(factory).values(), registry.meanings_of(factory)
     except PoliciesError as error:  # of a plug-in that cannot be loaded
         raise BadInputError(str(error)) from None
     console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
     facts = [
-        (one.name, "needed" if one.default is one.empty else f"{one.default!r} by default") for one in options
+        (one.name, "; ".join(filter(None, (default_in_words(one), meanings.get(one.name)))))
+        for one in options
     ]
     if facts:
         print_facts(facts, console)
     console.print(Text("See docs/policies.md."))
+
+
+def default_in_words(option: Parameter) -> str:
+    """Description such as `2 by default`; a policy by its name."""
+    if option.default is option.empty:
+        return "needed"
+    names = {factory: name for name, factory in registry.TABLE.items()}
+    return f"{names[option.default] if option.default in names else repr(option.default)} by default"
 
 
 def show_scenario(scenario: Scenario, console: Console) -> None:

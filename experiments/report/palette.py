@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from experiments.results.directory import Results, believable
 from experiments.run_data import Place, Run
+from policies.registry import TABLE
 
 WHITE = "#ffffff"
 INK = "#222222"
@@ -24,7 +25,7 @@ GREY = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 
-POLICY_COLOURS = {
+CHOSEN_COLOURS = {
     "random": "#0072b2",
     "round-robin": "#56b4e9",
     "smooth-round-robin": "#3f7f93",
@@ -46,7 +47,13 @@ POLICY_COLOURS = {
     "maglev": "#5c6bc0",
     "rendezvous": "#7f5539",
 }
-"""Colour of each policy, in every figure of every report."""
+FURTHER_COLOURS = ("#00868b", "#b03060", "#556b2f", "#a0522d", "#4682b4", "#9932cc")
+"""Colours of registered policies without a chosen one, in the order of the registry."""
+
+POLICY_COLOURS = CHOSEN_COLOURS | dict(
+    zip((n for n in TABLE if n not in CHOSEN_COLOURS), FURTHER_COLOURS, strict=False)
+)
+"""Colour of each registered policy, in every figure of every report."""
 
 SPARE_COLOURS = ("#b8a600", "#6a3d9a", "#e7298a", "#4d4d4d")
 """Colours of policies that are not registered, in the order of their appearance."""
@@ -185,7 +192,7 @@ DARK = {
     GRID: "#3a3f45",
     SHADE: "#4d3d17",
     NOISE: "#8f8500",
-    **{colour: lighter(colour) for colour in (*POLICY_COLOURS.values(), *SPARE_COLOURS)},
+    **{colour: lighter(colour) for colour in (*CHOSEN_COLOURS.values(), *FURTHER_COLOURS, *SPARE_COLOURS)},
     "#101010": "#f4f4f4",  # greys of three policies stay apart
     "#6e6e6e": "#b9b9b9",
 }

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -41,7 +42,14 @@ class Aperture:
 
     trace: Trace | None = None
 
-    def __init__(self, rng: Random, *, width: int = LEAST, balancers: int = 1, index: int = 0) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        width: Annotated[int, "least number of endpoints in the aperture"] = LEAST,
+        balancers: Annotated[int, "number of balancers that share the endpoints"] = 1,
+        index: Annotated[int, "index of this balancer among them"] = 0,
+    ) -> None:
         self._random = rng.random
         self._width_at_least = at_least(1, width=width)
         self._balancers = at_least(1, balancers=balancers)

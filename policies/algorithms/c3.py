@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
@@ -71,10 +72,10 @@ class C3(ByScore):
         self,
         rng: Random,
         *,
-        choices: int = 3,
-        alpha: float = 0.3,
-        exponent: float = 3.0,
-        balancers: float = 1.0,
+        choices: Annotated[int, "number of random candidates; 0: all"] = 3,
+        alpha: Annotated[float, "weight of a new sample in the means"] = 0.3,
+        exponent: Annotated[float, "exponent of the queue length"] = 3.0,
+        balancers: Annotated[float, "number of balancers that send to the same endpoints"] = 1.0,
     ) -> None:
         super().__init__(rng, choices)
         if not exponent > 0:

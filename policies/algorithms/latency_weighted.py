@@ -6,6 +6,7 @@ Every endpoint keeps a share: a policy that sends an endpoint no requests cannot
 from __future__ import annotations
 
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -33,7 +34,13 @@ class LatencyWeighted:
 
     trace: Trace | None = None
 
-    def __init__(self, rng: Random, *, power: float = 1.0, explore: float = 0.03) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        power: Annotated[float, "share ∝ 1/latency^power: 0 is plain random, large is least latency"] = 1.0,
+        explore: Annotated[float, "share of requests drawn regardless of latency"] = 0.03,
+    ) -> None:
         self._rng = rng
         self._power = at_least(0, power=power)
         self._explore = between(0, 1, explore=explore)

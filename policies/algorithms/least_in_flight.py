@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.recent_requests import RecentRequests
@@ -38,7 +39,15 @@ class LeastInFlight:
 
     trace: Trace | None = None
 
-    def __init__(self, rng: Random, *, choices: int = 2, tie: str = "random") -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        choices: Annotated[int, "number of random candidates; 0: all"] = 2,
+        tie: Annotated[
+            str, 'choice among equals: `"random"`, or `"rate"`: the fewest requests in the last second'
+        ] = "random",
+    ) -> None:
         self._random = rng.random
         self._sample = rng.sample
         self._choices = number_of_choices(choices)

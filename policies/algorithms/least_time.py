@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
@@ -41,10 +42,10 @@ class LeastTime(ByScore):
         self,
         rng: Random,
         *,
-        alpha: float = 0.05,
-        forget: float = 10.0,
-        until: str = "first-byte",
-        choices: int = 0,
+        alpha: Annotated[float, "weight of a new sample in the mean"] = 0.05,
+        forget: Annotated[float, "seconds without a sample after which a mean is discarded"] = 10.0,
+        until: Annotated[str, 'measured latency: to the `"first-byte"` or the `"last-byte"`'] = "first-byte",
+        choices: Annotated[int, "number of random candidates; 0: all"] = 0,
     ) -> None:
         super().__init__(rng, choices)
         if until not in UNTIL:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from heapq import heapify, heapreplace
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.options import between
 from policies.selection import hashing
-from policies.selection.keyed import ConsistentHashPolicy
+from policies.selection.keyed import ConsistentHashPolicy, LoadBound
 
 TABLE = 65_537
 """Default table size, a prime, as in the paper: the shares of a hundred endpoints match their weights
@@ -39,7 +40,13 @@ class Maglev(ConsistentHashPolicy):
     of what is in flight; 0 turns this off.
     """
 
-    def __init__(self, rng: Random, *, table: int = TABLE, load_bound: float = 0.0) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        table: Annotated[int, "size of the table, a prime up to 1,048,573"] = TABLE,
+        load_bound: LoadBound = 0.0,
+    ) -> None:
         super().__init__(rng, load_bound)
         if not is_prime(between(2, MOST_PLACES, table=table)):
             raise BadPolicyOption("table", f"must be a prime number such as 251, 4099 or 65537, got {table}")

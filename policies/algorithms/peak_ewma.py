@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from math import exp, inf
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
@@ -51,7 +52,13 @@ class Cost:
 class PeakEwma(ByScore):
     """Peak EWMA: the lower cost of two drawn at random, by decaying peak latency times requests in flight."""
 
-    def __init__(self, rng: Random, *, decay: float = 10.0, choices: int = 2) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        decay: Annotated[float, "time constant of the cost in seconds"] = 10.0,
+        choices: Annotated[int, "number of random candidates; 0: all"] = 2,
+    ) -> None:
         super().__init__(rng, choices)
         if not decay > 0:
             raise BadPolicyOption("decay", f"must be > 0, got {decay}")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
@@ -58,13 +59,15 @@ class Prequal:
         self,
         rng: Random,
         *,
-        pool: int = 16,
-        oldest: float = 1.0,
-        q_rif: float = 0.84,
-        probes: float = 3.0,
-        remove: float = 1.0,
-        delta: float = 1.0,
-        reuse: float = 4.0,
+        pool: Annotated[int, "number of probe responses kept"] = 16,
+        oldest: Annotated[float, "seconds for which one is kept"] = 1.0,
+        q_rif: Annotated[float, "quantile of the loads above which an endpoint is hot"] = 0.84,
+        probes: Annotated[float, "probes per request"] = 3.0,
+        remove: Annotated[float, "responses removed per request"] = 1.0,
+        delta: Annotated[
+            float, "δ: rate at which responses arrive above the rate at which they are removed"
+        ] = 1.0,
+        reuse: Annotated[float, "number of uses of one response at most"] = 4.0,
     ) -> None:
         self._random = rng.random
         if not oldest > 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from random import Random
+from typing import Annotated
 
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.regions import PerRegion
@@ -91,12 +92,16 @@ class RegionAware(PerRegion):
         self,
         rng: Random,
         *,
-        inner: PolicyMaker = LeastInFlight,
-        margin: float = MARGIN,
-        wait_price: float = WAIT_PRICE,
-        explore: float = EXPLORE,
-        full: float = FULL,
-        smoothing: float = SMOOTHING,
+        inner: Annotated[PolicyMaker, "policy within a region: a name or a table"] = LeastInFlight,
+        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
+        wait_price: Annotated[float, "weight of one second of expected wait"] = WAIT_PRICE,
+        explore: Annotated[
+            float, "largest share of requests sent to endpoints without recent measurements"
+        ] = EXPLORE,
+        full: Annotated[
+            float, "reported utilisation above which a region other than home is avoided; 1: never"
+        ] = FULL,
+        smoothing: Annotated[float, "time constant of reported utilisation in seconds"] = SMOOTHING,
     ) -> None:
         super().__init__(inner, rng)
         self._random = rng.random

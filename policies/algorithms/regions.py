@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Annotated
 
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.round_robin import RoundRobin
@@ -99,7 +100,9 @@ class RegionRoundRobin(PerRegion):
 
     keeps_to_regions = True
 
-    def __init__(self, rng: Random, *, inner: PolicyMaker = RoundRobin) -> None:
+    def __init__(
+        self, rng: Random, *, inner: Annotated[PolicyMaker, "policy within a region"] = RoundRobin
+    ) -> None:
         super().__init__(inner, rng)
         self._turn = 0
         self._last_turn: dict[Region, int] = {}
@@ -128,7 +131,13 @@ class SingleRegion(PerRegion):
 
     keeps_to_regions = True
 
-    def __init__(self, rng: Random, *, region: Region, inner: PolicyMaker = LeastInFlight) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        region: Annotated[Region, "the only region that is used while it has an available endpoint"],
+        inner: Annotated[PolicyMaker, "policy within it"] = LeastInFlight,
+    ) -> None:
         super().__init__(inner, rng)
         self._region = region
 

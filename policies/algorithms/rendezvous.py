@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from math import log
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.state import EndpointState
 from policies.options import between
 from policies.selection import hashing
-from policies.selection.keyed import ConsistentHashPolicy
+from policies.selection.keyed import ConsistentHashPolicy, LoadBound
 
 SLOTS = 16_384
 """Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the
@@ -37,7 +38,13 @@ class Rendezvous(ConsistentHashPolicy):
     its share of what is in flight; 0 turns this off.
     """
 
-    def __init__(self, rng: Random, *, slots: int = SLOTS, load_bound: float = 0.0) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        slots: Annotated[int, "number of slots that keys share, at most 1,048,576"] = SLOTS,
+        load_bound: LoadBound = 0.0,
+    ) -> None:
         super().__init__(rng, load_bound)
         self._slots = between(16, MOST_SLOTS, slots=slots)
         self._bidders: list[tuple[EndpointState, int]] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
@@ -85,10 +86,10 @@ class ReportedLoadRoundRobin:
         self,
         rng: Random,
         *,
-        penalty: float = 1.0,
-        blackout: float = 10.0,
-        expiry: float = 180.0,
-        update: float = 1.0,
+        penalty: Annotated[float, "utilisation added for an error rate of 1"] = 1.0,
+        blackout: Annotated[float, "seconds of reports before they are used"] = 10.0,
+        expiry: Annotated[float, "seconds after which a report expires"] = 180.0,
+        update: Annotated[float, "least seconds between two updates of the weights"] = 1.0,
     ) -> None:
         self._penalty = at_least(0, penalty=penalty)
         self._blackout = at_least(0, blackout=blackout)

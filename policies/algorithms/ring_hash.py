@@ -9,11 +9,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.state import EndpointState
 from policies.options import between
 from policies.selection import hashing
-from policies.selection.keyed import ConsistentHashPolicy
+from policies.selection.keyed import ConsistentHashPolicy, LoadBound
 
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, Envoy's minimum.
@@ -36,7 +37,16 @@ class RingHash(ConsistentHashPolicy):
     endpoint that holds more than 1.25 times its share of what is in flight; 0 turns this off.
     """
 
-    def __init__(self, rng: Random, *, points: int = POINTS, load_bound: float = 0.0) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        points: Annotated[
+            int,
+            "points of an endpoint of weight 1, at most 16,384; halved until all together have at most 1,048,576",
+        ] = POINTS,
+        load_bound: LoadBound = 0.0,
+    ) -> None:
         super().__init__(rng, load_bound)
         self._points_of_one = between(1, MOST_POINTS, points=points)
         self._points: list[float] = []

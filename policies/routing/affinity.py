@@ -28,11 +28,11 @@ DEPTH = 4
 
 
 KEPT = "kept"
-"""Reason: the endpoint that the key maps to."""
+"""Reason: session affinity, the endpoint that the key maps to."""
 
 MOVED = "moved"
-"""Reason: another endpoint, because the one that the key maps to is not available. If the inner policy picked it, the
-inner policy's reasons follow."""
+"""Reason: another endpoint than session affinity wants, which is not available. If the inner policy picked it, its
+reasons follow."""
 
 
 class Placement(Protocol):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import Annotated, Final
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -37,6 +37,11 @@ NO_KEY = "no-key"
 """Reason: the request has no key; the reason for the pick follows."""
 
 _UNIT: Final = 2.0**-32
+
+LoadBound = Annotated[
+    float,
+    "multiple of its share of the requests in flight above which an endpoint is passed over, such as 1.25; 0: off",
+]
 
 
 class ConsistentHashPolicy:

@@ -26,6 +26,7 @@ trips: from afar that is more than any queue that a balancer would let grow.
 from __future__ import annotations
 
 from random import Random
+from typing import Annotated
 
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
@@ -45,11 +46,15 @@ class Steelyard:
         self,
         rng: Random,
         *,
-        choices: int = CHOICES,
-        wait_price: float = WAIT_PRICE,
-        margin: float = MARGIN,
-        explore: float = EXPLORE,
-        shed: bool = True,
+        choices: Annotated[int, "number of endpoints of each region that are compared"] = CHOICES,
+        wait_price: Annotated[float, "weight of one second of expected wait"] = WAIT_PRICE,
+        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
+        explore: Annotated[
+            float, "largest share of requests sent to endpoints without recent measurements"
+        ] = EXPLORE,
+        shed: Annotated[
+            bool, "reject requests that would wait, once others have failed because they waited"
+        ] = True,
     ) -> None:
         self._least_cost = LeastCost(
             rng.random,

@@ -20,7 +20,15 @@ from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import document_of, write_report
-from experiments.report.palette import DARK, POLICY_COLOURS, WHITE, luminance, policy_colour
+from experiments.report.palette import (
+    CHOSEN_COLOURS,
+    DARK,
+    FURTHER_COLOURS,
+    POLICY_COLOURS,
+    WHITE,
+    luminance,
+    policy_colour,
+)
 from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
@@ -266,9 +274,10 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
 def test_every_policy_has_a_colour_of_its_own() -> None:
     """Light and dark; each can be seen on the page (a contrast of 1.9 at least, of the light amber)."""
     assert set(POLICY_COLOURS) == set(registry.TABLE)
+    drawn = [*CHOSEN_COLOURS.values(), *FURTHER_COLOURS]
     for colours, paper in (
-        (POLICY_COLOURS.values(), WHITE),
-        ((DARK[c] for c in POLICY_COLOURS.values()), DARK[WHITE]),
+        (drawn, WHITE),
+        ((DARK[colour] for colour in drawn), DARK[WHITE]),
     ):
         known = list(colours)
         assert len(set(known)) == len(known)

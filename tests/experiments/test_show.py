@@ -63,7 +63,8 @@ def test_policy_is_shown_with_its_options() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("least-in-flight: ")
     assert "choices" in done.stdout
-    assert "2 by default" in done.stdout
+    assert "2 by default; number of random candidates" in done.stdout
+    assert "least-in-flight by default" in run_in_process(cli, "experiments", "show", "region-aware").stdout
     assert run_in_process(cli, "experiments", "show", "least-in-flight", "--measure", "p50").returncode == 2
 
 

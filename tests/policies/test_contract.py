@@ -1,6 +1,6 @@
 """Every policy of the table keeps the contract; `test_mutants.py` shows that the contract catches those that do not.
 
-A new policy is one row in EXPECTED.
+A new policy is expected to spread requests as evenly as the less loaded of two, unless `OTHERS` says otherwise.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from random import Random
 
 import pytest
 
-from policies import contract, registry
+from policies import contract
 from policies.contract import ManualClock, RecoverySignal, endpoints
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import PolicyMaker
 from policies.routing.router import Router
 from tests.support.expected_policies import EXPECTED, Expected, maker
-
-for keyed in ("ring-hash", "maglev", "rendezvous", "aperture"):  # without a key: two choices
-    EXPECTED[keyed] = Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5)
 
 
 def check_policy(make: PolicyMaker, expected: Expected) -> None:
@@ -35,10 +32,6 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
         contract.respects_weights(make, expected.weights)
     if expected.begins_by_weight:
         contract.begins_by_weight(make)
-
-
-def test_every_policy_has_a_row() -> None:
-    assert set(EXPECTED) == set(registry.TABLE)
 
 
 @pytest.mark.no_cover

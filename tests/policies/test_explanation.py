@@ -15,6 +15,7 @@ from policies.endpoint.ejection import EjectionRules
 from policies.facts import OutcomeKind
 from policies.routing.affinity import ByRendezvous, Sticky
 from tests.policies.pools import Pool, mark_unhealthy
+from tests.support.tables import CODES
 
 OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
 
@@ -51,6 +52,7 @@ def test_tracing_changes_no_pick(name: str) -> None:
     assert runs[0].log == runs[1].log
     assert trace.picks == len(runs[1].log)
     assert "picked" not in trace.counts
+    assert set(trace.counts) <= CODES, "a reason is a constant with a docstring that begins with 'Reason: '"
     assert sum(trace.counts.values()) >= trace.picks
 
 

@@ -89,6 +89,6 @@ def test_differences_are_explained() -> None:
 
 
 def test_documentation_is_up_to_date() -> None:
-    """`python -m tests.balancer.http.http_rows.page` rewrites it."""
+    """`python -m tests.support.tables` rewrites it."""
     page = PAGE.read_text(encoding="utf-8")
     assert page == replaced(page)

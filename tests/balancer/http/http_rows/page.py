@@ -1,6 +1,6 @@
 """Generated part of `docs/http.md`: number of rows, and differences of other proxies.
 
-`python -m tests.balancer.http.http_rows.page` regenerates it; a test compares it with the rows.
+`python -m tests.support.tables` regenerates it; a test compares it with the rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,3 @@ def replaced(page: str) -> str:
     """The page with the generated part replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + BEGIN + "\n" + made() + "\n" + END + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,206 @@
+"""Tables of the documentation that are written from the code: `python -m tests.support.tables`.
+
+A test compares them with the code. `TABLES` names the pages and the heads by which the tables are found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from inspect import Parameter
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.section import Seconds
+from policies import registry
+from tests.support.documentation import KEYS
+from tests.support.root import ROOT
+
+MOST_NAMED = 4
+"""Maximum number of policies that the table of reasons names one by one."""
+
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "policies").rglob("*.py"))
+}
+"""Text of each module of `policies`."""
+
+REASON = re.compile(r'^([A-Z_]+)(?:: Final)? = "([a-z-]+)"\n"""Reason: (.*?)"""$', re.M | re.S)
+CODES = {code for text in SOURCES.values() for _, code, _ in REASON.findall(text)}
+
+
+def default_of(field: FieldInfo) -> str:
+    """Return the default as the documents write it."""
+    if field.is_required():
+        return "required"
+    value = field.get_default()
+    if value is None:
+        return "–"
+    value = value.name if isinstance(value, PolicySpec) else list(value) if value == () else value
+    return f"`{json.dumps(value)}`"
+
+
+def derived_unit(field: FieldInfo) -> str:
+    """Return the values that the type allows, "" if the description has to name them."""
+    annotation: Any = field.annotation
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    bounds = {type(bound).__name__.lower(): bound for bound in (*field.metadata, *bounds_of(annotation))}
+    if annotation is bool:
+        return "true or false"
+    if annotation is Path:
+        return "path"
+    if get_origin(annotation) is Literal:
+        *others, last = (
+            f"`{json.dumps(one)}`" if isinstance(one, str) else str(one) for one in get_args(annotation)
+        )
+        return f"{', '.join(others)} or {last}"
+    if (annotation is float or annotation == Seconds) and "le" in bounds and bounds["le"].le == 86_400:
+        return "s"
+    if annotation in (int, float) and {"ge", "le"} <= set(bounds):
+        return f"{bounds['ge'].ge:g}–{bounds['le'].le:g}"
+    return ""
+
+
+def bounds_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the bounds that an annotated type carries."""
+    return tuple(
+        bound for part in getattr(annotation, "__metadata__", ()) for bound in getattr(part, "metadata", ())
+    )
+
+
+def row_of(key: str, field: FieldInfo) -> str:
+    unit, _, meaning = (field.description or "").rpartition(" | ")
+    unit = unit or derived_unit(field)
+    return f"| `{key}` | {unit} | {default_of(field)} | {meaning} |"
+
+
+def in_order(stated_keys: list[str]) -> list[str]:
+    """Return all keys in the order in which the page states them, new ones behind the one before them in the schema."""
+    keys = [key for key in stated_keys if key in KEYS]
+    for before, key in zip(["", *KEYS], KEYS, strict=False):
+        if key not in keys:
+            keys.insert(keys.index(before) + 1 if before else 0, key)
+    return keys
+
+
+def keys(present: str) -> Iterator[str]:
+    """Yield the rows of all keys of the configuration, in the order of those present."""
+    for key in in_order(re.findall(r"^\| `([a-z0-9_.]+)`", present, re.M)):
+        yield row_of(key, KEYS[key])
+
+
+def families(_: str) -> Iterator[str]:
+    """Yield a row for each family of policies."""
+    for phrase, family in registry.FAMILIES.items():
+        yield f"| {listed(family)} | {phrase} |"
+
+
+def options(_: str) -> Iterator[str]:
+    """Yield a row for each option of a policy, the name of the policy in the first one."""
+    plain = [name for name, factory in registry.TABLE.items() if not registry.options_of(factory)]
+    yield f"| {listed(plain)} | | | no options |"
+    for name, factory in registry.TABLE.items():
+        meanings, first = registry.meanings_of(factory), f"`{name}`"
+        for option in registry.options_of(factory).values():
+            yield f"| {first} | `{option.name}` | {option_default(option)} | {meanings[option.name]} |".replace(
+                "|  |", "| |"
+            )
+            first = ""
+
+
+def option_default(option: Parameter) -> str:
+    """Return the default of an option of a policy; an inner policy is written by its name."""
+    if option.default is option.empty:
+        return "required"
+    names = {factory: name for name, factory in registry.TABLE.items()}
+    return f"`{json.dumps(names[option.default] if callable(option.default) else option.default)}`"
+
+
+def reasons(_: str) -> Iterator[str]:
+    """Yield a row for each reason code of a pick: what the constants of `policies` state as `Reason: …`."""
+    parts = {name: parts_of(factory) for name, factory in registry.TABLE.items()}
+    by_any = []
+    for module, text in SOURCES.items():
+        for constant, code, meaning in REASON.findall(text):
+            users = [name for name, used in parts.items() if any(one.notes(module, constant) for one in used)]
+            by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
+            row = f"| `{code}` | {by} | {' '.join(meaning.split()).removesuffix('.')} |"
+            if users:
+                yield row
+            else:
+                by_any.append(row)
+    yield from by_any
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class or function of a policy."""
+
+    module: str
+    words: frozenset[str]
+
+    def notes(self, module: str, constant: str) -> bool:
+        """Return whether it mentions a constant of a module."""
+        imported = rf"^from {module} import .*\b{constant}\b"
+        return constant in self.words and (
+            module == self.module or re.search(imported, SOURCES[self.module], re.M) is not None
+        )
+
+
+def parts_of(factory: registry.Factory) -> list[Part]:
+    """Return the classes and functions of `policies` that a policy is made of."""
+    found, left = {}, [getattr(factory, "__name__", "")]
+    while left:
+        part = PARTS.get(name := left.pop())
+        if part is not None and name not in found:
+            found[name] = part
+            left += part.words
+    return list(found.values())
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+PARTS = {
+    name: Part(module, frozenset(re.findall(r"\w+", source)))
+    for module, text in SOURCES.items()
+    if module.split(".")[1] in ("algorithms", "selection", "steelyard")
+    for name, source in re.findall(r"^(?:class|def) (\w+)(.*(?:\n(?: .*)?$)*)", text, re.M)
+}
+
+TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
+    "README.md": {"| policy | where a request goes |": families},
+    "docs/configuration.md": {
+        "| key | unit | default | meaning |": keys,
+        "| policy | option | default | meaning |": options,
+    },
+    "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
+}
+"""Page -> head of a table -> its rows, given those that are there."""
+
+
+def rewritten(page: str) -> str:
+    """Return the text of a page with its generated tables as they should be."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for head, rows in TABLES[page].items():
+        before, begin, rest = text.partition(f"{head}\n|{'---|' * (head.count('|') - 1)}\n")
+        present, end, after = rest.partition("\n\n")
+        assert begin, f"{page} has no table {head}"
+        text = "".join((before, begin, "\n".join(rows(present)), end, after))
+    return text
+
+
+if __name__ == "__main__":
+    from tests.balancer.http.http_rows import page as http
+
+    http.PAGE.write_text(http.replaced(http.PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in TABLES:
+        (ROOT / page).write_text(rewritten(page), encoding="utf-8")
