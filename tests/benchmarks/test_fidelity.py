@@ -39,7 +39,7 @@ from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running import execute
 from experiments.scenario.scenario import Entry, Scenario
 
-COUNT = 12_000
+COUNT = 3_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
 Change = Callable[[str, int], dict[str, Any]]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,10 +14,12 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from balancer.__main__ import main
 from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings
 from balancer.configuration import load
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
+from tests.support.command_line import complaint
 from tests.support.root import ROOT
 
 APP = (ROOT / "app.json").read_text(encoding="utf-8")
@@ -115,19 +116,10 @@ def test_balancer_starts_from_the_environment_alone() -> None:
         assert unit.stop() == 0
 
 
-def test_missing_endpoints_are_named() -> None:
-    environment = {**os.environ, "BALANCER_POLICY": "random"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "balancer", "serve"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (
-        2,
-        "balancer: endpoints: is required: [[endpoints]] once or more, or [discovery]\n",
-    )
+def test_missing_endpoints_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BALANCER_POLICY", "random")
+    line = complaint(main, "balancer", "serve")
+    assert line == "balancer: endpoints: is required: [[endpoints]] once or more, or [discovery]\n"
 
 
 @pytest.fixture

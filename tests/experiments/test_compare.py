@@ -32,10 +32,11 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
         rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.planned)
     )
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
-    drawn = (np.linspace(0, 1, len(taken)), taken, np.arange(len(taken)))  # without queueing
-    run = as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
-    worker = run.samples.worker % len(scenario.workers)
-    return Run(run.facts, replace(run.samples, worker=worker))
+    number, due = np.arange(len(taken)), np.linspace(0, 1, len(taken))
+    idle = (due, 0.0 * due, 0 * number)  # nothing waits
+    run = as_run(scenario, entry, planned.block, planned.order, planned.seed, idle)
+    ended, worker = due + taken, number % len(scenario.workers)
+    return Run(run.facts, replace(run.samples, first_byte_at=ended, ended_at=ended, worker=worker))
 
 
 def lossy(run: Run, share: float, block: int) -> Run:

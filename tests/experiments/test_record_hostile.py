@@ -65,10 +65,10 @@ def test_malformed_blocks(tmp_path: Path, case: str) -> None:
     assert "is damaged: " in refused(tmp_path / "r", GOOD + BLOCKS[case])
 
 
-@pytest.mark.parametrize(("kind", "byte", "size"), [(b"R", b"\0", 500 << 20), (b"E", b" ", 200 << 20)])
-def test_a_decompression_bomb_takes_no_memory(tmp_path: Path, kind: bytes, byte: bytes, size: int) -> None:
+@pytest.mark.parametrize(("kind", "byte"), [(b"R", b"\0"), (b"E", b" ")])
+def test_a_decompression_bomb_takes_no_memory(tmp_path: Path, kind: bytes, byte: bytes) -> None:
     """It is unpacked up to the size of the largest block."""
-    data = GOOD + raw(kind, zlib.compress(byte * size, 9))
+    data = GOOD + raw(kind, zlib.compress(byte * 32 * LARGEST_BLOCK, 9))
     tracemalloc.start()
     try:
         assert "is damaged: " in refused(tmp_path / "r", data)

@@ -69,7 +69,6 @@ def test_els(tmp_path: Path) -> None:
     assert failing["steelyard"][2] < 0.2 * failing["round-robin"][1]
     assert long["least-in-flight"][2] < long["round-robin"][1]
     assert long["round-robin"][2] < long["peak-ewma"][1]
-    assert measured(Els, tmp_path).content() == found.content()
 
 
 @pytest.mark.second_tier

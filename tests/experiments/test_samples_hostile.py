@@ -16,8 +16,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pytest
 
+from experiments import run_data
 from experiments.errors import BadInputError
-from experiments.run_data import MAX_MEMBER_BYTES, Run, Samples, load_run, save_run
+from experiments.run_data import Run, Samples, load_run, save_run
 
 MakeRun = Callable[..., Run]
 
@@ -94,12 +95,15 @@ def test_array_headers_with_a_wrong_size(tmp_path: Path, parts: dict[str, bytes]
     refused(zipped(tmp_path / "r", parts | {"worker.npy": column}))
 
 
-def test_a_decompression_bomb(tmp_path: Path, parts: dict[str, bytes]) -> None:
+def test_a_decompression_bomb(
+    tmp_path: Path, parts: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rejected by its stated size before it is unpacked."""
-    path = zipped(tmp_path / "r", parts | {"worker.npy": bytes(MAX_MEMBER_BYTES + 1)})
+    monkeypatch.setattr(run_data, "MAX_MEMBER_BYTES", 32 << 20)
+    path = zipped(tmp_path / "r", parts | {"worker.npy": bytes((32 << 20) + 1)})
     tracemalloc.start()
     try:
-        assert "worker.npy: more than 268,435,456 bytes" in refused(path)
+        assert "worker.npy: more than 33,554,432 bytes" in refused(path)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()

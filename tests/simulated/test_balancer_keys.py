@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,13 @@ def scenario(settings: dict[str, Any], **rest: object) -> Scenario:
 
 def figures(settings: dict[str, Any], policy: str = "least-in-flight") -> list[tuple[float, int, int]]:
     """Latency, kind and attempts of every request of a simulated run."""
+    return figures_of(json.dumps(settings, sort_keys=True), policy)
+
+
+@cache
+def figures_of(settings_json: str, policy: str) -> list[tuple[float, int, int]]:
+    """Runs of equal settings are equal, so each is simulated once."""
+    settings = json.loads(settings_json)
     given = scenario(settings, entries=[{"label": "one", "policy": policy}])
     samples = simulate(given, given.entries[0], 0, 0, plan_block(given, 0)[0].seed).samples
     columns = (samples.latency.tolist(), samples.kind.tolist(), samples.attempts.tolist())

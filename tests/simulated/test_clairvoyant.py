@@ -95,7 +95,7 @@ def test_pauses_that_are_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (4, 10, 12, 17))]
+    "seed", [12, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (1, 4, 10, 17))]
 )
 def test_no_policy_is_better_in_random_scenarios(seed: int) -> None:
     names = ("round-robin", "least-in-flight", "steelyard", CLAIRVOYANT)

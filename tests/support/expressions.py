@@ -172,12 +172,18 @@ def names_in(node: ast.AST) -> set[str]:
 # --- while it runs
 
 
+@cache
+def counted(pattern: re.Pattern[Any]) -> Counted:
+    """The matcher of an expression, parsed once."""
+    return Counted(pattern)
+
+
 class CountedPattern:
     """Replacement of an expression that adds its steps to a tally."""
 
     def __init__(self, pattern: re.Pattern[Any], tally: list[int]) -> None:
         self._pattern = pattern
-        self._counted = Counted(pattern)
+        self._counted = counted(pattern)
         self._tally = tally
 
     def __getattr__(self, name: str) -> Any:

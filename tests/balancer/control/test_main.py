@@ -13,7 +13,7 @@ import pytest
 
 from balancer.__main__ import main, overrides
 from policies import registry
-from tests.support.command_line import complaint
+from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, client_of, get, playing, response
@@ -162,16 +162,15 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert all(name in output for name in registry.known())
 
 
-async def test_check(run: Run, tmp_path: Path) -> None:
+def test_check(tmp_path: Path) -> None:
     """Prints the meaning of a file or its error, and does not listen."""
     path = tmp_path / "balancer.toml"
     path.write_text(SAMPLE)
-    process = await run("check", str(path))
-    stdout, stderr = await process.communicate()
-    assert (process.returncode, stderr) == (0, b"")
-    assert all(part in stdout for part in (b"policy random", b"127.0.0.1:8080", b"http://127.0.0.1:9"))
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(part in done.stdout for part in ("policy random", "127.0.0.1:8080", "http://127.0.0.1:9"))
     path.write_text(SAMPLE.replace("emea", "e m e a"))
-    assert "endpoints.0.region" in await refused(await run("check", str(path)))
+    assert "endpoints.0.region" in complaint(main, "balancer", "check", str(path))
 
 
 async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:

@@ -428,9 +428,9 @@ def sockets() -> int:
     return count
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def freeze_existing_objects() -> Iterator[None]:
-    """Only objects that these tests create are looked at, and none is freed by a collection."""
+    """Only objects that the test creates are looked at, and none is freed by a collection."""
     with without_collections():
         yield
 

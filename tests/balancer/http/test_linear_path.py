@@ -27,7 +27,7 @@ from tests.support.wireless import CLIENTS, Wireless
 LONG = 31_000
 """Length of a run; a head may have 32,768 bytes."""
 
-GROWS = (4_000, 8_000)
+GROWS = (1_000, 2_000)
 """Lengths of the runs whose steps are compared: what is not linear shows there, too."""
 
 TOO_MUCH = 2.5
