@@ -37,6 +37,17 @@ DATA_PATH = (
     "probe",
 )  # fmt: skip
 
+INTERPRETED = (
+    *("tests/balancer", "tests/workers", "tests/faultsim", "tests/experiments"),
+    *("tests/simulated/test_simulate_command.py", "tests/simulated/test_simulator_golden.py"),
+)
+"""Tests of the first tier that another interpreter may fail: what runs on asyncio and what reads and writes files. That
+of policies and simulations is arithmetic, of which the newest interpreter runs that of policies for their coverage.
+"""
+
+EXAMPLES = 400
+"""Of each property, several times those of the first tier."""
+
 GRACE_S = 10.0
 """Time to end after SIGINT."""
 
@@ -75,7 +86,7 @@ def monitors(version: tuple[int, ...]) -> bool:
 
 
 def other_interpreters(choice: Choice) -> list[Part]:
-    """The first tier in an environment of each, without what needs the wall's time; with coverage where it is cheap.
+    """`INTERPRETED` in an environment of each, without what needs the wall's time; with coverage where it is cheap.
     Tests that are not for coverage then run on their own: a tracer that has been stopped can still hold code objects.
     """
     parts = []
@@ -83,14 +94,14 @@ def other_interpreters(choice: Choice) -> list[Part]:
     for version, path in choice.found.items():
         venv = f".venv-{name_of(version)}"
         made = ("make", f"VENV={venv}", f"PYTHON={path}", f"{venv}/installed-dev")
-        run = ("env", "COVERAGE_CORE=sysmon", *pytest(f"{venv}/bin/python", "tests", *TWO_PROCESSES, "-m"))
+        run = ("env", "COVERAGE_CORE=sysmon", *pytest(f"{venv}/bin/python", *INTERPRETED, *TWO_PROCESSES))
         if monitors(version):
             tested = [
-                (*run, f"{chosen_tests} and not no_cover", *COVERED),
-                (*run, f"{chosen_tests} and no_cover"),
+                (*run, "tests/policies", "-m", f"{chosen_tests} and not no_cover", *COVERED),
+                (*run, "-m", f"{chosen_tests} and no_cover"),
             ]
         else:
-            tested = [(*run, chosen_tests)]
+            tested = [(*run, "-m", chosen_tests)]
         parts.append(Part(f"CPython {name_of(version)}", 240, (made, *tested)))
     return parts
 
@@ -100,6 +111,8 @@ def second_tier(choice: Choice) -> list[Part]:
     measured on another interpreter.
     """
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
+    properties = ("tests/balancer", "tests/policies", "-m", "hypothesis and not second_tier", *TWO_PROCESSES)
+    more_examples = ("env", f"STEELYARD_EXAMPLES={EXAMPLES}", *pytest(sys.executable, *properties))
     is_covered = any(map(monitors, choice.found))
     compiled = (
         "tests/policies/test_built_in_options.py",
@@ -109,6 +122,7 @@ def second_tier(choice: Choice) -> list[Part]:
     return [
         Part("compiled", 250, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
         tests_part("policies and balancer", 225, "tests/policies", "tests/balancer", *SECOND),
+        Part("more examples", 120, (more_examples,)),
         tests_part("faultsim", 35, "tests/faultsim", *SECOND),
         tests_part("experiments", 160, "tests/experiments", *SECOND),
         tests_part("simulated", 320, "tests/simulated", *SECOND),

@@ -19,7 +19,8 @@ WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
 def test_every_path_of_a_part_exists() -> None:
-    for part in (*first_tier(), *second_tier(Choice())):
+    others = other_interpreters(Choice({(3, 13, 0): "/usr/bin/python3"}))
+    for part in (*first_tier(), *others, *second_tier(Choice())):
         for command in part.commands:
             for path in (word.removeprefix("--ignore=") for word in command):
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
@@ -130,7 +131,7 @@ def test_oldest_and_newest_interpreter_are_chosen(
     assert all(name in str(choice) for name in absent)
 
 
-def test_an_interpreter_has_an_environment_and_the_first_tier() -> None:
+def test_an_interpreter_has_an_environment_and_its_tests() -> None:
     [part] = other_interpreters(Choice({(3, 11, 2): "/usr/bin/python3"}))
     make, tests = part.commands
     assert make == ("make", "VENV=.venv-3.11.2", "PYTHON=/usr/bin/python3", ".venv-3.11.2/installed-dev")

@@ -7,6 +7,7 @@ import math
 import os
 import pkgutil
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from benchmarks.harness.cases import CASES
 from policies import contract, registry
 from tests import interpreters
 from tests.support import tables
+from tests.support.command_line import run_in_process
 from tests.support.documentation import (
     EXAMPLE,
     KEYS,
@@ -55,11 +57,12 @@ def commands_of(package: str) -> dict[str, click.Command]:
 
 
 @pytest.mark.parametrize("package", [*PACKAGES_WITH_COMMANDS, "benchmarks"])
-def test_every_package_runs_as_a_module_and_shows_its_commands(package: str) -> None:
+def test_every_package_runs_as_a_module_and_shows_its_commands(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With exit code 2, as no command is given."""
-    ran = subprocess.run(
-        [sys.executable, "-m", package], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    monkeypatch.delitem(sys.modules, f"{package}.__main__", raising=False)
+    ran = run_in_process(lambda: runpy.run_module(package, run_name="__main__"), package)
     assert ran.returncode == 2
     assert "\nCommands:\n" in ran.stdout + ran.stderr
     assert len((ran.stdout + ran.stderr).splitlines()) > 8

@@ -139,7 +139,7 @@ def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     seed=st.integers(0, 1000),
     slow=st.booleans(),
 )
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_returned_endpoints_get_their_share(name: str, bad: set[int], seed: int, slow: bool) -> None:
     """Up to half of the pool fails for half a minute; a minute and a half later each has a third of its share."""
 

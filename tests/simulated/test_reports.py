@@ -20,7 +20,10 @@ from policies.registry import TABLE, reads_reports
 NEARLY_FULL = Overrides(rate=285.0, duration=15.0)
 """`region-aware` uses reports of at least 90 % utilisation."""
 
-SCENARIOS = [overridden(load_scenario("steady"), NEARLY_FULL), load_scenario("unequal-speeds")]
+SCENARIOS = [
+    overridden(load_scenario("unequal-speeds"), Overrides(duration=20.0)),
+    overridden(load_scenario("steady"), NEARLY_FULL),
+]
 
 
 def latencies(scenario: Scenario, policy: PolicySpec, *, reports: bool) -> list[float]:
@@ -35,12 +38,12 @@ def latencies(scenario: Scenario, policy: PolicySpec, *, reports: bool) -> list[
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_reports_matter_to_the_policies_that_read_them(name: str) -> None:
     """Every policy that says so serves requests otherwise without reports, and no other one does."""
-    is_sensitive = False
     for scenario in SCENARIOS:
         needed = {"region": scenario.home_region} if name == "single-region" else {}
         policy = PolicySpec(name=name, **needed)
         with_reports, without = (latencies(scenario, policy, reports=reports) for reports in (True, False))
-        is_sensitive |= with_reports != pytest.approx(without, abs=1e-9)
+        if is_sensitive := with_reports != pytest.approx(without, abs=1e-9):
+            break
     assert is_sensitive == reads_reports(name if not needed else policy.model_dump())
 
 

@@ -13,7 +13,7 @@ from experiments.simulator import theory
 
 SEED = 1
 
-QUICK = ("M/D/1, ρ 0.5, mean", "M/M/100, ρ 0.9, mean", "two choices of 500, ρ 0.7, mean")
+QUICK = ("M/D/1, ρ 0.5, mean", "M/M/100, ρ 0.9, mean")
 """Cases of the first tier; the others take several seconds each."""
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from balancer.__main__ import cli
 from experiments.platform.command_line import run_command_line
 
-Program = click.Group | Callable[[], None]
+Program = click.Group | Callable[[], object]
 """A command group, or the function that is the entry point of a program."""
 
 

@@ -367,7 +367,7 @@ CONTENTS = st.one_of(
 )
 
 
-@examples(200)
+@examples(100)
 @given(CONTENTS)
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
@@ -383,7 +383,7 @@ ANYTHING = st.text(st.characters(exclude_characters="\0", exclude_categories=())
 )
 
 
-@examples(150)
+@examples(75)
 @given(
     st.dictionaries(
         st.sampled_from(VARIABLES) | st.from_regex(r"BALANCER_[A-Za-z_0-9]{0,20}", fullmatch=True),

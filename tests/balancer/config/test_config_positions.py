@@ -117,7 +117,7 @@ def toml(value: Any) -> str:
     )
 
 
-@examples(200)
+@examples(100)
 @given(st.dictionaries(WORDS, VALUES, max_size=5))
 def test_any_document(document: dict[str, Any]) -> None:
     """Each key on a line of its own, with any text in keys and values."""

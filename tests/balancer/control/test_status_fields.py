@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from tests.support.wire import Wire, get, playing, response
 OPEN = ("", "*")
 
 
+@cache
+def pattern_of(field: str) -> re.Pattern[str]:
+    return re.compile(
+        re.escape(field).replace(r"\*", r"[^.]+(?:\.[^.]+)*" if field.endswith("*") else r"[^.]+")
+    )
+
+
 def covers(field: str, path: str) -> bool:
     """Whether the documented field stands for the path; a part may be empty or null in the document."""
-    pattern = re.escape(field).replace(r"\*", r"[^.]+(?:\.[^.]+)*" if field.endswith("*") else r"[^.]+")
-    return (
-        re.fullmatch(pattern, path) is not None or re.match(rf"{re.escape(path)}(\.|\[\])", field) is not None
-    )
+    return pattern_of(field).fullmatch(path) is not None or field.startswith((f"{path}.", f"{path}[]"))
 
 
 async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:

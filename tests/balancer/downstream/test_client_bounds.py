@@ -221,7 +221,7 @@ def test_shelved_head_is_the_same_again() -> None:
 Act = tuple[int, int]
 
 
-@examples(200)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=60))
 def test_shares_leave_room_for_the_next_client(acts: list[Act]) -> None:
     """Whatever clients charge: the sum is within the bound, and each leaves as much for the next client as it has; a

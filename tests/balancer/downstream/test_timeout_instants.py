@@ -128,7 +128,7 @@ class Sweeps:
     ("key", "version", "acts", "options"),
     [(key, version, *others) for key, versions, *others in CASES for version in versions],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     phase=st.floats(0.0, SWEEP_PERIOD),
     earlier=st.floats(0.0, 1.9),

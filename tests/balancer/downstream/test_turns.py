@@ -276,7 +276,7 @@ def outcome(turns: Turns, reads: list[bytes], number: int) -> tuple[object, byte
         return seen, received
 
 
-@examples(60)
+@examples(30)
 @given(st.data())
 def test_any_number_of_steps_gives_the_same_requests(data: st.DataObject) -> None:
     """Pipelined, split anywhere, with trailers: only the time differs."""
@@ -286,7 +286,7 @@ def test_any_number_of_steps_gives_the_same_requests(data: st.DataObject) -> Non
     assert outcome(turns, reads, len(sent)) == outcome(Turns(), reads, len(sent))
 
 
-@examples(60)
+@examples(30)
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 5), st.data())
 def test_pieces_of_frames(kinds: list[int], limit: int, data: st.DataObject) -> None:
     """Together they are the input, they end with a frame or with the read, and none has more than the limit."""

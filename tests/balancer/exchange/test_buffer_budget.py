@@ -15,7 +15,7 @@ _charges = st.tuples(st.just("resize"), st.integers(0, 4), _sizes)
 _bounds = st.tuples(st.just("bound"), st.just(0), _sizes)
 
 
-@examples(200)
+@examples(100)
 @given(st.lists(st.one_of(_charges, _charges, _charges, _bounds), max_size=40))
 def test_charges_add_up(steps: list[tuple[str, int, int]]) -> None:
     """Against a model of five bodies, while the bound changes: a refused charge changes nothing."""
@@ -46,7 +46,7 @@ class Upstream:
 _acts = st.sampled_from(("add", "add", "send", "write", "drain", "update", "free"))
 
 
-@examples(200)
+@examples(100)
 @given(st.integers(0, 300), st.integers(0, 300), st.lists(st.tuples(_acts, st.integers(1, 100)), max_size=20))
 def test_body_is_charged_as_long_as_it_is_held(most: int, retried: int, acts: list[tuple[str, int]]) -> None:
     """Whatever order: kept bytes are charged, or refused at the first that does not fit; at the end nothing is left."""
