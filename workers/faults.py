@@ -21,27 +21,47 @@ class Faults(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     slow: float = Field(default=1.0, gt=0, description="service times are multiplied by this")
-    hang: float = Field(default=0.0, ge=0, le=1, description="share of requests not answered until healed")
+    hang: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of requests (0 to 1, or `true`) not answered while it lasts; they are served afterwards",
+    )
     fail: float = Field(
-        default=0.0, ge=0, le=1, description="share of requests answered at once with fail_status"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share answered at once with `fail_status`; health checks succeed",
     )
-    fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="status of a fast failure")
-    reset: float = Field(default=0.0, ge=0, le=1, description="share of requests whose connection is reset")
+    fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="500, 502, 503 or 504")
+    reset: float = Field(default=0.0, ge=0, le=1, description="share whose connection is reset (RST)")
     pause: float = Field(
-        default=0.0, ge=0, le=3600, description="seconds for which everything stands still, at once"
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="seconds for which the worker stops, as in a garbage collection: requests being served end that "
+        "much later, new ones wait, `/healthz` too",
     )
-    every: float = Field(default=0.0, ge=0, description="seconds from one pause to the next; 0: there is one")
+    every: float = Field(
+        default=0.0,
+        ge=0,
+        description="seconds from the beginning of a pause to the next one; 0: there is one. Another set with the "
+        "same `pause` and `every` keeps the phase",
+    )
     after: float = Field(default=0.0, ge=0, le=3600, description="seconds until the first pause")
     rtt: float | None = Field(
-        default=None, ge=0, le=60, description="round trip of the link, seconds; it must have a link"
+        default=None,
+        ge=0,
+        le=60,
+        description="new round trip in seconds, also on existing connections; only for workers started with `--rtt`",
     )
-    unhealthy: bool = Field(default=False, description="/healthz answers 503")
+    unhealthy: bool = Field(default=False, description="`/healthz` answers 503, nothing else changes")
     down: bool = Field(
-        default=False, description="connections are reset, new ones refused; heal by lasts or SIGHUP"
+        default=False,
+        description="connections are reset, new ones refused. It ends by `lasts` or SIGHUP, since commands cannot "
+        "reach it",
     )
-    lasts: float | None = Field(
-        default=None, gt=0, description="seconds after which all of this heals by itself"
-    )
+    lasts: float | None = Field(default=None, gt=0, description="seconds after which this set ends by itself")
 
     @model_validator(mode="after")
     def _pauses_end(self) -> Self:

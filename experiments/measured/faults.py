@@ -10,15 +10,26 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from experiments.errors import ExperimentError
 from experiments.measured.fleet import Fleet
 from experiments.platform.control import request_balancer, request_worker
-from experiments.scenario.timeline import HEALTHY, FaultState, Step
+from experiments.scenario.event_kinds import HEALTHY, KINDS, FaultState
+from experiments.scenario.timeline import Step
 
 LISTENS_WITHIN = 2.0
 """Seconds within which a spare worker must listen after it is activated."""
+
+SENT = {
+    field.name: kind
+    for field in fields(FaultState)
+    if (kind := field.name.removeprefix("is_")) in KINDS and kind != "pause"
+}
+"""Field of a fault state -> that of a worker's faults, where a value is sent as it is."""
+
+USUAL: dict[str, Any] = {sent: getattr(HEALTHY, name) for name, sent in SENT.items()}
 
 
 class LiveEvents:
@@ -79,15 +90,8 @@ class LiveEvents:
 
 def faults_of(fault_state: FaultState, now: float = 0.0) -> dict[str, Any]:
     """Body for a worker's `/-/faults`, `now` seconds into the run; empty when the worker is healthy."""
-    said = {
-        "slow": (fault_state.slow, HEALTHY.slow),
-        "fail": (fault_state.fail, HEALTHY.fail),
-        "hang": (fault_state.hang, HEALTHY.hang),
-        "reset": (fault_state.reset, HEALTHY.reset),
-        "unhealthy": (fault_state.is_unhealthy, HEALTHY.is_unhealthy),
-        "rtt": (fault_state.rtt, HEALTHY.rtt),
-    }
-    faults: dict[str, Any] = {name: value for name, (value, usual) in said.items() if value != usual}
+    faults = {sent: getattr(fault_state, name) for name, sent in SENT.items()}
+    faults = {sent: value for sent, value in faults.items() if value != USUAL[sent]}
     if fault_state.pause is not None:
         faults |= {"pause": fault_state.pause.length, "every": fault_state.pause.every}
         faults["after"] = max(0.0, fault_state.pause.since - now)

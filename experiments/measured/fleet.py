@@ -20,9 +20,10 @@ from experiments.platform import processes
 from experiments.platform.control import balancer_status
 from experiments.platform.ports import lasting_ports
 from experiments.platform.processes import Child, program
+from experiments.scenario.event_kinds import HEALTHY, FaultState
 from experiments.scenario.places import TLS, numbered_workers, places_of
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.scenario.timeline import HEALTHY, FaultState, Step, timeline
+from experiments.scenario.timeline import Step, timeline
 
 
 class Fleet:

@@ -6,55 +6,31 @@ events, for live and simulated runs alike.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from experiments.platform.printable import PrintableName
+from experiments.scenario.event_kinds import KINDS
 from experiments.scenario.table import Duration, Model, Seconds
 
-Kind = Literal[
-    "slow", "pause", "fail", "hang", "reset", "unhealthy", "down", "restart", "rtt", "add", "drain"
-]
-
 ALL = "all"
-DRAINS = 1.0
-"""Default drain time before a restart, in seconds."""
 
-VALUES: dict[Kind, tuple[float, float, float | None]] = {
-    "slow": (1e-3, 1e3, None),
-    "pause": (1e-3, 60.0, None),
-    "fail": (1e-6, 1.0, 1.0),
-    "hang": (1e-6, 1.0, 1.0),
-    "reset": (1e-6, 1.0, 1.0),
-    "rtt": (0.0, 10.0, None),
-    "restart": (0.0, 60.0, DRAINS),
-}
-"""Kind -> least and greatest value, and the default (None: a value is required)."""
+
+def known(kind: str) -> str:
+    """Return the kind. Raises `ValueError` if there is none of this name."""
+    if kind not in KINDS:
+        raise ValueError(f"must be one of {', '.join(KINDS)}, got {kind!r:.60}")
+    return kind
 
 
 class Event(Model):
-    """An event that affects workers.
-
-    | kind | for `lasts` seconds | value |
-    |---|---|---|
-    | slow | service times are multiplied | by this |
-    | pause | the worker stops as in a GC pause; repeatedly every `every` seconds | seconds |
-    | fail | requests are answered at once with 500, the health check stays green | share of them, 1 |
-    | hang | requests get no answer until the event ends | share, 1 |
-    | reset | the connections of requests are reset | share, 1 |
-    | unhealthy | the health check answers 503 | |
-    | down | the process is killed; a new one listens on the same port afterwards | |
-    | restart | drained, stopped and started again; back at the end of the event | seconds of draining, 1 |
-    | rtt | the round trip to the worker changes | seconds |
-    | add | it is an endpoint only from now on, for that long; its process is started before, cold | |
-    | drain | it gets no new requests | |
-    """
+    """An event that affects workers; `event_kinds.py` has the kinds."""
 
     at: Seconds = Field(description="seconds from the start of the load")
     lasts: Duration | None = Field(default=None, description="seconds; None: to the end of the run")
     target: PrintableName = Field(default=ALL, description="a worker, a region, or all")
-    kind: Kind
+    kind: Annotated[str, AfterValidator(known)]
     value: float | None = Field(default=None, description="its meaning depends on the kind")
     every: Duration | None = Field(
         default=None,
@@ -79,7 +55,8 @@ class Event(Model):
     @property
     def amount(self) -> float:
         """The value, or the default of the kind."""
-        default = VALUES[self.kind][2] if self.kind in VALUES else None
+        allowed = KINDS[self.kind].value
+        default = allowed.default if allowed is not None else None
         return self.value if self.value is not None else default or 0.0
 
     def targets(self, worker: str, region: str) -> bool:
@@ -95,12 +72,14 @@ class Event(Model):
         return self.model_copy(update=changes)
 
     def _check_value(self) -> None:
-        if self.kind not in VALUES:
+        allowed = KINDS[self.kind].value
+        if allowed is None:
             if self.value is not None:
                 raise ValueError(f"value: {self.kind!r} has none")
             return
-        least, most, default = VALUES[self.kind]
-        if self.value is None and default is None:
+        if self.value is None and allowed.default is None:
             raise ValueError(f"value: needed by kind = {self.kind!r}")
-        if not least <= self.amount <= most:
-            raise ValueError(f"value: must be from {least:g} to {most:g} for kind = {self.kind!r}")
+        if not allowed.least <= self.amount <= allowed.most:
+            raise ValueError(
+                f"value: must be from {allowed.least:g} to {allowed.most:g} for kind = {self.kind!r}"
+            )

@@ -10,45 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from experiments.scenario.event_kinds import HEALTHY, KINDS, FaultState, Pause
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.streams import stream
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A GC-like pause of `length` seconds at `since`, repeated every `every` seconds; 0: only once."""
-
-    length: float
-    every: float
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class FaultState:
-    """Fault state of one worker; the default is healthy."""
-
-    slow: float = 1.0
-    fail: float = 0.0
-    hang: float = 0.0
-    reset: float = 0.0
-    pause: Pause | None = None
-    is_unhealthy: bool = False
-    is_gone: bool = False
-    """Whether the worker has no process."""
-
-    is_graceful: bool = False
-    """Whether its process ends by SIGTERM after draining, and not by SIGKILL."""
-
-    is_draining: bool = False
-    is_absent: bool = False
-    """Whether the balancer does not have it as an endpoint."""
-
-    rtt: float | None = None
-    """Round trip in seconds; None: the region's."""
-
-
-HEALTHY = FaultState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +67,8 @@ def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
 def scaled(active_fault: ActiveFault, scale: float) -> ActiveFault:
     """The fault with the durations in its event's value in measured seconds too."""
     event = active_fault.event
-    if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
+    value = KINDS[event.kind].value
+    if scale == 1 or value is None or not value.is_time:
         return active_fault
     changes = {"value": event.amount * scale, "every": event.every and event.every * scale}
     return replace(active_fault, event=event.model_copy(update=changes))
@@ -143,28 +109,13 @@ def fault_state_at(instant: float, active_faults: Sequence[ActiveFault]) -> Faul
 
 
 def with_fault(fault_state: FaultState, active_fault: ActiveFault, instant: float) -> FaultState:
-    """Add one fault: factors multiply, the greatest share counts, the last pause and the last round trip count."""
+    """Add one fault to those before it in the scenario."""
     event, amount = active_fault.event, active_fault.event.amount
-    match event.kind:
-        case "slow":
-            return replace(fault_state, slow=fault_state.slow * amount)
-        case "fail":
-            return replace(fault_state, fail=max(fault_state.fail, amount))
-        case "hang":
-            return replace(fault_state, hang=max(fault_state.hang, amount))
-        case "reset":
-            return replace(fault_state, reset=max(fault_state.reset, amount))
-        case "pause":
-            return replace(fault_state, pause=Pause(amount, event.every or 0.0, active_fault.since))
-        case "rtt":
-            return replace(fault_state, rtt=amount)
-        case "unhealthy":
-            return replace(fault_state, is_unhealthy=True)
-        case "drain":
-            return replace(fault_state, is_draining=True)
-        case "down":
-            return replace(fault_state, is_gone=True)
-        case "restart":
-            is_gone = fault_state.is_gone or instant >= active_fault.begin + amount
-            return replace(fault_state, is_draining=True, is_graceful=True, is_gone=is_gone)
-    raise AssertionError(f"no rule for {event.kind!r}")
+    changes = {
+        name: change(getattr(fault_state, name), amount) for name, change in KINDS[event.kind].changes.items()
+    }
+    if event.kind == "pause":
+        changes["pause"] = Pause(amount, event.every or 0.0, active_fault.since)
+    if event.kind == "restart":
+        changes["is_gone"] = fault_state.is_gone or instant >= active_fault.begin + amount
+    return replace(fault_state, **changes)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
-from experiments.scenario.timeline import FaultState, Pause
+from experiments.scenario.event_kinds import FaultState, Pause
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import SimulatedFleet
@@ -199,7 +199,7 @@ class Check(Event):
                 waits = self._connections.check(now, needs_new=needs_new, asks=asks)
         if asks:
             waits += max(0.0, worker.paused_until - now - waits)
-        if (asks and worker.hang >= 1) or waits > self._model.timeout:
+        if (asks and worker.fault_state.hang >= 1) or waits > self._model.timeout:
             self._fault, waits, self._connections = "no answer", self._model.timeout, None
         self._agenda.add(now + waits, Call(self._judge))
 
@@ -241,12 +241,6 @@ class Change(Event):
     def fire(self, now: float) -> None:
         worker, fault_state, before = self._worker, self._fault_state, self._worker.fault_state
         worker.fault_state = fault_state
-        worker.slow, worker.fail, worker.hang, worker.reset = (
-            fault_state.slow,
-            fault_state.fail,
-            fault_state.hang,
-            fault_state.reset,
-        )
         worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
         if fault_state.rtt != before.rtt:
             worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)

@@ -405,7 +405,7 @@ class SimulatedBalancer(BalancerBase):
         """Send a load probe to a worker for the policy."""
         connections = self.worker_connections[state.order]
         worker, now = connections.worker, self.clock.at
-        if not worker.is_down and worker.hang < 1.0:
+        if not worker.is_down and worker.fault_state.hang < 1.0:
             self._agenda.add(now + worker.half, Probe(self.router, connections, now))
 
     # --- wait queue

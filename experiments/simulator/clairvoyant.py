@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from experiments.generator.demand import MASK
-from experiments.scenario.timeline import HEALTHY, FaultState
+from experiments.scenario.event_kinds import HEALTHY, FaultState
 from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -134,8 +134,7 @@ class Clairvoyant:
             ends += max(0.0, min(length, begins + length - at))
         if future.crashes(at, ends):
             return self._lost
-        chance = max(fault_state.fail, fault_state.reset, fault_state.hang)
-        return ends + worker.half - now + chance * self._lost
+        return ends + worker.half - now + fault_state.lost_share * self._lost
 
     def _end(self, worker: SimulatedWorker, at: float, seconds: float) -> float:
         """End of service of a request that arrives `at`, after those present and those that arrive before."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from experiments.generator.demand import MASK
-from experiments.scenario.timeline import HEALTHY
+from experiments.scenario.event_kinds import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, SimulatedAttempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import WorkerModel
@@ -64,9 +64,7 @@ class SimulatedWorker:
         self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
-        self.slow = 1.0
         self.pace = 1.0 / model.speed
-        self.hang = self.fail = self.reset = 0.0
         self.fail_status = 500
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
@@ -230,21 +228,25 @@ class SimulatedWorker:
 
     def _apply_faults(self, attempt: SimulatedAttempt, now: float) -> bool:
         """Apply the active faults to an arriving request; returns whether one applies."""
-        if self.is_down or (self.reset and self._rng.random() < self.reset):
+        faults = self.fault_state
+        if self.is_down or self._draw(faults.reset):
             self._break(attempt, now)
-        elif self.hang and self._rng.random() < self.hang:
+        elif self._draw(faults.hang):
             self.hung[attempt] = None
             self.arrived -= 1  # it counts as an arrival when it is evaluated again
-        elif self.fail and self._rng.random() < self.fail:
+        elif self._draw(faults.fail):
             self._refuse(attempt, self.fail_status, now)
         else:
             return False
         return True
 
+    def _draw(self, share: float) -> bool:
+        return share > 0 and self._rng.random() < share
+
     def judge(self) -> None:
         """Recompute the derived fields after a change of faults."""
-        self.pace = self.slow / self.model.speed
-        self.is_unwell = self.is_down or self.hang > 0 or self.fail > 0 or self.reset > 0
+        self.pace = self.fault_state.slow / self.model.speed
+        self.is_unwell = self.is_down or self.fault_state.lost_share > 0
 
     def reevaluate_hung(self, now: float) -> None:
         """Evaluate hung requests again under the current faults."""

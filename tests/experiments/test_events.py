@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.errors import BadInputError
+from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
-from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step, timeline
+from experiments.scenario.timeline import Step, timeline
 
 RAW: dict[str, Any] = {
     "name": "tiny",

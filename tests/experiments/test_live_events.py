@@ -15,9 +15,10 @@ from experiments.measured.fleet import returns_of
 from experiments.measured.runner import measure
 from experiments.results.directory import plan_block
 from experiments.run_data import Kind
+from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live
-from experiments.scenario.timeline import HEALTHY, FaultState, Pause, timeline
+from experiments.scenario.timeline import timeline
 
 EVENTS: list[dict[str, Any]] = [
     {"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "down"},

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
 from experiments.scenario.files import load_scenario
 from experiments.scenario.oracles import CLAIRVOYANT, ORACLE_NAMES
 from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.timeline import HEALTHY, FaultState, Pause, Step
+from experiments.scenario.timeline import Step
 from experiments.simulator.clairvoyant import Future
 from experiments.simulator.columns import Columns
 from experiments.simulator.model import Model, WorkerModel

@@ -3,56 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from experiments.measured.faults import faults_of
 from experiments.results.directory import plan_block
 from experiments.run_data import Run
-from experiments.scenario.events import VALUES, Kind
+from experiments.scenario.event_kinds import KINDS, FaultState
+from experiments.scenario.oracles import CLAIRVOYANT
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.timeline import FaultState, timeline
+from experiments.scenario.timeline import timeline
 from experiments.simulator.run import simulate
 
 BY_THE_FLEET = {"is_gone", "is_graceful", "is_draining", "is_absent"}
 """Fields of a fault state that are applied by signals and admin requests, not by a request to the worker."""
 
 
-def scenario(*events: dict[str, Any]) -> Scenario:
+def scenario(*events: dict[str, Any], policy: str = "round-robin") -> Scenario:
     return Scenario.model_validate(
         {
             "name": "tiny",
             "question": "Does the event take effect?",
-            "baseline": "round-robin",
+            "baseline": policy,
             "home_region": "near",
             "load": {"mode": "open", "duration": 20.0, "rate": 20.0},
-            "balancer": {"health_checks": {"path": "/healthz"}},
+            "balancer": {
+                "health_checks": {"path": "/healthz"},
+                "outlier_detection": {"failures": 0},
+                "retries": 0,
+            },
             "regions": [{"name": "near", "workers": 2, "rtt": 0.01}],
-            "entries": [{"label": "round-robin", "policy": "round-robin"}],
+            "entries": [{"label": policy, "policy": policy}],
             "events": list(events),
         }
     )
 
 
-def event(kind: Kind) -> dict[str, Any]:
-    least, most, _ = VALUES.get(kind, (0.0, 0.0, None))
-    value = {"value": min(most, max(least, 0.5))} if kind in VALUES else {}
-    return {"at": 4.0, "lasts": 6.0, "target": "near-0", "kind": kind, **value}
+def event(kind: str, value: float = 0.5) -> dict[str, Any]:
+    allowed = KINDS[kind].value
+    stated = {} if allowed is None else {"value": min(allowed.most, max(allowed.least, value))}
+    return {"at": 4.0, "lasts": 6.0, "target": "near-0", "kind": kind, **stated}
 
 
 def simulated(given: Scenario) -> Run:
     return simulate(given, given.entries[0], 0, 0, plan_block(given, 0)[0].seed)
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_an_event_changes_the_simulated_run(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_changes_the_simulated_run(kind: str) -> None:
     without, with_event = simulated(scenario()).samples, simulated(scenario(event(kind))).samples
     assert without.latency.tolist() != with_event.latency.tolist()
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_an_event_reaches_a_live_worker(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_reaches_a_live_worker(kind: str) -> None:
     """As a body for its fault interface, or as a change that the fleet applies."""
     states = [step.fault_state for step in timeline(scenario(event(kind)), 1) if step.worker == 0]
     healthy = FaultState()
@@ -64,3 +69,16 @@ def test_an_event_reaches_a_live_worker(kind: Kind) -> None:
     }
     assert changed
     assert changed & BY_THE_FLEET or any(faults_of(state) for state in states)
+
+
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.costs != "nothing"])
+def test_the_oracle_that_knows_all_faults_avoids_a_worker_that_has_one(kind: str) -> None:
+    """It gets a lesser part of the requests, and none fails, without ejection and retries."""
+
+    def part(*events: dict[str, Any]) -> float:
+        samples = simulated(scenario(*events, policy=CLAIRVOYANT)).samples
+        lasting = (samples.scheduled_at > 4.2) & (samples.scheduled_at < 9.8)
+        assert samples.ok[lasting].all()
+        return float((samples.worker[lasting] == 0).mean())
+
+    assert part(event(kind, 2.0)) < part() - 0.2

@@ -11,7 +11,8 @@ import pytest
 
 from experiments.generator.demand import BATCH
 from experiments.run_data import Kind
-from experiments.scenario.timeline import FaultState, Pause, Step
+from experiments.scenario.event_kinds import FaultState, Pause
+from experiments.scenario.timeline import Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError

@@ -18,9 +18,11 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
+from experiments.scenario.event_kinds import KINDS
 from policies import registry
 from tests.support.documentation import KEYS
 from tests.support.root import ROOT
+from workers.faults import Faults
 
 MOST_NAMED = 4
 """Maximum number of policies that the table of reasons names one by one."""
@@ -165,6 +167,20 @@ def parts_of(factory: registry.Factory) -> list[Part]:
     return list(found.values())
 
 
+def events(_: str) -> Iterator[str]:
+    """Yield a row for each kind of event of scenarios."""
+    for name, kind in KINDS.items():
+        value = kind.value
+        default = "" if value is None or value.default is None else f", {value.default:g}"
+        yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} |"
+
+
+def faults(_: str) -> Iterator[str]:
+    """Yield a row for each fault of workers."""
+    for name, field in Faults.model_fields.items():
+        yield f"| `{name}` | {field.description} |"
+
+
 def listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -182,6 +198,8 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| key | unit | default | meaning |": keys,
         "| policy | option | default | meaning |": options,
     },
+    "docs/scenarios.md": {"| kind | effect while it lasts | value |": events},
+    "docs/workers.md": {"| fault | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
 """Page -> head of a table -> its rows, given those that are there."""
