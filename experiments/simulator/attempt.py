@@ -6,6 +6,7 @@ settled attempt are ignored.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from experiments.generator.demand import Batch
@@ -28,25 +29,25 @@ class BalancerBase:
 
     clock: VirtualClock
 
+    @abstractmethod
     def start(self, number: int, demand: Batch, now: float) -> None:
         """Accept a client's request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
         """Abandon the request's attempts after the client has left."""
-        raise NotImplementedError
 
 
 class PendingRequest(Event):
     """What a request waits for: an attempt, or its place in a balancer's queue."""
 
+    @abstractmethod
     def abandon(self, now: float) -> int:
         """Leave with the client; return the number of attempts."""
-        raise NotImplementedError
 
 
 class SimulatedAttempt(PendingRequest):

@@ -6,6 +6,7 @@ added. A run is therefore a function of its model and its seed.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -29,9 +30,9 @@ class VirtualClock:
 class Event:
     """Base class of events that the agenda executes."""
 
+    @abstractmethod
     def fire(self, now: float) -> None:
         """Execute the event at the instant `now`."""
-        raise NotImplementedError
 
 
 class Call(Event):
