@@ -13,7 +13,16 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from balancer.config.documents import check_limits
-from balancer.config.keys import Table, annotation_at, dotted, is_list, is_mapping, keys_of, table_of
+from balancer.config.keys import (
+    Table,
+    annotation_at,
+    corrected,
+    dotted,
+    is_list,
+    is_mapping,
+    keys_of,
+    table_of,
+)
 from balancer.config.positions import Place
 from balancer.config.sources import Layer, longest, policy_table
 
@@ -72,8 +81,9 @@ def problem_with(name: str, value: str, table: Table) -> str | None:
     if is_known and name != name.upper():
         return f"{name}: variables are in capitals: {name.upper()}"
     if not is_known:
+        near = corrected(table, place)
         known = [variable_of(each) for each in keys_of(table) if not list_around(table, each)]
-        close = get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+        close = [variable_of(near)] if near else get_close_matches(name.upper(), known, n=1, cutoff=0.75)
         return f"{name}: is not a known variable" + (f"; did you mean {close[0]}?" if close else "")
     return f"{name}: is empty; give it a value, or unset it" if not value else None
 

@@ -97,6 +97,25 @@ def dotted(place: Place) -> str:
     return ".".join(map(str, place))
 
 
+def near_key(name: str, known: list[str]) -> str | None:
+    """Return the key of a table that an unknown `name` may mean."""
+    if SYNONYMS.get(name) in known:
+        return SYNONYMS[name]
+    return next(iter(get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=NEAR)), None)
+
+
+def corrected(table: Table, place: Place) -> Place | None:
+    """Return the place that an unknown one may mean, each of its names replaced by a near key; None without an idea."""
+    for length, name in enumerate(place):
+        around = table_at(table, place[:length])
+        if annotation_at(table, place[: length + 1]) is None:
+            near = near_key(str(name), list(around.model_fields)) if around is not None else None
+            if near is None:
+                return None
+            place = (*place[:length], near, *place[length + 1 :])
+    return place
+
+
 def suggestion(table: Table, place: Place) -> str:
     """Return what an unknown key at `place` may mean, to append to a message; empty without an idea."""
     if not place:
@@ -105,11 +124,9 @@ def suggestion(table: Table, place: Place) -> str:
     known = list(around.model_fields) if around is not None else []
     if name.lower() in known:
         return f"; keys are in lower case: '{name.lower()}'"
-    if SYNONYMS.get(name) in known:
-        return f"; did you mean '{SYNONYMS[name]}'?"
-    close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=NEAR)
-    if close:
-        return f"; did you mean '{close[0]}'?"
+    near = near_key(name, known)
+    if near is not None:
+        return f"; did you mean '{near}'?"
     elsewhere = [dotted(each) for each in keys_of(table) if each[-1] == name]
     if elsewhere and len(elsewhere) <= 4:
         return f"; did you mean {' or '.join(elsewhere)}?"

@@ -75,6 +75,16 @@ def test_policy_replaces_that_of_the_file(tmp_path: Path) -> None:
         ("BALANCER_POLCY", SECRET, "is not a known variable; did you mean BALANCER_POLICY?"),
         ("BALANCER_ADMIN_TOKEN", SECRET, "is not a known variable; did you mean BALANCER_ADMIN__TOKEN?"),
         ("BALANCER_ADMIN__TOKN", SECRET, "is not a known variable; did you mean BALANCER_ADMIN__TOKEN?"),
+        (
+            "BALANCER_POOLS__A__TIMEOUTS__FIRST_BYTE",
+            "3",
+            "is not a known variable; did you mean BALANCER_CLUSTERS__A__TIMEOUTS__FIRST_BYTE?",
+        ),
+        (
+            "BALANCER_CLUSTERS__A__TIMOUTS__FIRST_BIT",
+            "3",
+            "is not a known variable; did you mean BALANCER_CLUSTERS__A__TIMEOUTS__FIRST_BYTE?",
+        ),
         ("BALANCER_LIMITS__QUEUE__X", "1", "is not a known variable; did you mean BALANCER_LIMITS__QUEUE?"),
         ("BALANCER_NOTHING_OF_THE_KIND", SECRET, "is not a known variable"),
         ("BALANCER_", SECRET, "is not a known variable"),
