@@ -15,7 +15,7 @@ import httptools
 Fields = Iterable[tuple[bytes, bytes]]
 Buffer = bytes | bytearray | memoryview
 
-MOST_KEPT = 1 << 17
+MAX_BUFFERED_BYTES = 1 << 17
 """Bytes of a response that may wait for the client's window before the application is paused."""
 
 OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"))
@@ -168,7 +168,7 @@ class Stream(asyncio.Transport):
 
     def update_backpressure(self) -> None:
         """Pause or resume the application; called when data has been sent."""
-        is_full = self.get_write_buffer_size() > MOST_KEPT
+        is_full = self.get_write_buffer_size() > MAX_BUFFERED_BYTES
         if is_full != self._is_paused and not self._is_closing:
             self._is_paused = is_full
             (self._protocol.pause_writing if is_full else self._protocol.resume_writing)()

@@ -15,7 +15,7 @@ from typing import Final, cast
 from balancer.clients.client_connection import HELD_BY_TURN, ClientConnection
 from balancer.clients.client_usage import ClientUsage
 
-AT_ONCE: Final = 32
+STEPS_AT_ONCE: Final = 32
 """Steps of a read that are taken at once: they cost about as much as the read itself."""
 
 STEPS_PER_TURN: Final = 64
@@ -42,7 +42,7 @@ STEPS_PER_RESET: Final = 8
 class Turns:
     """Connections with input that waits for its turn. `at_once` and `per_turn` are numbers of steps."""
 
-    def __init__(self, at_once: int = AT_ONCE, per_turn: int = STEPS_PER_TURN) -> None:
+    def __init__(self, at_once: int = STEPS_AT_ONCE, per_turn: int = STEPS_PER_TURN) -> None:
         self.at_once = at_once
         self.per_turn = per_turn
         self._left = per_turn  # below 0 when more was taken than a turn allows

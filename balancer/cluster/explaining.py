@@ -23,7 +23,7 @@ from policies.routing.router import Router
 LINE_LIMIT: Final = 1024
 """Characters of an explanation in a response; a longer one, for hundreds of endpoints, is truncated."""
 
-KEPT: Final = 100
+MAX_EXPLANATIONS: Final = 100
 
 _UNFIT: Final = re.compile(r"[^ -~]")
 
@@ -37,7 +37,7 @@ class Explanations:
         self._is_standing = False  # explanations are enabled in the configuration
         self._until = -inf
         self.reasons: Counter[str] = Counter()
-        self.trace = self._fresh(KEPT)
+        self.trace = self._fresh(MAX_EXPLANATIONS)
 
     def _fresh(self, keep: int) -> Trace:
         trace = Trace(keep)

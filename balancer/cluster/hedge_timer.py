@@ -19,10 +19,10 @@ from policies.facts import OutcomeKind
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 from policies.routing.assignment import Assignment
 
-STALLED = 0.02
+STALLED_S = 0.02
 """Seconds by which a search may come late. If it is later, this process was stalled, and answers may wait unread."""
 
-SOONEST = 0.001
+MIN_INTERVAL_S = 0.001
 """Minimum seconds between two runs of the timer: the resolution of event loops."""
 
 
@@ -123,7 +123,7 @@ class HedgeTimer:
 
     def _search(self, now: float) -> None:
         """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
-        is_stalled = now - self._search_at > STALLED
+        is_stalled = now - self._search_at > STALLED_S
         for state, attempts in list(self._by_state.items()):
             attempts[:] = [attempt for attempt in attempts if attempt.is_awaiting]
             if not attempts:
@@ -144,7 +144,7 @@ class HedgeTimer:
             self._timer = None
         due = min(self._search_at, self._ticks[0] * TICK if self._ticks else inf)
         if due < inf:
-            delay = max(SOONEST, due - now)
+            delay = max(MIN_INTERVAL_S, due - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:

@@ -24,7 +24,7 @@ from policies.facts import AdminState, Endpoint
 CONFIGURATION = "configuration"
 COMMAND = "command"
 
-FEW = 16
+KEPT_REMOVED = 16
 """Number of removed endpoints to keep before those without requests in flight are dropped."""
 
 
@@ -58,7 +58,7 @@ class EndpointRegistry:
         }
         self._weights: dict[str, float] = {}
         self._leaving: list[EndpointState] = []
-        self._most_leaving = FEW
+        self._most_leaving = KEPT_REMOVED
         self._members = self._merged(self._lists)
 
     # --- reading
@@ -211,7 +211,7 @@ class EndpointRegistry:
         self._weights.pop(state.id, None)
         self._leaving.append(state)
         if len(self._leaving) > self._most_leaving:
-            self._most_leaving = max(FEW, 2 * len(self.leaving))
+            self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
         self._control_plane.drop_endpoint(state.id)
         if pools.tls.has_own(state.id):
             pools.tls = pools.tls.without(state.id)

@@ -26,7 +26,7 @@ BURST = 6
 PAUSE = 30.0
 """Seconds after which an endpoint may have one more line beyond `BURST`."""
 
-MOST_AT_ONCE = 20
+MAX_LINES = 20
 """Maximum number of lines about endpoints in one comparison: a region of a thousand may go down at once."""
 
 QUIET = frozenset((Condition.READY, Condition.WARMING, Condition.FULL))
@@ -120,7 +120,7 @@ class StateLog:
                 shown.seen = key
             if not shown.left_out or not shown.take(now):
                 continue
-            if printed < MOST_AT_ONCE:
+            if printed < MAX_LINES:
                 printed += 1
                 self.say(self._line(state, condition, elsewhere, shown, now))
             else:

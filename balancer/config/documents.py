@@ -15,16 +15,16 @@ from select import POLLIN, poll
 from time import monotonic
 from typing import Any, Final
 
-LARGEST: Final = 16 << 20
+MAX_FILE_BYTES: Final = 16 << 20
 """Size limit of a file in bytes: some hundred thousand endpoints."""
 
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 """Limit of nested tables and lists."""
 
 LONGEST_WAIT: Final = 10.0
 """Limit in seconds for reading a pipe, as nothing may ever write to it."""
 
-TOO_DEEP: Final = f"more than {DEEPEST} tables or lists inside each other"
+TOO_DEEP: Final = f"more than {MAX_DEPTH} tables or lists inside each other"
 
 MOST_DIGITS: Final = sys.int_info.default_max_str_digits
 """Limit of decimal digits, beyond which Python refuses to read or write a whole number."""
@@ -54,8 +54,8 @@ def read_text(path: Path, *, is_plain: bool = False) -> str:
         data = _read(file)
     finally:
         os.close(file)
-    if len(data) > LARGEST:
-        raise ValueError(f"longer than {LARGEST >> 20} MiB")
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"longer than {MAX_FILE_BYTES >> 20} MiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -65,15 +65,15 @@ def read_text(path: Path, *, is_plain: bool = False) -> str:
 
 
 def _read(file: int) -> bytes:
-    """Return what the file holds, at most one byte more than LARGEST. Raises OSError, also after LONGEST_WAIT."""
+    """Return what the file holds, at most MAX_FILE_BYTES + 1 bytes. Raises OSError, also after LONGEST_WAIT."""
     end = monotonic() + LONGEST_WAIT
     ready = poll()
     ready.register(file, POLLIN)
     data = bytearray()
-    while len(data) <= LARGEST:
+    while len(data) <= MAX_FILE_BYTES:
         if not ready.poll(max(0.0, end - monotonic()) * 1000):
             raise OSError(errno.ETIMEDOUT, f"its end is not reached within {LONGEST_WAIT:g} s")
-        part = os.read(file, LARGEST + 1 - len(data))
+        part = os.read(file, MAX_FILE_BYTES + 1 - len(data))
         if not part:
             break
         data += part
@@ -112,7 +112,7 @@ def with_line(path: Path, language: str, error: ValueError) -> str:
 def check_limits(document: Any) -> None:
     """Check depth and digits; iterative, as recursion would hit Python's limit. Raises ValueError."""
     level: list[Any] = [[document]]
-    for _ in range(DEEPEST + 2):
+    for _ in range(MAX_DEPTH + 2):
         if not level:
             return
         inner = [

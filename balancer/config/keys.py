@@ -13,7 +13,7 @@ from balancer.config.positions import Place
 Table = type[BaseModel]
 
 
-NEAR = 0.7
+MIN_SIMILARITY = 0.7
 """Least similarity (0..1) of a suggested key to the given one: `health_checks` for `helth_checks` has 0.96, and
 `home_region` for `compression` 0.64."""
 
@@ -101,7 +101,8 @@ def near_key(name: str, known: list[str]) -> str | None:
     """Return the key of a table that an unknown `name` may mean."""
     if SYNONYMS.get(name) in known:
         return SYNONYMS[name]
-    return next(iter(get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=NEAR)), None)
+    close = get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=MIN_SIMILARITY)
+    return close[0] if close else None
 
 
 def corrected(table: Table, place: Place) -> Place | None:

@@ -35,7 +35,7 @@ LISTS: Final = ("tuple_type", "list_type")
 REASON: Final = re.compile(r", (?:got|unable to) .*")
 """End of pydantic's message, which says less than the value that follows."""
 
-LONGEST: Final = 60
+MAX_CHARACTERS: Final = 60
 """Most characters of a key or a value in a message."""
 
 
@@ -130,7 +130,7 @@ def without_credentials(text: str) -> str:
 def shown(text: str) -> str:
     """Return the text as a message shows it: without credentials, and cut."""
     text = without_credentials(text)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."
 
 
 def _message(found: Any, place: Place, table: Table, *, is_searched: bool) -> str:

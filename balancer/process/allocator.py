@@ -7,7 +7,7 @@ import ctypes
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 
-KEPT = 64 << 20
+KEPT_FREE_BYTES = 64 << 20
 """Bytes of freed memory that are kept for the next burst."""
 
 
@@ -21,6 +21,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return
-    mallopt(_TRIM_THRESHOLD, KEPT)
+    mallopt(_TRIM_THRESHOLD, KEPT_FREE_BYTES)
     mallopt(_TOP_PAD, 1 << 20)
-    mallopt(_MMAP_THRESHOLD, KEPT // 2)
+    mallopt(_MMAP_THRESHOLD, KEPT_FREE_BYTES // 2)

@@ -12,7 +12,7 @@ from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.rate_limits.request_source import RequestSource, Trusts
 from balancer.rate_limits.shared_buckets import Bucket, Buckets, key_of_bucket, owner_of
-from policies.overload.token_bucket import ALMOST, TokenBucket
+from policies.overload.token_bucket import ALMOST_ONE_TOKEN, TokenBucket
 
 ROUNDING: Final = 1e-7
 """Seconds by which a computed wait may exceed a whole number without meaning the next one, or 0 without meaning one.
@@ -46,7 +46,7 @@ class RateLimit:
         self._found = bucket = self._buckets.read(key_of_bucket(self._owner, hash(self._prefix + source)))
         bucket.since = rule.since(bucket.since, bucket.taken, now)
         tokens = rule.tokens(bucket.since, bucket.taken, now)
-        if tokens >= ALMOST:
+        if tokens >= ALMOST_ONE_TOKEN:
             return 0.0
         wait = rule.wait(tokens)
         return wait if wait > ROUNDING else 0.0

@@ -30,7 +30,7 @@ _find_parts: Final = re.compile(
     b"|".join(b"(?P<%b>%b)" % (key.encode(), part) for key, part in AMBIGUOUS.items())
 ).finditer
 
-REMEMBERED: Final = 1024
+REMEMBERED_HOSTS: Final = 1024
 """Hosts whose routes are remembered."""
 
 
@@ -189,7 +189,7 @@ class RouteTable:
                 places.append(suffix)
             at = host.find(b".", at + 1)
         places.append(self._others)
-        if len(self._places) >= REMEMBERED:
+        if len(self._places) >= REMEMBERED_HOSTS:
             self._places.clear()
         if len(authority) <= MAX_AUTHORITY_BYTES:
             self._places[authority] = places

@@ -15,7 +15,7 @@ import hiredis
 
 from balancer.sharing.exchange import StoreLost
 
-LARGEST: Final = 1 << 20
+MAX_ANSWER_BYTES: Final = 1 << 20
 """Bytes of one answer. The largest report has a fifth of that."""
 
 LONGEST_REASON: Final = 120
@@ -70,8 +70,8 @@ class Connection(asyncio.Protocol):
             while (answer := reader.gets()) is not False:
                 self._unparsed = 0
                 self._take(answer)
-            if self._unparsed > LARGEST:
-                self._lose(f"an answer of over {LARGEST} bytes")
+            if self._unparsed > MAX_ANSWER_BYTES:
+                self._lose(f"an answer of over {MAX_ANSWER_BYTES} bytes")
         except Exception as error:  # the parser raises many kinds
             self._lose(reason_of(error))
 

@@ -22,14 +22,14 @@ SILENCE = EXPIRY
 """Age in seconds of the last own report that came back in time at which the store counts as lost. With a sweep every
 0.25 s, that is noticed within 1 s. One report that is missed is no loss."""
 
-LATEST = EXPIRY / 2.0
+MAX_REPORT_DELAY_S = EXPIRY / 2.0
 """Seconds that a report may take on its way. The next one is published when the store has answered, so that those of a
 slower store would expire before it. They are not used, and the store counts as lost."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before another attempt to connect: they double up to this, and up to half of each is left out at random."""
 
-STEADY = 5.0
+STEADY_S = 5.0
 """Seconds for which the store must answer before the pauses are short again: one that fails again and again is tried,
 and logged, rarely."""
 
@@ -39,7 +39,7 @@ take. Measured under load, in the compiled build: 46 to 48 µs with four endpoin
 of each per second, of which the data takes 8; with 80 endpoints the data takes 60. With four processes of other units
 and four endpoints a process may publish 70 reports per second."""
 
-SAVED = 8
+SAVED_REPORTS = 8
 """Reports that a process may publish at once after some time without, so that short bursts are reported at once."""
 
 LONGEST_INTERVAL = 0.25
@@ -51,7 +51,7 @@ MOST_PER_SECOND = 2000
 DELAY_WINDOW = 30.0
 """Seconds of one bucket of a sender's least delay. Clocks drift apart by less than 3 ms in it."""
 
-NO_ANSWER = f"no answer within {LATEST:g} s for {SILENCE:g} s"
+NO_ANSWER = f"no answer within {MAX_REPORT_DELAY_S:g} s for {SILENCE:g} s"
 
 
 class StoreLost(Exception):
@@ -164,7 +164,7 @@ class Exchange:
                     await self._converse(channel)
             except StoreLost as error:
                 self._lose(str(error))
-            is_steady = self._echoed_at > began_at + STEADY
+            is_steady = self._echoed_at > began_at + STEADY_S
             pause = FIRST_PAUSE if is_steady else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
@@ -197,7 +197,7 @@ class Exchange:
                 report = Report({}, None if report.latencies is None else {})
             if report.latencies is not None or report.in_flight != published:
                 published = report.in_flight
-                paid_until = max(paid_until, now - SAVED * interval) + interval
+                paid_until = max(paid_until, now - SAVED_REPORTS * interval) + interval
                 pause = max(pause, paid_until - now)
                 await channel.publish(
                     encode(Message(identity.unit, identity.sender, identity.place, pause, now, report))
@@ -241,7 +241,7 @@ class Exchange:
             if message.sender == identity.sender:
                 self._echo(now, now - message.sent_at)
             return
-        if not self.is_connected or (age := self._age(message, now)) > LATEST:
+        if not self.is_connected or (age := self._age(message, now)) > MAX_REPORT_DELAY_S:
             self.counts.ignored += 1  # of a store that is slow, or has not yet shown that it is not
             return
         report = message.report
@@ -267,7 +267,7 @@ class Exchange:
         return passed - least.least + own.least
 
     def _echo(self, now: float, delay: float) -> None:
-        if not 0.0 <= delay <= LATEST:
+        if not 0.0 <= delay <= MAX_REPORT_DELAY_S:
             return
         self._echoed_at, self.delay = now - delay, delay
         if not self.is_connected:

@@ -27,7 +27,7 @@ service times, by the requests that an endpoint gets from all processes between 
 So a read is useful while it is fresher than two requests; one older than nine causes herding.
 """
 
-SHORTEST = 1e-3
+MIN_INTERVAL_S = 1e-3
 """Shortest interval of reads in seconds."""
 
 PER_ENDPOINT, LONGEST = 0.2e-3, 0.25
@@ -104,7 +104,7 @@ class Siblings:
     def _states_changed(self) -> None:
         self._states = self._router.states
         self._generations = []
-        self._longest = max(SHORTEST, min(LONGEST, PER_ENDPOINT * len(self._states)))
+        self._longest = max(MIN_INTERVAL_S, min(LONGEST, PER_ENDPOINT * len(self._states)))
 
     def _enter(self, state: EndpointState) -> None:
         row = self._page.enter(self._keys[state.id])
@@ -136,7 +136,7 @@ class Siblings:
         self._routed, self._looked_at = routed, now
         if not picks:
             return self._longest
-        return max(SHORTEST, min(self._longest, passed * PICKS * len(self._states) / picks))
+        return max(MIN_INTERVAL_S, min(self._longest, passed * PICKS * len(self._states) / picks))
 
     def _find(self, generations: list[int]) -> None:
         """Look up the rows of each endpoint in each page again after rows were reassigned."""

@@ -7,7 +7,7 @@ from typing import Final
 KEPT: Final = frozenset("\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}")
 """Characters that Python does not count as printable, but that are harmless."""
 
-LONGEST: Final = 2000
+MAX_CHARACTERS: Final = 2000
 """Maximum characters of a message: some list every policy."""
 
 
@@ -26,7 +26,7 @@ def escaped(letter: str) -> str:
 def one_line(message: str) -> str:
     """Return a message as one printable line of bounded length."""
     line = printable(" ".join(message.split()))
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+    return line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}…"
 
 
 def with_digits(number: float, digits: int) -> str:

@@ -22,7 +22,7 @@ from balancer.tls.client_hello import NO_APPLICATION_PROTOCOL, offers_only_other
 RECORD = 16_384
 """Maximum bytes of a record (RFC 8446 § 5.1), so that one read takes a whole one."""
 
-UNASKED = 262_144
+MAX_UNREAD_BYTES = 262_144
 """Maximum bytes in the write buffer for a peer that makes OpenSSL answer (KeyUpdate) and does not read."""
 
 NO_PROTOCOL = asyncio.Protocol()
@@ -292,7 +292,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _answer(self) -> None:
         """Send what OpenSSL wrote while reading; abort if the peer lets too much of it pile up."""
         self._flush()
-        if self._plain.get_write_buffer_size() > UNASKED:
+        if self._plain.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self.abort()
 
     def _flush(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from balancer.config.schema.pool_limits import UNBOUNDED, PoolLimits
+from balancer.config.schema.pool_limits import UNLIMITED_REQUESTS, PoolLimits
 from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
@@ -72,7 +72,7 @@ class ConnectionRecord:
     retire_at: float = inf
     idle_since: float = 0.0
     requests: int = 0
-    granted: int = UNBOUNDED
+    granted: int = UNLIMITED_REQUESTS
 
 
 class MultiplexedConnection(Protocol):

@@ -62,7 +62,7 @@ async def cost(plan: CostPlan, load: Load, worker: Child, proxy: RunningPeer, ru
     )
 
 
-AT_ONCE = 32
+CONNECTIONS = 32
 """Connections that send at the same time; a small number keeps upstream connections few."""
 
 REHEARSAL = 200
@@ -107,7 +107,7 @@ async def idle(port: int, count: int) -> AsyncIterator[None]:
     writers: list[StreamWriter] = []
     try:
         while len(writers) < count:
-            batch = min(AT_ONCE, count - len(writers))
+            batch = min(CONNECTIONS, count - len(writers))
             writers += await asyncio.gather(*(connected(port) for _ in range(batch)))
         yield
     finally:

@@ -21,7 +21,7 @@ from benchmarks.harness.verdicts import bracketed, over_blocks
 from experiments.platform.terminal import FULL_WIDTH
 from experiments.stats.comparison import Interval
 
-QUIET = 0.05
+QUIET_SHARE = 0.05
 """Share of the cores used by other processes above which a warning is shown."""
 
 
@@ -79,7 +79,7 @@ def cost_row(runs: Sequence[CostRun], peer: str) -> CostRow:
 def doubts(runs: Sequence[CostRun]) -> str:
     """Warning that the machine was busy with other work; empty if it was quiet."""
     taken = [run.taken for run in runs]
-    if not taken or max(taken) < QUIET:
+    if not taken or max(taken) < QUIET_SHARE:
         return ""
     return (
         f"NOT QUIET: other processes took {median(taken):.0%} of the cores in the median run, {max(taken):.0%} at "
@@ -97,14 +97,14 @@ def columns(kind: Kind) -> list[str]:
     return ["proxy", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
 
 
-ESSENTIAL = 4
+NARROW_COLUMNS = 4
 """Number of columns shown on a narrow terminal."""
 
 
 def table_of(rows: Sequence[CostRow], kind: Kind, width: int) -> Table:
     """Table for a terminal of `width` columns."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
-    shown = columns(kind)[: None if width >= FULL_WIDTH else ESSENTIAL]
+    shown = columns(kind)[: None if width >= FULL_WIDTH else NARROW_COLUMNS]
     for index, name in enumerate(shown):
         made.add_column(name, justify="right" if index else "left", no_wrap=True)
     for row in rows:

@@ -31,7 +31,7 @@ AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)
 GAIN = 1.8
 """Least throughput of two processes, as a multiple of one."""
 
-EQUAL = 1.05
+MAX_P99 = 1.05
 """Largest p99 ratio to one process that counts as equal: less than twelve blocks can resolve."""
 
 JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
@@ -66,10 +66,10 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
     found = [gain_verdict(own, part) for part, own in parts if own]
     if stretches:
         loss = loss_of(stretches, TWO.name)
-        bound = f"p99 of two processes ≤ {EQUAL:g} × that of one at equal load per core"
+        bound = f"p99 of two processes ≤ {MAX_P99:g} × that of one at equal load per core"
         found.append(
             judged(
-                stretches, "latency", bound, None if loss is None else side_of(loss, EQUAL), bracketed(loss)
+                stretches, "latency", bound, None if loss is None else side_of(loss, MAX_P99), bracketed(loss)
             )
         )
     return found

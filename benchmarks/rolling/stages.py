@@ -27,7 +27,7 @@ from experiments.platform.control import balancer_status
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child, program
 
-FRESH = 0.2
+FRESH_SHARE = 0.2
 """Share of requests after which the client reconnects: clients that keep connections never test new ones."""
 
 POSTS = 0.2
@@ -177,7 +177,7 @@ async def staged(name: str, timing: StageTiming, seed: int, cores: tuple[int, in
     try:
         async with WorkerGroup(folder, rest_core) as workers:
             site = Site(next(free_ports(1)), workers.ports, folder)
-            load = VerifiedLoad(site.port, timing.rate, seconds_of(name, timing), POSTS, seed, FRESH)
+            load = VerifiedLoad(site.port, timing.rate, seconds_of(name, timing), POSTS, seed, FRESH_SHARE)
             argv = [*program("balancer"), "serve", "--config", configured(site, timing, TAKES_TURNS[0])]
             async with (
                 serving("balancer", argv, site.port, CHECK, proxy_core) as child,

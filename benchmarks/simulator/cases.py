@@ -28,7 +28,7 @@ STEP = 1e-4
 
 MEMORYLESS = Exponential(1.0)
 
-SKIPPED = 0.1
+SKIPPED_SHARE = 0.1
 """Share of requests at the start that are dropped as warm-up: the system starts empty."""
 
 ONE_PERCENT = 0.01
@@ -71,7 +71,7 @@ def simulated(model: Model, rate: float, samples: int, seed: int) -> Simulation:
 
 def times(columns: Columns) -> Floats:
     """Times in the system, in seconds, of successful requests after the warm-up."""
-    first = int(columns.count * SKIPPED)
+    first = int(columns.count * SKIPPED_SHARE)
     return np.asarray(columns.latencies[first:][columns.kinds[first:] == 0])
 
 

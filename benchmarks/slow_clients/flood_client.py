@@ -86,7 +86,7 @@ def referring(path: bytes, size: int, times: int, number: int = STREAMS) -> byte
 
 TUNNEL = b"\x00" + text(b":protocol") + text(b"websocket")
 CHUNKED = b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-MANY = 50_000
+PIECES = 50_000
 BODIES = b"".join(frame(0, bytes(PIECE // 4), 1 + 2 * one) for one in range(STREAMS)) * 3
 
 FLOODS: dict[str, Callable[[], bytes]] = {
@@ -97,13 +97,13 @@ FLOODS: dict[str, Callable[[], bytes]] = {
     "waiting": lambda: alike(HELD + b"/"),
     "heads": lambda: referring(HELD + b"/", 256, 118),
     "bodies": lambda: alike(HELD + b"/", b"", b"\x83", 4) + BODIES,
-    "decoding": lambda: referring(b"/", 3900, 8, MANY),
-    "frames": lambda: over_http2(frame(1, head(HELD, method=b"\x83"), 1, 4), frame(0, b"b", 1) * MANY),
-    "chunks": lambda: CHUNKED + b"1\r\nb\r\n" * MANY,
+    "decoding": lambda: referring(b"/", 3900, 8, PIECES),
+    "frames": lambda: over_http2(frame(1, head(HELD, method=b"\x83"), 1, 4), frame(0, b"b", 1) * PIECES),
+    "chunks": lambda: CHUNKED + b"1\r\nb\r\n" * PIECES,
 }
 """What each kind sends."""
 
-ENDLESS = {"frames": 10 * MANY, "chunks": 6 * MANY}
+ENDLESS = {"frames": 10 * PIECES, "chunks": 6 * PIECES}
 """Bytes at the end of what a kind sends that are sent again and again."""
 
 HOLDING = ("streams", "tunnels", "waiting", "heads", "bodies", "decoding")

@@ -30,7 +30,7 @@ OPENINGS = {
 """Bytes that each kind sends at once on connecting; the rest follows byte by byte and never ends."""
 
 RECEIVE_BUFFER = 4096
-MADE_UP = 0.01
+MAX_CATCH_UP_S = 0.01
 """Seconds of lateness that the schedule catches up on; a longer pause is skipped."""
 
 NICE = 19
@@ -126,7 +126,7 @@ def run_slow_clients(port: int, kind: str, count: int, pace: float, report: Path
             break
         if ended := client.move():
             endings[ended] += 1
-        due = max(due + pace / count, time.monotonic() - MADE_UP)
+        due = max(due + pace / count, time.monotonic() - MAX_CATCH_UP_S)
         if (left := due - time.monotonic()) > 0:
             time.sleep(left)
     report.write_text(json.dumps(endings), encoding="utf-8")

@@ -25,7 +25,7 @@ from benchmarks.harness.options import (
     proxy_and_load_cores,
 )
 from benchmarks.storm import plan as plans
-from benchmarks.storm.figures import ENOUGH, Figures, figures_of, seconds, success, verdicts
+from benchmarks.storm.figures import MIN_UNDISTURBED, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import Pace, schedule
 from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import Storm, StormPlan, run_plan
@@ -162,7 +162,9 @@ def doubts(runs: Sequence[Figures]) -> str:
     found = []
     if late := [run.lag for run in runs if not run.fault and not run.is_punctual]:
         found.append(f"in {len(late)} the generator was late, at most {max(late) * 1e3:.1f} ms at p99")
-    if left := [min(run.undisturbed) for run in runs if not run.fault and min(run.undisturbed) < ENOUGH]:
+    if left := [
+        min(run.undisturbed) for run in runs if not run.fault and min(run.undisturbed) < MIN_UNDISTURBED
+    ]:
         found.append(
             f"in {len(left)} the host took cores away, and as little as {min(left):.0%} was undisturbed"
         )

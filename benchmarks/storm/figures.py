@@ -27,22 +27,22 @@ GET_SUCCESS = 0.9999
 RECOVERY = 3.0
 """Bound on the seconds from a worker's return until it has its share of requests again."""
 
-TIMES_NORMAL = 1.5
+MAX_P99_RATIO = 1.5
 """Bound on p99 in the storm, as a multiple of the p99 in the quiet period before it."""
 
-FIRST = 1.0
+DETECTION_S = 1.0
 """Seconds at the start of each fault that p99 excludes: some requests must fail before a fault is detected."""
 
 WINDOW, STEP = 0.5, 0.05
 """Seconds over which a share is counted, and step between windows."""
 
-ITS_SHARE = 0.7
+RECOVERED_SHARE = 0.7
 """Fraction of the quiet share that counts as recovered; a smaller one would be within the noise of a window."""
 
 LOOK = 10.0
 """Seconds after which a worker without its share counts as not recovered."""
 
-ENOUGH = 0.5
+MIN_UNDISTURBED = 0.5
 """Least undisturbed fraction of the quiet period and of the storm for latencies to be judged."""
 
 
@@ -119,7 +119,7 @@ class Figures:
     @property
     def is_timed(self) -> bool:
         """Whether latencies can be judged."""
-        return self.is_punctual and min(self.undisturbed) >= ENOUGH
+        return self.is_punctual and min(self.undisturbed) >= MIN_UNDISTURBED
 
     @property
     def recovery(self) -> float:
@@ -173,7 +173,7 @@ def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
     """Requests in flight when a fault began, or due in its first second."""
     found = np.zeros(len(rows.due), dtype=np.bool_)
     for episode in episodes:
-        found |= (rows.ended >= episode.at) & (rows.due < episode.at + FIRST)
+        found |= (rows.ended >= episode.at) & (rows.due < episode.at + DETECTION_S)
     return found
 
 
@@ -198,7 +198,7 @@ def by_fault(
     for episode, next_at in zip(episodes, begins, strict=True):
         if episode.fault == fault:
             near |= (rows.ended >= episode.at) & (rows.ended < next_at)
-            inside |= (rows.due >= episode.at + FIRST) & (rows.due < episode.until)
+            inside |= (rows.due >= episode.at + DETECTION_S) & (rows.due < episode.until)
     failed = near & (rows.ending != Ending.OK)
     seconds = [one.seconds for one in recoveries if one.fault == fault]
     known = [one for one in seconds if one is not None]
@@ -219,7 +219,7 @@ def recovered(rows: Account, episode: Episode, pace: Pace) -> list[Recovery]:
         usual = share(rows, index, is_quiet(rows, pace))
         last = min(episode.until + LOOK, pace.seconds - WINDOW)
         starts: Floats = np.arange(episode.until, last, STEP)
-        back = (at for at in starts if share(rows, index, window(rows, at)) >= ITS_SHARE * usual)
+        back = (at for at in starts if share(rows, index, window(rows, at)) >= RECOVERED_SHARE * usual)
         first = next(back, None)
         found.append(Recovery(episode.fault, worker, None if first is None else float(first) - episode.until))
     return found
@@ -257,8 +257,8 @@ def verdicts(runs: Sequence[Figures]) -> list[BoundVerdict]:
         verdict("no response crossed, corrupted or untrue", wrong == 0, str(wrong)),
         verdict(f"longest recovery ≤ {RECOVERY:g} s", recovered_in_time, seconds(longest)),
         verdict(
-            f"p99 ≤ {TIMES_NORMAL:g} × that without faults",
-            None if ratio is None else side_of(ratio, TIMES_NORMAL),
+            f"p99 ≤ {MAX_P99_RATIO:g} × that without faults",
+            None if ratio is None else side_of(ratio, MAX_P99_RATIO),
             bracketed(ratio),
         ),
     ]

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
-from benchmarks.storm.figures import FIRST, Figures, success
+from benchmarks.storm.figures import DETECTION_S, Figures, success
 from benchmarks.storm.plan import Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.report import canvas
@@ -70,7 +70,7 @@ def shade(axes: Axes, episodes: tuple[Episode, ...]) -> None:
     for episode in episodes:
         colour = FAULT_COLOURS[episode.fault]
         axes.axvspan(episode.at, episode.until, color=colour, alpha=SHADE, linewidth=0, zorder=0)
-        axes.axvspan(episode.at, episode.at + FIRST, color=colour, alpha=SHADE, linewidth=0, zorder=0)
+        axes.axvspan(episode.at, episode.at + DETECTION_S, color=colour, alpha=SHADE, linewidth=0, zorder=0)
 
 
 def draw_schedule(axes: Axes, episodes: tuple[Episode, ...]) -> None:

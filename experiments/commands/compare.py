@@ -262,7 +262,7 @@ def as_json(
     }
 
 
-SHOWN = 10
+SHOWN_CELLS = 10
 """Number of differing cells that are printed."""
 
 
@@ -289,9 +289,9 @@ def compare_exactly(first: Path, second: Path, grid: str | None) -> int:
     """Check whether two catalogues hold identical results; returns 1 if they do not."""
     with to_read(first) as ours, to_read(second) as theirs:
         found = list(catalogue_differences(ours, theirs, grid))
-    for difference in found[:SHOWN]:
+    for difference in found[:SHOWN_CELLS]:
         click.echo(difference)
-    if len(found) > SHOWN:
-        click.echo(f"… and {len(found) - SHOWN} more")
+    if len(found) > SHOWN_CELLS:
+        click.echo(f"… and {len(found) - SHOWN_CELLS} more")
     click.echo(f"{len(found)} cells differ" if found else "equal")
     return BOUND_MISSED if found else 0

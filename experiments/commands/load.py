@@ -16,7 +16,7 @@ from rich.text import Text
 from experiments.commands.live_options import percent, policies_chosen
 from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
 from experiments.errors import BadInputError
-from experiments.generator.generator import SPARE
+from experiments.generator.generator import SPARE_CONNECTIONS
 from experiments.platform.descriptors import open_files
 from experiments.platform.terminal import clock, console_here, duration
 from experiments.results.directory import load_results, require_new
@@ -45,7 +45,7 @@ Exit codes: 0 done, 1 a threshold failed or a guard rail broke, 2 bad input, 3 n
 RATE, MOST_RATE = 50.0, 10_000.0
 """Default and largest rate per second. One generator sends some thousands per second on time."""
 
-MOST_SENT = 20_000_000
+MAX_REQUESTS = 20_000_000
 CONNECTIONS = 1000
 RESERVED_FILES = 100
 SECRET = ("--header", "--data", "--token")
@@ -256,9 +256,9 @@ def scenario_of(
         thresholds=thresholds,
         seed=seed,
     )
-    if requests_in(scenario) > MOST_SENT:
+    if requests_in(scenario) > MAX_REQUESTS:
         raise BadInputError(
-            f"--duration: {requests_in(scenario):,} requests in all; at most {MOST_SENT:,} are sent"
+            f"--duration: {requests_in(scenario):,} requests in all; at most {MAX_REQUESTS:,} are sent"
         )
     return scenario
 
@@ -274,7 +274,7 @@ def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
 
     The limit of open files is raised as far as this process may.
     """
-    most = wanted or max(SPARE, min(CONNECTIONS, round(2 * rate * timeout)))
+    most = wanted or max(SPARE_CONNECTIONS, min(CONNECTIONS, round(2 * rate * timeout)))
     limit = open_files(most + RESERVED_FILES)
     if wanted is not None and limit < wanted + RESERVED_FILES:
         raise BadInputError(

@@ -22,7 +22,7 @@ from workers.alarm import open_alarm
 
 WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 
-SPARE = 8
+SPARE_CONNECTIONS = 8
 SWEEP = 0.02
 """Seconds between two sweeps for timed-out requests."""
 
@@ -106,7 +106,9 @@ class Generator:
         demand: Sequence[bytes] = (),
         connections: Connections | None = None,
     ) -> None:
-        self.connections = connections or Connections(*address, SPARE if len(instants) == count else 0)
+        self.connections = connections or Connections(
+            *address, SPARE_CONNECTIONS if len(instants) == count else 0
+        )
         self.ledger = Ledger(places, time.monotonic())
         self.count = count
         self._timeout = timeout

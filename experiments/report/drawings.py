@@ -15,7 +15,7 @@ from balancer.syntax.printable import with_digits
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.document import Picture
 from experiments.report.figures_time import Bins, bins_of
-from experiments.report.palette import MOST_DRAWN, Competitor, competitors
+from experiments.report.palette import MAX_DRAWN, Competitor, competitors
 from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
 from experiments.scenario.events import Event
@@ -66,7 +66,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     several = len(scenario.regions) > 1
     is_mapped = not all_at_deadline(timed)
     bins = None if isinstance(scenario, LiveScenario) else bins_of(timed, is_mapped)
-    has_bands = len(scenario.workers) > MOST_DRAWN
+    has_bands = len(scenario.workers) > MAX_DRAWN
     made = [
         *paired_drawing(field, summary),
         Drawing(

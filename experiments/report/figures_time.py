@@ -23,8 +23,8 @@ from experiments.report.figures_workers import has_failures, label_left, multipl
 from experiments.report.palette import (
     INK,
     INVALID,
-    MOST_DRAWN,
-    MOST_NAMED,
+    MAX_DRAWN,
+    MAX_NAMED,
     SHADE,
     Competitor,
     place_handles,
@@ -195,7 +195,7 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
     figure, panels = multiples(field, sharex=True)
     places = field[0].runs[0].facts.places
     end = time_end(field)
-    count = min(MOST_INSTANTS, MOST_POINTS // (len(field) * min(len(places), MOST_DRAWN)))
+    count = min(MOST_INSTANTS, MOST_POINTS // (len(field) * min(len(places), MAX_DRAWN)))
     instants = np.linspace(0, end, max(LEAST_INSTANTS, count))
     for axes, one in zip(panels, field, strict=False):
         draw_in_flight(axes, one.runs[0], places, instants)
@@ -213,8 +213,8 @@ def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], instants: Floa
     """Draw one run up to its end; lines are thin where there are many."""
     instants = instants[instants <= run.samples.span]
     lying = in_flight(run.samples, len(places), instants)
-    if len(places) <= MOST_DRAWN:
-        width = 1.5 if len(places) <= MOST_NAMED else 0.6
+    if len(places) <= MAX_DRAWN:
+        width = 1.5 if len(places) <= MAX_NAMED else 0.6
         for line, colour in zip(lying, worker_colours(places), strict=True):
             axes.plot(instants, line, color=colour, linewidth=width, drawstyle="steps-post", alpha=0.9)
         return

@@ -21,7 +21,7 @@ from experiments.report.figures import ROW, entry_rows
 from experiments.report.palette import (
     GREY,
     INK,
-    MOST_DRAWN,
+    MAX_DRAWN,
     ON_DARK,
     ON_LIGHT,
     Competitor,
@@ -41,14 +41,12 @@ def worker_share(field: Sequence[Competitor]) -> Figure:
     places = list(dict.fromkeys(place for one in field for run in one.runs for place in run.facts.places))
     figure, (axes,) = canvas.blank(1.4 + ROW * len(field))
     colours = worker_colours(places)
-    if len(places) > MOST_DRAWN:
+    if len(places) > MAX_DRAWN:
         colours = list(region_colours(places).values())
     for y, one in enumerate(field):
         shares = share_per_worker(one.runs)
         by_region = share_per_region(shares, places)
-        parts = (
-            by_region.values() if len(places) > MOST_DRAWN else [shares.get(p.worker, 0.0) for p in places]
-        )
+        parts = by_region.values() if len(places) > MAX_DRAWN else [shares.get(p.worker, 0.0) for p in places]
         share_bar(axes, y, list(parts), colours)
     axes.set_xlim(0, 100)
     axes.set_xlabel("part of the answered requests, %")

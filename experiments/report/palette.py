@@ -74,10 +74,10 @@ REGION_COLOURS = (
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1.2, 1.4)))
 HATCHES = ("", "////", "\\\\\\\\")
 
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Maximum number of workers that a legend lists one by one."""
 
-MOST_DRAWN = 64
+MAX_DRAWN = 64
 """Maximum number of workers drawn one by one; beyond it regions are drawn, as hundreds of shades look alike."""
 
 
@@ -133,7 +133,7 @@ def policy_colour(name: str, seen: Sequence[str]) -> str:
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:
     """Legend of workers, or of regions if there are many workers."""
-    if len(places) <= MOST_NAMED:
+    if len(places) <= MAX_NAMED:
         colours = worker_colours(places)
         return [Patch(facecolor=c, label=in_legend(p.worker)) for c, p in zip(colours, places, strict=True)]
     counts = Counter(place.region for place in places)

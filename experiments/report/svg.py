@@ -18,7 +18,7 @@ NUMBER = re.compile(rb"-?\d+\.\d{3,}")
 PATHS = re.compile(rb' d="[^"]+"')
 POINT = re.compile(rb"([ML])(-?[\d.]+) (-?[\d.]+)")
 LINES = re.compile(rb' d="(?:[ML]-?[\d.]+ -?[\d.]+)+"')
-LONG = 1000
+MIN_CURVE_BYTES = 1000
 """Number of bytes from which on a path is a curve and no letter or mark."""
 
 METADATA = re.compile(rb"<metadata>.*?</metadata>\s*", re.DOTALL)
@@ -48,10 +48,10 @@ def with_palette(png: bytes) -> bytes:
 
 def shortened(path: bytes) -> bytes:
     """Path data with two decimals; the long path of a curve has one, and short commands for level and upright lines."""
-    digits = b"%.1f" if len(path) > LONG else b"%.2f"
+    digits = b"%.1f" if len(path) > MIN_CURVE_BYTES else b"%.2f"
     text = NUMBER.sub(lambda found: digits % float(found[0]), path)
     text = re.sub(rb"\s*\n", rb"", re.sub(rb"([MLQCHVz]) ", rb"\1", text))
-    return steps(text) if len(path) > LONG and LINES.fullmatch(text) else text
+    return steps(text) if len(path) > MIN_CURVE_BYTES and LINES.fullmatch(text) else text
 
 
 def steps(path: bytes) -> bytes:

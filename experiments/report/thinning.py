@@ -16,7 +16,7 @@ from experiments.run_data import Flags, Run, Samples
 MOST_DOTS = 10_000
 """Maximum number of drawn successes per panel, and of drawn failures."""
 
-MOST_ALTOGETHER = 50_000
+MAX_FIGURE_DOTS = 50_000
 """The same for all panels of a figure together."""
 
 
@@ -28,7 +28,7 @@ def thinned(field: Sequence[Competitor]) -> list[Competitor]:
 
 def most_dots(field: Sequence[Competitor]) -> int:
     """Maximum number of drawn successes in each panel of these entries."""
-    return min(MOST_DOTS, MOST_ALTOGETHER // max(1, len(field)))
+    return min(MOST_DOTS, MAX_FIGURE_DOTS // max(1, len(field)))
 
 
 def thinned_run(run: Run, most: int) -> Run:

@@ -18,11 +18,11 @@ from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
 from experiments.reproduce.keepalive_runs import (
     CASES,
+    MAX_DEVIATION,
     MOST_OVERSLEEP,
     PROXIED,
     QUICK,
     SOURCE_HTTP2_RATIO,
-    WITHIN,
     KeepaliveCase,
     KeepalivePlan,
     KeepaliveRow,
@@ -81,7 +81,8 @@ class Keepalive(Reproduction):
         explained = sum(row.is_explained for row in rows)
         found: list[Table | str] = [table_of(rows), *conclusions(rows, self._found)]
         found.append(
-            f"{explained} of {len(rows)} cases are within {WITHIN:.0%} of round trips plus the time without distance."
+            f"{explained} of {len(rows)} cases are within {MAX_DEVIATION:.0%} of round trips plus the time without "
+            "distance."
         )
         if any(self._is_met(row) is None for row in rows):
             late = 1e3 * oversleep_of(self._found)
@@ -92,7 +93,7 @@ class Keepalive(Reproduction):
         return [
             BoundVerdict(
                 row.case.name,
-                f"medians within {WITHIN:.0%} of arithmetic",
+                f"medians within {MAX_DEVIATION:.0%} of arithmetic",
                 self._is_met(row),
                 f"{row.first:.1f} and {row.later:.1f} ms",
             )

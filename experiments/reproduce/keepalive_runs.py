@@ -32,7 +32,7 @@ from experiments.stats.comparison import average, typical
 HANDSHAKES = {"1.2": 3, "1.3": 2}
 """Round trips before the first byte of a request, including TCP's."""
 
-WITHIN = 0.05
+MAX_DEVIATION = 0.05
 """Allowed relative distance of a median from theory."""
 
 MOST_OVERSLEEP = 0.001
@@ -134,7 +134,7 @@ class KeepaliveRow:
 
 
 def are_near(*pairs: tuple[float, float]) -> bool:
-    return all(abs(found / expected - 1) <= WITHIN for found, expected in pairs)
+    return all(abs(found / expected - 1) <= MAX_DEVIATION for found, expected in pairs)
 
 
 def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:

@@ -132,7 +132,7 @@ class Regions(Reproduction):
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""
 
-EQUAL = 1.05
+EQUAL_RATIO = 1.05
 """Largest ratio to the best of the source's policies that counts as equal."""
 
 
@@ -299,5 +299,5 @@ def rankings(spans: dict[str, float]) -> Iterator[BoundVerdict]:
     yield BoundVerdict(
         "slowest of the source's policies", ", ".join(expected), slowest == expected, ", ".join(slowest)
     )
-    limit = f"≤ {EQUAL:g} × the best of the source's policies, {best:.1f} s"
-    yield BoundVerdict(OURS, limit, spans[OURS] <= EQUAL * best, f"{spans[OURS]:.1f} s")
+    limit = f"≤ {EQUAL_RATIO:g} × the best of the source's policies, {best:.1f} s"
+    yield BoundVerdict(OURS, limit, spans[OURS] <= EQUAL_RATIO * best, f"{spans[OURS]:.1f} s")

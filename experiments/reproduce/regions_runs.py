@@ -53,7 +53,7 @@ ROUND_TRIP = 0.032
 """Round trip in seconds to the worker of `added_latency`: the source's cost of a new connection."""
 
 SERVICE_TIME = 0.020
-BUSY = 64
+BUSY_CONNECTIONS = 64
 """Connections that keep the balancer busy."""
 
 WARM_UP = 20
@@ -175,7 +175,7 @@ async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) ->
 
 async def forwarded(balancer: Child, requests: int) -> Samples:
     """Closed loop through the balancer. Raises `FleetFailedError` if a request fails."""
-    samples = await closed_loop(balancer, BUSY, requests, PATIENCE, path="/")
+    samples = await closed_loop(balancer, BUSY_CONNECTIONS, requests, PATIENCE, path="/")
     if failed := int((~samples.ok).sum()):
         raise FleetFailedError(f"the balancer failed {failed} of {requests} requests{balancer.tail}")
     return samples

@@ -39,7 +39,7 @@ AFTER = LatencySummary(168.142, 212, 1587, 2063, 5725, 24686, 48450, 2546, 3956)
 SOURCE = {"source: new connections": BEFORE, "source: reuse, libcurl": AFTER}
 
 GAIN = 1.54
-HALF = 0.5
+HALF_RATIO = 0.5
 
 
 class Reuse(Reproduction):
@@ -189,8 +189,8 @@ def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, TransportRun
         BoundVerdict("throughput", f"≥ {GAIN} × that of new connections", gain >= GAIN, f"{gain:.2f} ×"),
         BoundVerdict(
             "median",
-            f"≤ {HALF} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})",
-            half <= HALF,
+            f"≤ {HALF_RATIO} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})",
+            half <= HALF_RATIO,
             f"{half:.2f}",
         ),
         *(

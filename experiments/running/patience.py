@@ -16,7 +16,7 @@ from experiments.platform import cpu_time
 from experiments.run_data import Run
 from experiments.stats.measures import LAG
 
-QUIET = 0.005
+QUIET_STEAL = 0.005
 """Maximum steal fraction of a quiet machine. Twice as much would use up the lag that a valid run may have."""
 
 LOOK = 2.0
@@ -72,7 +72,7 @@ class Patience:
             at, before = self._now(), self._stolen()
             self._sleep(LOOK)
             taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
-            if taken <= QUIET:
+            if taken <= QUIET_STEAL:
                 return
             print_verdict(taken)
 

@@ -19,7 +19,7 @@ from experiments.errors import BadInputError
 
 PREFIX: Final = "random-"
 MOST_SEED: Final = 999_999_999
-MOST_DRAWN: Final = 1000
+MAX_SCENARIOS: Final = 1000
 """Maximum number of scenarios of a range."""
 
 SEED: Final = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -58,8 +58,8 @@ def single_names(name: str) -> list[str]:
     begin, end = seed_of(PREFIX + first), seed_of(PREFIX + last)
     if begin > end:
         raise BadInputError(f"{name}: the first seed must not be greater than the last")
-    if end - begin >= MOST_DRAWN:
-        raise BadInputError(f"{name}: a range has at most {MOST_DRAWN} scenarios, not {end - begin + 1}")
+    if end - begin >= MAX_SCENARIOS:
+        raise BadInputError(f"{name}: a range has at most {MAX_SCENARIOS} scenarios, not {end - begin + 1}")
     return [f"{PREFIX}{seed}" for seed in range(begin, end + 1)]
 
 

@@ -66,7 +66,7 @@ MOST_WORKERS = 100_000
 MOST_SLOTS = 10_000_000
 MOST_STATES = 1_000_000
 LONGEST_SERVICE = 86_400.0
-MOST_LISTED = 50
+MAX_LISTED_NAMES = 50
 """Maximum number of known names listed in a message."""
 
 Service = Annotated[PrintableLine, AfterValidator(checked_service)]
@@ -303,6 +303,6 @@ def require_unique(field: str, names: list[str]) -> None:
 def require_known(field: str, name: str, known: Collection[str]) -> None:
     """Raise `ValueError` unless `name` is in `known`; the message lists some of the known names."""
     if name not in known:
-        rest = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
-        listed = ", ".join(islice(known, MOST_LISTED))
+        rest = f" and {len(known) - MAX_LISTED_NAMES} more" if len(known) > MAX_LISTED_NAMES else ""
+        listed = ", ".join(islice(known, MAX_LISTED_NAMES))
         raise ValueError(f"{field}: unknown {name!r}; known: {listed}{rest}")

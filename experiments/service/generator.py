@@ -14,7 +14,7 @@ from contextlib import suppress
 from experiments.errors import FleetFailedError
 from experiments.generator.client import GeneratorConnection
 from experiments.generator.connections import Connections
-from experiments.generator.generator import SPARE, Generator, InFlightRequest, ignore_start
+from experiments.generator.generator import SPARE_CONNECTIONS, Generator, InFlightRequest, ignore_start
 from experiments.generator.ledger import Ledger
 from experiments.run_data import Floats
 from experiments.service.target import Destination
@@ -61,7 +61,7 @@ class ServiceGenerator(Generator):
     """Sends requests to `destination` at `instants`, over at most `most` connections."""
 
     def __init__(self, destination: Destination, instants: Floats, timeout: float, most: int) -> None:
-        pool = Connections(*destination.address, SPARE, destination.tls, most)
+        pool = Connections(*destination.address, SPARE_CONNECTIONS, destination.tls, most)
         super().__init__(destination.address, "load", (), instants, len(instants), timeout, connections=pool)
         self.destination = destination
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from experiments.generator.arrivals import first_instants
-from experiments.generator.generator import SPARE
+from experiments.generator.generator import SPARE_CONNECTIONS
 from experiments.measured.runner import conclude, run_loop
 from experiments.platform.terminal import interruptible
 from experiments.results.directory import PlannedRun
@@ -85,4 +85,4 @@ class ServiceRunner:
 
 def spare_of(scenario: ServiceScenario) -> int:
     """Connections to open before a run."""
-    return min(SPARE, scenario.service.connections)
+    return min(SPARE_CONNECTIONS, scenario.service.connections)

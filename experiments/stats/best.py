@@ -18,7 +18,7 @@ import numpy as np
 from experiments.stats import student
 from experiments.stats.ceiling import Ceiling
 from experiments.stats.comparison import SIGNIFICANCE, Interval, is_comparable
-from experiments.stats.estimates import NOTHING, logarithms
+from experiments.stats.estimates import EPSILON, logarithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def ends(ours: Mapping[int, float], theirs: Mapping[int, float], comparisons: in
         return Interval(ratio, math.nan, math.nan, count)
     error = float(np.std(logs, ddof=1)) / math.sqrt(count)
     reach = (
-        student.quantile(1 - SIGNIFICANCE / max(1, comparisons), count - 1) * error if error > NOTHING else 0
+        student.quantile(1 - SIGNIFICANCE / max(1, comparisons), count - 1) * error if error > EPSILON else 0
     )
     low, mean, high = (math.exp(min(700.0, max(-700.0, end))) for end in (mean - reach, mean, mean + reach))
     return Interval(mean, low, high, count)

@@ -19,7 +19,7 @@ from experiments.stats import student
 
 CONFIDENCE = 0.95
 
-NOTHING = 1e-12
+EPSILON = 1e-12
 """Absolute logarithm at or below which a value is treated as rounding error."""
 
 
@@ -65,8 +65,8 @@ def welch(ours: Floats, theirs: Floats) -> Estimate:
 
 def from_pivot(mean: float, error: float, degrees: int) -> Estimate:
     """Estimate from a mean and its standard error; without any spread the mean is exact."""
-    if error <= NOTHING:
-        certain = mean if abs(mean) > NOTHING else 0.0
+    if error <= EPSILON:
+        certain = mean if abs(mean) > EPSILON else 0.0
         return Estimate(certain, certain, certain, 0.0 if certain else 1.0)
     reach = student.quantile(CONFIDENCE, degrees) * error
     return Estimate(mean, mean - reach, mean + reach, student.beyond(mean / error, degrees))
@@ -87,7 +87,7 @@ def anytime_student(logs: Floats, seed: int = 0) -> Estimate:
     if count < 2:
         return unknown(mean)
     error = float(logs.std(ddof=1)) / math.sqrt(count)
-    if error <= NOTHING:
+    if error <= EPSILON:
         return from_pivot(mean, error, count - 1)
     reach = anytime_reach(count) * error
     if reach > MAX_HALF_WIDTH:

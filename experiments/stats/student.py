@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-FARTHEST = 1e6
+MAX_QUANTILE = 1e6
 """Upper end of the bisection; it covers one degree of freedom at 99.99994 %."""
 
 
@@ -30,7 +30,7 @@ def beyond(t: float, degrees: int) -> float:
 @lru_cache(maxsize=256)
 def quantile(confidence: float, degrees: int) -> float:
     """The t that |T| stays below with probability `confidence` (0..1), by bisection."""
-    low, high = 0.0, FARTHEST
+    low, high = 0.0, MAX_QUANTILE
     while high - low > 1e-12 * high and high - low > 1e-12:
         middle = (low + high) / 2
         low, high = (middle, high) if beyond(middle, degrees) > 1 - confidence else (low, middle)

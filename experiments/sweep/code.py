@@ -38,7 +38,7 @@ ROOMS = (
 )
 """Folders below `ROOT`; the modules beside them, such as `experiments/run_data.py`, belong to them."""
 
-SHORT = 12
+DIGEST_CHARACTERS = 12
 """Number of characters of a displayed digest."""
 
 
@@ -55,7 +55,7 @@ def digest_with(module: str) -> str:
         found.update(f"{name}\0".encode())
         found.update(path.read_bytes())
     found.update("\n".join(surroundings()).encode())
-    return found.hexdigest()[:SHORT]
+    return found.hexdigest()[:DIGEST_CHARACTERS]
 
 
 def sources() -> dict[str, Path]:

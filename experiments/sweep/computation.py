@@ -18,7 +18,7 @@ from experiments.sweep.cells import Cell
 from experiments.sweep.executor import Computers
 from experiments.sweep.outcome import Outcome, compute, one_line
 
-AHEAD = 2
+CELLS_AHEAD = 2
 """Cells submitted ahead per process, so that none waits for the driver."""
 
 MIN_SUBMITTED_CELLS = 4
@@ -68,7 +68,7 @@ class Computation:
             self._submit(computers)
 
     def _submit(self, computers: Computers) -> None:
-        most = 1 if self._suspects else max(MIN_SUBMITTED_CELLS, AHEAD * computers.count())
+        most = 1 if self._suspects else max(MIN_SUBMITTED_CELLS, CELLS_AHEAD * computers.count())
         while len(self._running) < most and (queue := self._suspects or self._waiting):
             cell = queue.popleft()
             try:

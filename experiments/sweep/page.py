@@ -190,7 +190,7 @@ def csv_row(square: Square) -> tuple[object, ...]:
 MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": "", "bound": ""}
 LEGEND = ("★ best", "≈ at most 5 % worse than it", "? may be the best or as good", "n % requests that failed")
 SHADES = mpl.colormaps["cividis_r"]
-DARKEST = 4.0
+DARKEST_RATIO = 4.0
 """Ratio from which on all squares are equally dark."""
 
 TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
@@ -211,7 +211,7 @@ def heat_map(matrix: Matrix, ours: str) -> Figure:
     policies = matrix.ranked()
     height = len(strips) * (ROW * len(policies) + HEAD) + FOOT
     figure, panels = canvas.blank(height, rows=len(strips))
-    norm = LogNorm(1.0, DARKEST, clip=True)
+    norm = LogNorm(1.0, DARKEST_RATIO, clip=True)
     for axes, scenarios in zip(panels, strips, strict=True):
         strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm)
         embolden(axes, ours)
@@ -294,7 +294,7 @@ def ink_on(shade: Sequence[float]) -> str:
 
 def tick(ratio: float, _: object) -> str:
     """Format a tick as `× 2`; the last one stands for all beyond."""
-    return f"× {ratio:g}{'+' if ratio >= DARKEST else ''}"
+    return f"× {ratio:g}{'+' if ratio >= DARKEST_RATIO else ''}"
 
 
 def number(ratio: float) -> str:

@@ -13,16 +13,16 @@ from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
 from experiments.verdict.phrases import show
 
-MENTIONED = 0.01
+MIN_DIFFERENCE = 0.01
 """Minimum difference in shares or failures that is mentioned, as a fraction."""
 
-MANY = 0.01
+MANY_FAILED = 0.01
 """Fraction of failed requests from which on p99 is the deadline."""
 
-WORSE = 1.5
+MAX_RATIO = 1.5
 """Maximum acceptable ratio to the best policy in any scenario."""
 
-OFTEN = 0.8
+OFTEN_SHARE = 0.8
 """Required fraction of the scenarios in which the policy is best or practically equal."""
 
 
@@ -39,7 +39,7 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     worst = max(square.ratio.ratio for square in squares)
     return (
         f"{ours} is best or practically equal in {good} of {len(squares)} scenarios "
-        f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{worst:.2f}"
+        f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN_SHARE, 0)}), and at worst ×\u00a0{worst:.2f}"
         + (f"; {others} more have too few {unit} to be judged" if others else "")
     )
 
@@ -61,7 +61,7 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
         return None
     squares = judged(row)
     good = sum(square.is_as_good for square in squares) / len(squares)
-    return good >= OFTEN and max(square.ratio.ratio for square in squares) <= WORSE
+    return good >= OFTEN_SHARE and max(square.ratio.ratio for square in squares) <= MAX_RATIO
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
@@ -71,11 +71,11 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
         return []
     squares = judged(row)
     worst = max(squares or row, key=lambda square: square.ratio.ratio)
-    kind = "within" if worst.ratio.ratio <= WORSE else "beyond"
+    kind = "within" if worst.ratio.ratio <= MAX_RATIO else "beyond"
     near = sum(abs(math.log(square.ratio.ratio)) <= EQUAL_WITHIN for square in row)
     first = (
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
-        f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
+        f"×\u00a0{MAX_RATIO:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
     return [
         first,
@@ -88,14 +88,16 @@ def overloaded_scenarios(matrix: Matrix) -> list[str]:
     """Sentence about scenarios in which so many requests fail under every policy that the measure is meaningless."""
     columns = {scenario: matrix.column(scenario) for scenario in matrix.scenarios}
     lost = [
-        name for name, column in columns.items() if column and all(square.failed >= MANY for square in column)
+        name
+        for name, column in columns.items()
+        if column and all(square.failed >= MANY_FAILED for square in column)
     ]
     if not lost or matrix.measure not in ("p99", "p999", "max"):
         return []
     where = ", ".join(lost)
     return [
-        f"In {where} at least {percent(MANY, 0)} of the requests fail under every policy: {matrix.measure} is the "
-        "deadline there, and the odds of a late or failed answer are compared instead."
+        f"In {where} at least {percent(MANY_FAILED, 0)} of the requests fail under every policy: {matrix.measure} is "
+        "the deadline there, and the odds of a late or failed answer are compared instead."
     ]
 
 
@@ -123,7 +125,7 @@ def reasons(ours: Square, best: Square) -> list[str]:
     found = []
     if ours.median and best.median:
         found.append(f"Its median is ×\u00a0{ours.median / best.median:.2f} of the best's.")
-    if abs(ours.failed - best.failed) >= MENTIONED / 10:
+    if abs(ours.failed - best.failed) >= MIN_DIFFERENCE / 10:
         found.append(
             f"Of its requests {percent(ours.failed, 2)} failed, of the best's {percent(best.failed, 2)}; its goodput "
             f"is {percent(ours.goodput, 2)}, the best's {percent(best.goodput, 2)}."
@@ -131,7 +133,7 @@ def reasons(ours: Square, best: Square) -> list[str]:
     workers = sorted(set(ours.shares) | set(best.shares))
     gaps = {worker: ours.shares.get(worker, 0.0) - best.shares.get(worker, 0.0) for worker in workers}
     widest = max(gaps, key=lambda worker: abs(gaps[worker]), default=None)
-    if widest is not None and abs(gaps[widest]) >= MENTIONED:
+    if widest is not None and abs(gaps[widest]) >= MIN_DIFFERENCE:
         parts = [percent(square.shares.get(widest, 0.0), 1) for square in (ours, best)]
         found.append(f"It had {widest} answer {parts[0]}, the best {parts[1]}.")
     return found

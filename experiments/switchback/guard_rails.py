@@ -19,10 +19,10 @@ class RailBroken(ExperimentError):
     exit_code = 1
 
 
-JUDGED = 100
+MIN_REQUESTS = 100
 """Least requests to check a rail: below, p99 is a single request."""
 
-TOLERATED = 2.0
+TOLERATED_RATIO = 2.0
 """Default limit on p99, as a multiple of the p99 before."""
 
 MORE_ERRORS = 0.02
@@ -41,20 +41,20 @@ class Rails:
     def after(cls, before: Window, p99: float | None, errors: float | None) -> Rails:
         """The given limits, or defaults relative to the window before."""
         return cls(
-            TOLERATED * before.quantile(0.99) if p99 is None else p99,
+            TOLERATED_RATIO * before.quantile(0.99) if p99 is None else p99,
             min(1.0, before.error_share + MORE_ERRORS) if errors is None else errors,
         )
 
     def broken_by(self, window: Window) -> str | None:
         """The broken rail as text; None if none is broken or too little is known."""
-        if window.requests < JUDGED:
+        if window.requests < MIN_REQUESTS:
             return None
         if window.error_share > self.errors:
             return f"{window.error_share:.1%} of requests failed, more than {self.errors:.1%}"
         if not window.answered:
             return f"none of {window.requests} requests was answered in {window.seconds:.0f} s"
         p99 = window.quantile(0.99)
-        if window.answered >= JUDGED and p99 > self.p99:
+        if window.answered >= MIN_REQUESTS and p99 > self.p99:
             return f"p99 rose to {p99 * 1e3:.0f} ms, more than {self.p99 * 1e3:.0f} ms"
         return None
 

@@ -24,7 +24,7 @@ from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.stats.measures import INTERRUPTED
-from experiments.switchback.guard_rails import JUDGED
+from experiments.switchback.guard_rails import MIN_REQUESTS
 from experiments.switchback.readings import Window
 from experiments.switchback.turns import PolicyTurns, status_of
 from experiments.verdict.phrases import tail_text
@@ -60,10 +60,10 @@ class LiveRunner:
 
     async def _observe_initial(self, scenario: LiveScenario) -> None:
         window = await self._turns.observe_initial(partial(self._turns.sleep, scenario.period))
-        if window.answered < JUDGED:
+        if window.answered < MIN_REQUESTS:
             raise BadInputError(
                 f"URL: {window.answered} requests were answered in {scenario.period:g} s, too few to compare; "
-                f"--block must be long enough for {JUDGED}"
+                f"--block must be long enough for {MIN_REQUESTS}"
             )
         self._turns.notify(f"before: {window_in_words(window)}")
 

@@ -30,7 +30,7 @@ from experiments.stats.run_summary import ceiling_per_block, summarise_run, valu
 from experiments.verdict.phrases import UNITS, show
 from experiments.what_if.fit import RegionFit
 
-CLOSE = 0.1
+CLOSE_ERROR = 0.1
 """Relative error of a simulated quantile up to which it is called close."""
 
 CLOSE_GOODPUT = 0.01
@@ -126,7 +126,7 @@ class Answer:
             f"Simulated, what was recorded has a p50 {p50:+.0%}, a p99 {p99:+.0%} and a mean {mean:+.0%} off what "
             f"it was, and a goodput {100 * self.goodput_error:+.1f} points off"
         )
-        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE and abs(self.goodput_error) <= CLOSE_GOODPUT:
+        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE_ERROR and abs(self.goodput_error) <= CLOSE_GOODPUT:
             return f"{words}: close."
         return f"{words}: smaller differences mean nothing."
 

@@ -22,7 +22,7 @@ from policies.options import at_least
 from policies.selection import hashing
 from policies.selection.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
 
-LEAST = 12
+MIN_WIDTH = 12
 """Least number of endpoints in a window. Finagle's default: enough for two choices, even if some fail."""
 
 OUTSIDE = "outside-window"
@@ -46,7 +46,7 @@ class Aperture:
         self,
         rng: Random,
         *,
-        width: Annotated[int, "least number of endpoints in the aperture"] = LEAST,
+        width: Annotated[int, "least number of endpoints in the aperture"] = MIN_WIDTH,
         balancers: Annotated[int, "number of balancers that share the endpoints"] = 1,
         index: Annotated[int, "index of this balancer among them"] = 0,
     ) -> None:

@@ -26,7 +26,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.options import at_least, between
-from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 from policies.selection.two_choices import FAILING
 
 FORGET_AFTER = 10.0
@@ -103,7 +103,7 @@ class C3(ByScore):
     def score(self, state: EndpointState, now: float) -> float:
         """Return Ψ in seconds, with the failure penalty in the queue.
 
-        An unmeasured endpoint gets the latency prior while it has no request in flight, and ON_TRIAL per request after.
+        An unmeasured endpoint gets the latency prior without a request in flight, and TRIAL_COST_S per request after.
         """
         heard = self._heard[state]
         latency, service, queue = heard.latency, heard.service, heard.queue
@@ -111,7 +111,7 @@ class C3(ByScore):
             latency = service = queue = UNKNOWN
         if latency < 0.0:
             if state.in_flight:
-                return ON_TRIAL * state.in_flight / state.weight
+                return TRIAL_COST_S * state.in_flight / state.weight
             latency = state.latency_prior.latency(state.region, now)
         if service < 0.0:
             service = min(latency, state.latency.floor)

@@ -20,7 +20,7 @@ EXPLORED = "explored"
 QUICKER_LIKELIER = "quicker-likelier"
 """Reason: drawn in favour of fast endpoints. Scores are proportional to the probabilities."""
 
-QUICKEST = 1e-6
+MIN_LATENCY_S = 1e-6
 """Seconds below which latencies count as equal: nothing over a network is faster, and it keeps 1/latency finite."""
 
 
@@ -58,4 +58,4 @@ class LatencyWeighted:
         return self._rng.choices(available, chances)[0]
 
     def _attraction(self, state: EndpointState, now: float) -> float:
-        return state.weight / max(QUICKEST, state.predicted_latency(now)) ** self._power  # type: ignore[no-any-return]
+        return state.weight / max(MIN_LATENCY_S, state.predicted_latency(now)) ** self._power  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
 from policies.options import between
-from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 
 UNTIL = ("first-byte", "last-byte")
 
@@ -76,5 +76,5 @@ class LeastTime(ByScore):
         mean = self._means[state]
         failed = state.latency.charge * state.failure_penalty(now) if state.latency.failures else 0.0
         if now - mean.at >= self._forget and not failed:
-            return ON_TRIAL * state.in_flight / state.weight
+            return TRIAL_COST_S * state.in_flight / state.weight
         return (mean.seconds + failed) * (state.in_flight + 1) / state.weight

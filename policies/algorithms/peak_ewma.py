@@ -23,9 +23,9 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
-from policies.selection.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 
-STALE = 3.0
+STALE_TAUS = 3.0
 """Multiple of τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
 
 
@@ -63,7 +63,7 @@ class PeakEwma(ByScore):
         if not decay > 0:
             raise BadPolicyOption("decay", f"must be > 0, got {decay}")
         self._decay = decay
-        self._stale = STALE * decay
+        self._stale = STALE_TAUS * decay
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
@@ -76,12 +76,12 @@ class PeakEwma(ByScore):
             self._costs[state].sample(to_first_byte(outcome), now, self._decay)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Return seconds × (in flight + 1) / weight; on probation 0 without requests, else ON_TRIAL per request."""
+        """Return seconds × (in flight + 1) / weight; on probation 0 without requests, else TRIAL_COST_S per request."""
         cost = self._costs[state]
         age = now - cost.at
         seconds = cost.seconds * exp(-age / self._decay) if age < self._stale else 0.0
         if state.latency.failures:
             seconds += state.latency.charge * state.failure_penalty(now)
         if seconds == 0.0:
-            return ON_TRIAL * state.in_flight / state.weight
+            return TRIAL_COST_S * state.in_flight / state.weight
         return seconds * (state.in_flight + 1) / state.weight

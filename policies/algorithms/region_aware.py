@@ -39,7 +39,7 @@ PASSED_ON = "passed-on"
 BY_HEADROOM = "by-headroom"
 """Reason: no other region has room, so drawn by hosts × (1 − utilisation), which are the scores."""
 
-FULL = 0.9
+FULL_UTILISATION = 0.9
 """Utilisation above which a region takes no load from others. Near saturation a few more requests are a long queue: at
 0.9 it is nine requests, at 0.95 nineteen."""
 
@@ -100,7 +100,7 @@ class RegionAware(PerRegion):
         ] = EXPLORE,
         full: Annotated[
             float, "reported utilisation above which a region other than home is avoided; 1: never"
-        ] = FULL,
+        ] = FULL_UTILISATION,
         smoothing: Annotated[float, "time constant of reported utilisation in seconds"] = SMOOTHING,
     ) -> None:
         super().__init__(inner, rng)

@@ -24,7 +24,7 @@ A lookup takes as long for any number; a new endpoint among a hundred is added i
 MOST_POINTS = 16_384
 """Largest value of the option `points`."""
 
-MOST_IN_ALL = 1 << 20
+MAX_RING_POINTS = 1 << 20
 """Most points of all endpoints together, some 100 MB: above it, each has half of its points, a quarter, and so on."""
 
 
@@ -89,12 +89,12 @@ class RingHash(ConsistentHashPolicy):
 
 
 def points_of_weight_one(points: int, weight: float) -> float:
-    """Return `points`, halved until endpoints of this `weight` together have no more than `MOST_IN_ALL`.
+    """Return `points`, halved until endpoints of this `weight` together have no more than `MAX_RING_POINTS`.
 
     By halves, so that a change of the endpoints seldom changes how many points the others have.
     """
     of_one = float(points)
-    while of_one * weight > MOST_IN_ALL:
+    while of_one * weight > MAX_RING_POINTS:
         of_one /= 2
     return of_one
 

@@ -24,7 +24,7 @@ MOST_CREDIT = "most-credit"
 
 _order = attrgetter("order")
 
-MOST_PASSED = 64
+MAX_PASSED_ENDPOINTS = 64
 """After so many endpoints in slow start have been passed over, the next one takes the turn: when all are new, a pick
 need not wait for another."""
 
@@ -70,7 +70,7 @@ class RoundRobin:
     def _next_allowed(self, state: EndpointState, available: Available) -> EndpointState:
         """Return the next endpoint, skipping one in slow start in proportion to its share."""
         credit = self._credit
-        for _ in range(MOST_PASSED):
+        for _ in range(MAX_PASSED_ENDPOINTS):
             credit[state.id] += state.share
             if credit[state.id] >= 1.0:
                 break

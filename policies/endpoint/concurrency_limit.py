@@ -29,7 +29,7 @@ WINDOW: Final = 1.0
 """Least length of a window in seconds; twice the latency where that is more, so that each shows the effect of the last
 change."""
 
-ENOUGH: Final = 10
+MIN_SAMPLES: Final = 10
 """Samples that make a mean; a window lasts until it has them."""
 
 SMOOTHING: Final = 0.2
@@ -106,7 +106,7 @@ class Concurrency:
         self._count += 1
         if ahead >= self._peak:
             self._peak = ahead + 1
-        if now < self._ends_at or self._count < ENOUGH:
+        if now < self._ends_at or self._count < MIN_SAMPLES:
             return False
         self._close_window(now)
         return True

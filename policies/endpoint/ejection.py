@@ -18,13 +18,13 @@ endpoint that accepts connections and breaks each of them would otherwise return
 MOST_DOUBLINGS = 10
 """Doublings of BROKEN_FOR at most; the ejection is over before."""
 
-BY_CHANCE = 1e-6
+CHANCE_PROBABILITY = 1e-6
 """Probability of consecutive failures below which they are no chance, at an endpoint that fails at random."""
 
 MOST_AT_RANDOM = 0.5
 """Share of failures from which an endpoint does not fail at random, but fails."""
 
-KEPT = 0.95
+HISTORY_WEIGHT = 0.95
 """Factor by which earlier requests count less after consecutive failures, in the share of failures of an endpoint."""
 
 LONGEST_RUN = 20
@@ -138,8 +138,10 @@ class Record:
         """
         if ok != self._ok_at_failure:
             if self._streak:
-                self._failed = KEPT * self._failed + self._streak
-                self._ended = KEPT * self._ended + self._streak + min(LONGEST_RUN, ok - self._ok_at_failure)
+                self._failed = HISTORY_WEIGHT * self._failed + self._streak
+                self._ended = (
+                    HISTORY_WEIGHT * self._ended + self._streak + min(LONGEST_RUN, ok - self._ok_at_failure)
+                )
             self._ok_at_failure = ok
             self._streak = 0
         if not self._streak:
@@ -153,7 +155,7 @@ class Record:
     def exceeds_chance(self, streak: int) -> bool:
         """Whether so many consecutive failures are no chance where requests failed as often as here before."""
         share = self._failed / self._ended if self._ended else 0.0
-        return not 0.0 < share < MOST_AT_RANDOM or streak * log(share) < log(BY_CHANCE)
+        return not 0.0 < share < MOST_AT_RANDOM or streak * log(share) < log(CHANCE_PROBABILITY)
 
     def is_on_trial(self, ok: int) -> bool:
         """Whether it has returned from an ejection and has not succeeded since."""

@@ -18,7 +18,7 @@ PATIENCE: Final = 3.0
 """Wait, as a multiple of the longest of a recent success, after which a stuck request hangs. With 1, services that vary
 much (lognormal, 1.5) seem to hang at times."""
 
-RECENT: Final = 10.0
+RECENT_S: Final = 10.0
 """Seconds for which the longest latency of a success counts at least."""
 
 REPEATS: Final = 10.0
@@ -73,7 +73,7 @@ class Overtaken:
 
     def succeed(self, number: int, awaiting: int, latency: float, now: float) -> None:
         """Judge by a success after `latency` seconds while `awaiting` requests wait."""
-        if now - self._began > RECENT and now - self._began > REPEATS * self.longest:
+        if now - self._began > RECENT_S and now - self._began > REPEATS * self.longest:
             self._began, self.longest, self._late = now, self._late, 0.0
         if latency > self._late:
             self._late = latency

@@ -14,31 +14,31 @@ from statistics import median
 from policies.endpoint.state import EndpointState
 from policies.facts import Region
 
-LEAST = 0.05
+MIN_WAIT_S = 0.05
 """Seconds of wait below which no endpoint is an outlier: waits in an idle pool are all noise."""
 
-FEWEST = 3
+MIN_ENDPOINTS = 3
 """Least number of measured endpoints: of two that differ neither can be called normal."""
 
-LASTING = 5
+SLOW_TICKS = 5
 """Consecutive ticks, a second apart, for which an endpoint must be slow: a GC pause is over by then."""
 
-TRUSTED = 5
+MIN_SUCCESSES = 5
 """Successes since its return before an endpoint is judged again."""
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:
-    """Return the endpoints whose wait exceeded `factor` times the pool's median for LASTING ticks.
+    """Return the endpoints whose wait exceeded `factor` times the pool's median for SLOW_TICKS ticks.
 
     Call once a second.
     """
     waits = waits_of(states, now)
-    if len(waits) < FEWEST:
+    if len(waits) < MIN_ENDPOINTS:
         return []
-    bound = max(LEAST, factor * median(waits.values()))
+    bound = max(MIN_WAIT_S, factor * median(waits.values()))
     for state, wait in waits.items():
         state.record.slow_for = state.record.slow_for + 1 if wait > bound else 0
-    return [state for state in waits if state.record.slow_for >= LASTING]
+    return [state for state in waits if state.record.slow_for >= SLOW_TICKS]
 
 
 def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState, float]:
@@ -53,5 +53,8 @@ def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState,
 def _is_known(state: EndpointState, now: float) -> bool:
     successes = state.record.successes_since_return(state.successes)
     return (
-        state.is_healthy and state.is_measured(now) and state.latency.successes > 0.0 and successes >= TRUSTED
+        state.is_healthy
+        and state.is_measured(now)
+        and state.latency.successes > 0.0
+        and successes >= MIN_SUCCESSES
     )

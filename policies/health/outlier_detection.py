@@ -17,7 +17,7 @@ from policies.facts import Outcome, OutcomeKind
 PEERS_FAIL = 0.5
 """Success rate of the other endpoints below which consecutive failures do not count."""
 
-FULL = 503
+FULL_STATUS = 503
 OVERLOADED_FOR = 1.0
 """Seconds without a success until status 503 counts. A worker whose queue is full rejects many in a row between two
 that it takes; to eject it leaves more to the others, which are as full. A broken worker rejects for longer."""
@@ -49,7 +49,7 @@ class Ejection:
             return None
         if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE
-        if outcome.status == FULL and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
+        if outcome.status == FULL_STATUS and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
             return None
         if self._others(record) < PEERS_FAIL:
             return None

@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from policies.endpoint.state import EndpointState
 
-MINIMUM = 0.1
+INITIAL_SHARE = 0.1
 """Initial share: enough to warm up a cache, and to measure the endpoint."""
 
 SLACK = 2.0
@@ -22,7 +22,7 @@ SLACK = 2.0
 class SlowStart:
     """Endpoints in slow start, over `window` seconds (0: off)."""
 
-    def __init__(self, window: float = 0.0, minimum: float = MINIMUM) -> None:
+    def __init__(self, window: float = 0.0, minimum: float = INITIAL_SHARE) -> None:
         self.window = window
         self.minimum = minimum
         self._since: dict[EndpointState, float] = {}

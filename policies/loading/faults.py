@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 RAISE = dis.opmap["RAISE_VARARGS"]
 
-LONGEST = 300
+MAX_CHARACTERS = 300
 """Characters of an exception's message that are shown."""
 
 
@@ -29,7 +29,7 @@ def fault_at(error: BaseException, paths: Collection[str]) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, SyntaxError) and error.filename is not None:
         text = " ".join(str(error.msg).split())
-    what = f"{type(error).__name__}: {text[:LONGEST]}" if text else type(error).__name__
+    what = f"{type(error).__name__}: {text[:MAX_CHARACTERS]}" if text else type(error).__name__
     place = place_of(error, paths)
     return what if place is None else f"{place}: {what}"
 

@@ -19,7 +19,7 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from policies.loading.source import LARGEST
+from policies.loading.source import MAX_SOURCE_BYTES
 
 PREFIX = "steelyard_policy_"
 NUMBERS = count(1)
@@ -29,7 +29,7 @@ ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.MULTILINE)
 
 
 class TooLarge(Exception):
-    """The files of a policy have more bytes than `LARGEST`."""
+    """The files of a policy have more bytes than `MAX_SOURCE_BYTES`."""
 
 
 class PrivateModules:
@@ -130,9 +130,11 @@ class PrivateModules:
 
     def _read(self, name: str) -> None:
         with open(os.path.join(self.directory, name), "rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) + sum(map(len, self.files.values())) > LARGEST:
-            raise TooLarge(f"a policy and the modules beside it may have {LARGEST >> 10} KiB together")
+            content = file.read(MAX_SOURCE_BYTES + 1)
+        if len(content) + sum(map(len, self.files.values())) > MAX_SOURCE_BYTES:
+            raise TooLarge(
+                f"a policy and the modules beside it may have {MAX_SOURCE_BYTES >> 10} KiB together"
+            )
         self.files[name] = content
 
     @contextmanager

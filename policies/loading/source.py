@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-LARGEST = 1 << 20
+MAX_SOURCE_BYTES = 1 << 20
 """Bytes that the files of one policy may have together; processes of one balancer send them to each other."""
 
 

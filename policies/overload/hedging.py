@@ -36,19 +36,19 @@ START: Final = 1.0
 BURST: Final = 10.0
 """Hedges that may be saved up: enough for a pause of one endpoint, too few to load all of them."""
 
-SIMILAR: Final = 1.5
+NEAR_DELAY_RATIO: Final = 1.5
 """A region counts as near if its delay is at most this multiple of the delay of the late endpoint's region."""
 
-SLOW: Final = 0.5
+SLOW_SHARE: Final = 0.5
 """Share of late requests above which more than one endpoint is slow."""
 
-FEW: Final = 4.0
+CHANCE_LATE: Final = 4.0
 """Number of requests up to which a share of late ones is not significant."""
 
 SLOW_TAU: Final = 1.0
 """Seconds over which the share of late requests is averaged."""
 
-SILENT: Final = 5.0
+SILENT_ANSWERS: Final = 5.0
 """Answers that an endpoint owes (`EndpointState.overdue`) above which it counts as silent: with exponential latencies
 that happens by chance once in 150 answers. Simulated, pauses of 200 ms every 2 s, service times of 20 ms, at most 5 %
 hedges: p99 208 ms without, 196 with 4, 189 with 5."""
@@ -56,7 +56,7 @@ hedges: p99 208 ms without, 196 with 4, 189 with 5."""
 AHEAD_STEP: Final = 0.01
 """Weight of one request in the mean number ahead of requests."""
 
-MORE_AHEAD: Final = 1.0
+MAX_MORE_AHEAD: Final = 1.0
 """Requests ahead of a hedge beyond the usual number, at most. A hedge that would wait longer than usual delays others
 more than it helps. Simulated, pauses of 200 ms every 2 s, load of 50 and 75 %: p99 171 and 316 ms without this limit,
 192 and 271 with none more than usual, 169 and 268 with one, 164 and 279 with two."""
@@ -164,7 +164,7 @@ class Hedging:
     def is_slow(self, now: float) -> bool:
         """Whether so many requests are late that another endpoint would be no faster."""
         share = self._late.read(now)
-        return share is not None and share > SLOW and self._late.weight(now) > FEW
+        return share is not None and share > SLOW_SHARE and self._late.weight(now) > CHANCE_LATE
 
     @property
     def has_budget(self) -> bool:
@@ -174,7 +174,7 @@ class Hedging:
     def silent(self, states: Iterable[EndpointState], now: float) -> list[EndpointState]:
         """Return the silent endpoints; none where most are silent, since then the fault is elsewhere."""
         busy = [state for state in states if state.awaiting]
-        silent = [state for state in busy if state.overdue(now) > SILENT]
+        silent = [state for state in busy if state.overdue(now) > SILENT_ANSWERS]
         return silent if len(silent) <= max(1, len(busy) // 2) else []
 
     def take(self, now: float) -> bool:
@@ -193,7 +193,7 @@ class Hedging:
 
         Endpoints of other regions that are as near, because what slows an endpoint often slows its whole region; else
         others of its region; else all others. None that has more in flight than usual."""
-        near = SIMILAR * self._usual(late.region)
+        near = NEAR_DELAY_RATIO * self._usual(late.region)
         regions = available.by_region.items()
         similar = [
             state
@@ -207,4 +207,4 @@ class Hedging:
 
     def _is_free(self, state: EndpointState) -> bool:
         waits = self._by_region.get(state.region)
-        return waits is None or state.in_flight <= waits.ahead + MORE_AHEAD
+        return waits is None or state.in_flight <= waits.ahead + MAX_MORE_AHEAD

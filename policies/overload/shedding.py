@@ -7,14 +7,14 @@ below capacity. To reject what is above capacity costs no more failures, and all
 Nothing is rejected before requests have failed, because a short overload only makes them wait. A request counts as
 failed in a queue if
 
-- its worker rejected it for a full queue, and the wait there is UNBOUNDED services or more, or
-- its client or a timeout ended it, and the wait is DEEP services or more; the longest recent success there took nearly
-  as long but not longer: the request did not hang; and the endpoint has answered others since: nor does it.
+- its worker rejected it for a full queue, and the wait there is UNBOUNDED_WAIT services or more, or
+- its client or a timeout ended it, and the wait is DEEP_WAIT services or more; the longest recent success there took
+  nearly as long but not longer: the request did not hang; and the endpoint has answered others since: nor does it.
 
 Shedding lasts until PERIOD after the first answer to a request sent since it began: such an answer has passed the
 queue. Rejections cannot tell whether it is still needed, because in a small pool every endpoint is busy half of the
 time under a healthy load, too. So then nothing is rejected, and the queue itself says whether the load is above the
-capacity: if within WATCH even the cheapest endpoint has a LONG queue that is BEYOND_CHANCE, shedding begins again,
+capacity: if within WATCH even the cheapest endpoint has a LONG_WAIT queue that is MIN_QUEUED, shedding begins again,
 before requests fail.
 
 Simulated, 31 random scenarios in which even the best policy's p99 is the timeout: in 19 `steelyard` without shedding
@@ -33,43 +33,43 @@ TAU: Final = 30.0
 LOST: Final = 0.01
 """Share of the recent requests that failed in a queue, from which requests are rejected."""
 
-FEW: Final = 5.0
+MIN_LOST: Final = 5.0
 """Requests that failed in a queue up to which nothing is rejected: they may be chance."""
 
 PERIOD: Final = 5.0
-"""Seconds for which requests are rejected after such an answer, and then seconds in which a DEEP queue that is
-BEYOND_CHANCE_SOON is enough, too: few excess requests take longer to queue, and many would wait for too long."""
+"""Seconds for which requests are rejected after such an answer, and then seconds in which a DEEP_WAIT queue that is
+MIN_QUEUED_SOON is enough, too: few excess requests take longer to queue, and many would wait for too long."""
 
 WATCH: Final = 30.0
 """Seconds after them in which a long queue is enough to begin again: at 2 % above the capacity of 31 slots such a queue
 takes 20 s to grow. With 5 and a queue of five services, half as many were answered within the objective there."""
 
-BEYOND_CHANCE: Final = 90.0
+MIN_QUEUED: Final = 90.0
 """Least requests in a queue by which shedding begins again: at 90 % of the capacity the queue of one slot is as long
 for 0.008 % of the time (0.9 to the power of 90). With 60, 16 slots had such a queue by chance within half a minute in 3
 of 9 simulated runs."""
 
-BEYOND_CHANCE_SOON: Final = 30.0
+MIN_QUEUED_SOON: Final = 30.0
 """Least requests in a queue by which shedding begins again within PERIOD: 0.9 to the power of 30 is 4 %. In bursts of
 1.5 to 3 times the capacity and 90 % of it afterwards, 2 of 306 simulated runs rejected requests by it after 30 s."""
 
-LONG: Final = 2.0
+LONG_WAIT: Final = 2.0
 """Wait, as a multiple of the service time, by which shedding begins again, if that is more. In large pools requests
 wait for so long only above the capacity."""
 
-DEEP: Final = 5.0
+DEEP_WAIT: Final = 5.0
 """Wait, as a multiple of the service time, that is a queue in which requests fail. Clients also leave for other
 reasons."""
 
-IN_QUEUE: Final = 0.7
+QUEUED_PART: Final = 0.7
 """Time that a recent success took, as a part of the time after which a request was given up, from which it was lost in
 the queue. Where all successes took less, it hung."""
 
-UNBOUNDED: Final = 25.0
+UNBOUNDED_WAIT: Final = 25.0
 """Wait, as a multiple of the service time, in a worker's queue that rejects requests only once it is far too long. A
 shorter one bounds the wait by itself, and its rejections are no reason for more."""
 
-SHORT: Final = 1.0
+SHORT_WAIT: Final = 1.0
 """Wait, as a multiple of the service time, from which a request is rejected: endpoints are busy, and the others wait
 for little longer than one service. Simulated with eight pools of 4 to 64 slots at 1.1 and 1.5 times their capacity,
 one or four balancers: with 2 up to 5 % more of the capacity is used, and answers within seven service times are as many
@@ -92,7 +92,7 @@ class Shedding:
         self._recent = self._recent * keep + self.requests
         self._lost = self._lost * keep + 1.0
         self._at, self.requests = now, 0
-        if self._lost > max(FEW, LOST * self._recent):
+        if self._lost > max(MIN_LOST, LOST * self._recent):
             self.begin(now)
 
     def begin(self, now: float) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-ALMOST: Final = 1.0 - 1e-6
+ALMOST_ONE_TOKEN: Final = 1.0 - 1e-6
 """Tokens that count as one: a wait that was computed to be long enough must not miss by a rounding error."""
 
 

@@ -19,7 +19,7 @@ from policies.selection.two_choices import draw_two
 LEAST_SCORE = "least-score"
 """Reason: the lowest score among the endpoints considered."""
 
-ON_TRIAL = 1e6
+TRIAL_COST_S = 1e6
 """Seconds charged per request in flight at an unmeasured endpoint: more than at any measured one, so it gets one trial
 request at a time instead of a stampede."""
 

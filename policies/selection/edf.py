@@ -19,7 +19,7 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 
-MOST_PASSED = 64
+MAX_PASSED_TURNS = 64
 """After so many turns of unavailable endpoints, one of the available is drawn by weight: when most are unavailable, a
 pick must not look at all of them."""
 
@@ -56,7 +56,7 @@ class EdfScheduler:
         O(log n); an unavailable one misses its turns for good.
         """
         heap, weights, tried = self._heap, self._weights, facts.tried
-        for _ in range(MOST_PASSED if heap else 0):
+        for _ in range(MAX_PASSED_TURNS if heap else 0):
             due, place, state, _weight = heap[0]
             self._time = due
             weight = weights[state]

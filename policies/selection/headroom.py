@@ -26,7 +26,7 @@ SMOOTHING: Final = 5.0
 BAND: Final = 0.1
 """How far below `full` a tight region's utilisation must fall. Workers' reports of one second differ by less."""
 
-SPARE: Final = 4
+SPARE_REQUESTS: Final = 4
 """Requests in flight that are never a surge."""
 
 LEAST_ROOM: Final = 0.02
@@ -59,7 +59,7 @@ class Room:
         """Update the values that picks use. Call once a second."""
         self.utilization = self._reports.read(now)
         forwards = self._forwards.read(now) or 0.0
-        self.usual = forwards + 2.0 * sqrt(forwards) + SPARE  # mean plus random variation
+        self.usual = forwards + 2.0 * sqrt(forwards) + SPARE_REQUESTS  # mean plus random variation
         if self.utilization is None:
             self.is_tight, self.chance = False, 0.0
             return

@@ -14,10 +14,10 @@ from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.selection.two_choices import FAILING
 
-LEFT: Final = 2
+MIN_PROBES: Final = 2
 """Probes that `remove_one` leaves: with fewer there is no choice."""
 
-RECENT: Final = 64
+RECENT_LOADS: Final = 64
 """Recent loads of which the quantile is taken."""
 
 RENEW_EVERY: Final = 16
@@ -71,7 +71,7 @@ class ProbePool:
 
     def _renew(self) -> None:
         self._unread = 0
-        loads = self._loads = self._loads[-RECENT:]
+        loads = self._loads = self._loads[-RECENT_LOADS:]
         self.hot_above = sorted(loads)[min(len(loads) - 1, int(self._q * len(loads)))]
 
     def expire(self, now: float) -> None:
@@ -131,11 +131,11 @@ class ProbePool:
         return None
 
     def remove_one(self) -> None:
-        """Remove the oldest and the worst probe in turn, down to `LEFT`.
+        """Remove the oldest and the worst probe in turn, down to `MIN_PROBES`.
 
         The worst is the busiest of the hot; if all are cold, the slowest."""
         probes = self.probes
-        if len(probes) <= LEFT:
+        if len(probes) <= MIN_PROBES:
             return
         self._removes_worst = not self._removes_worst
         worst, self._worst = self._worst, None

@@ -49,7 +49,7 @@ from 10 to 100 outstanding at once): mean latency of the next four seconds 595 m
 growth from 1.5 to 3 does the same.
 """
 
-SPARE = 4
+SPARE_REQUESTS = 4
 """Requests in flight that are never a burst: an endpoint that was idle has proven no rate."""
 
 DOUBT = 1.0
@@ -206,7 +206,7 @@ class LatencyModel:
             wait = wait * (in_flight + 1.0 + DOUBT) / met
         else:
             wait = 0.0
-        if in_flight > SPARE:
-            unproven = (in_flight - SPARE) * self._pace.least / GROWTH - floor
+        if in_flight > SPARE_REQUESTS:
+            unproven = (in_flight - SPARE_REQUESTS) * self._pace.least / GROWTH - floor
             wait = unproven if unproven > wait else wait
         return floor + wait_price * wait

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Final
 
-KEEP: Final = 15
+SAMPLES_PER_DEGREE: Final = 15
 """Samples per degree: a median that one outlier, or two, does not move."""
 
 FORGET_AFTER: Final = 10.0
@@ -46,14 +46,14 @@ class Degree:
         self._next = 0
 
     def add(self, seconds: float, now: float) -> None:
-        """Add a sample; it replaces the oldest of KEEP."""
+        """Add a sample; it replaces the oldest of SAMPLES_PER_DEGREE."""
         samples, ordered = self._samples, self._sorted
-        if len(samples) < KEEP:
+        if len(samples) < SAMPLES_PER_DEGREE:
             samples.append(seconds)
         else:
             del ordered[bisect_left(ordered, samples[self._next])]
             samples[self._next] = seconds
-            self._next = (self._next + 1) % KEEP
+            self._next = (self._next + 1) % SAMPLES_PER_DEGREE
         insort(ordered, seconds)
         self.median = ordered[len(ordered) // 2]
         self.at = now

@@ -12,13 +12,13 @@ from typing import Final
 PASSED_ON: Final = 5
 """Consecutive failures from which an endpoint is taken to break every connection."""
 
-RECENT: Final = 0.5
+RECENT_WEIGHT: Final = 0.5
 """Weight of the last failure in the share of resets among an endpoint's failures."""
 
-LAST: Final = 0.2
+LAST_WEIGHT: Final = 0.2
 """Weight of the last reset in the mean time until one."""
 
-KEPT: Final = 0.95
+HISTORY_WEIGHT: Final = 0.95
 """Factor by which earlier resets count less after each, in the share that is retried."""
 
 
@@ -39,13 +39,13 @@ class EndpointResets:
     def fail(self) -> None:
         """Count another failure than a reset."""
         self.in_a_row += 1
-        self.share *= 1.0 - RECENT
+        self.share *= 1.0 - RECENT_WEIGHT
 
     def reset(self, seconds: float) -> None:
         """Count a reset `seconds` after the request was sent."""
         self.in_a_row += 1
-        self.share += RECENT * (1.0 - self.share)
-        self.seconds += LAST * (seconds - self.seconds)
+        self.share += RECENT_WEIGHT * (1.0 - self.share)
+        self.seconds += LAST_WEIGHT * (seconds - self.seconds)
         self.is_open = True
 
 
@@ -59,8 +59,8 @@ class RetriedResets:
 
     def count_reset(self) -> None:
         """Count a reset."""
-        self._resets = KEPT * self._resets + 1.0
-        self._retried *= KEPT
+        self._resets = HISTORY_WEIGHT * self._resets + 1.0
+        self._retried *= HISTORY_WEIGHT
 
     def count_retry(self) -> None:
         """Count the retry of one that was counted."""

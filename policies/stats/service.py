@@ -13,7 +13,7 @@ from typing import Final
 from policies.stats.delayed import DelayedSum
 from policies.stats.progress import Progress
 from policies.stats.resets import EndpointResets
-from policies.stats.usual_service import FEW, LEAST_OFTEN, LEAST_SHARE, RegionService, UsualService
+from policies.stats.usual_service import LEAST_OFTEN, LEAST_SHARE, MIN_SAMPLES, RegionService, UsualService
 
 GRAIN: Final = 0.003
 """Seconds for which estimates of an endpoint stay as they are: its answers are counted, but one is learned from."""
@@ -24,10 +24,10 @@ deviation of a random walk of its logarithm, per square root of a second. One th
 after 27 s, for how else would it show that it is no longer. Simulated, 60 random scenarios, geometric mean of p99
 relative to the best: 1.065 with 0, 1.045 with 0.05, 1.066 with 0.1."""
 
-SUSPECTED: Final = 0.2
+SUSPECTED_LOG_SLOWDOWN: Final = 0.2
 """Logarithm of the slowdown above which an endpoint is suspected: slower than usual by a fifth, beyond chance."""
 
-APART: Final = 0.7
+RESTART_LOG_SLOWDOWN: Final = 0.7
 """Logarithm of how many times slower than its region an endpoint is that starts anew when it answers as the others do.
 Otherwise it would need many answers to correct its mean, and get one in ten seconds."""
 
@@ -40,21 +40,21 @@ TRIALS_AT_LEAST: Final = 10.0
 NORMAL_AFTER: Final = 20.0
 """Seconds after which a suspected endpoint's latency becomes its usual one, or a recovered one has no more limit."""
 
-SILENT: Final = 8.0
+SILENT_ANSWERS: Final = 8.0
 """Answers that were to be expected since the last one, as a multiple of `dispersion`, from which an endpoint is silent.
 By chance that is one in 3,000 silences (Poisson).
 
 Simulated, 600 random scenarios, geometric mean of p99: 0.9977 [0.9918, 1.0037]; 0.21 in `random-329058`, where all
 requests go to the faster one of two endpoints when it pauses for 1.6 s."""
 
-LATELY: Final = 1.0
+MIN_PERIOD_S: Final = 1.0
 """Least seconds of a period. The greatest number of requests in flight that an answered one met is kept for this period
 and the last; see `sudden`."""
 
-LOWER: Final = 0.05
+LIMIT_STEP: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
 
-LIMITED: Final = 64.0
+MAX_LIMIT: Final = 64.0
 """Requests in flight from which a recovered endpoint has no limit any more."""
 
 
@@ -138,31 +138,31 @@ class EndpointService(UsualService):
             return
         if self._has_caught_up(latency, met):
             self._start_anew(1.0, now)
-        if region.is_due(now) or self.samples < FEW or now - self.aged_at > LEAST_OFTEN:
+        if region.is_due(now) or self.samples < MIN_SAMPLES or now - self.aged_at > LEAST_OFTEN:
             region.add(self, latency, met, now)
             region.settle(now)
             self.settle()
         slowdown = self.progress.slowdown(0.0, self.region.dispersion, now)
-        if slowdown > SUSPECTED:
+        if slowdown > SUSPECTED_LOG_SLOWDOWN:
             self.slow_since, self.held, self.room = now, slowdown, inf
             self.trial_at = now if self.was_silent else now + TRIALS_AFTER
             region.revert(self)
         elif self.room < inf:
             self.room += 1.0
-            if now > self._normal_at or self.room > LIMITED:
+            if now > self._normal_at or self.room > MAX_LIMIT:
                 self.room = inf
 
     def sudden(self, in_flight: int, now: float) -> int:
         """Return by how many requests `in_flight`, without those that hang, and one more exceed a gradual rise: up to
         twice as many as any request met that was answered lately."""
         most = self._met if self._met > self._met_before else self._met_before
-        if now - self.answered_at > 2.0 * LATELY:
+        if now - self.answered_at > 2.0 * MIN_PERIOD_S:
             most = 1
         return max(0, in_flight + 1 - 2 * most)
 
     def _count_met(self, met: int, now: float) -> None:
         """Count an answer to a request that was one of `met` in flight."""
-        if now - self._met_since > LATELY:
+        if now - self._met_since > MIN_PERIOD_S:
             self._met_before, self._met, self._met_since = self._met, 0, now
         if met > self._met:
             self._met = met
@@ -204,7 +204,7 @@ class EndpointService(UsualService):
         """Whether the endpoint was much slower than its region and now answers as the others do."""
         region = self.region
         apart = self.log_seconds - region.log_mean
-        if not self.samples or self.room < inf or apart < max(APART, 2.0 * sqrt(region.noise)):
+        if not self.samples or self.room < inf or apart < max(RESTART_LOG_SLOWDOWN, 2.0 * sqrt(region.noise)):
             return False
         return log(self._work(latency, met)) < region.log_mean + 0.5 * apart
 
@@ -234,7 +234,7 @@ class EndpointService(UsualService):
         """
         if self._rejected == inf:
             return inf
-        return self._rejected * (1.0 - LOWER + LOWER * (now - self.rejected_at))
+        return self._rejected * (1.0 - LIMIT_STEP + LIMIT_STEP * (now - self.rejected_at))
 
     def fail(self, now: float) -> None:
         """Count a failure."""
@@ -282,7 +282,7 @@ class EndpointService(UsualService):
         silence = now - self.progress.at
         reached = waited - self._waited - self.stuck * silence - awaiting * self.distance
         served = self.region.concurrency * silence * awaiting / (awaiting + elsewhere)
-        return min(reached, served) > SILENT * self.region.dispersion * seconds
+        return min(reached, served) > SILENT_ANSWERS * self.region.dispersion * seconds
 
     def _rate(self, awaiting: float, elsewhere: int) -> float:
         """Return the answers per second that `awaiting` requests of this balancer may expect."""

@@ -40,31 +40,31 @@ MOST_PER_SECOND: Final = 200.0
 LEAST_OFTEN: Final = 1.0
 """Seconds after which an endpoint's next answer is learned from in any case."""
 
-BETTER: Final = 4.0
+BETTER_FIT: Final = 4.0
 """Log likelihood by which another concurrency must be better, so that the choice does not alternate."""
 
-AS_GOOD: Final = 2.0
+MAX_MISFIT: Final = 2.0
 """Log likelihood within which the least concurrency is preferred."""
 
-AS_MUCH: Final = 0.01
+SAME_FIT: Final = 0.01
 """Log likelihood within which the next concurrency explains the latencies as well as the chosen one: no endpoint had
 more in flight."""
 
-PRECISE: Final = 0.01
+LOW_NOISE: Final = 0.01
 """Variance of the logarithm of latencies up to which a wait would show at once."""
 
-UNPROVEN: Final = 0.5
+WAIT_PROBABILITY: Final = 0.5
 """Probability that a request beyond the concurrency waits, where a greater one explains precise latencies as well.
 
 Simulated, geometric mean of p99 relative to 1: 1.000 [0.996, 1.005] in 399 random scenarios; of services of one length
 behind several balancers, three are 0.51, 0.71 and 0.73, none is above 1.4. With 0.25, of 107 such scenarios three are
-above 1.1, one of them 2.1; without the bound of PRECISE 600 scenarios are 1.006."""
+above 1.1, one of them 2.1; without the bound of LOW_NOISE 600 scenarios are 1.006."""
 
-BY_CHANCE: Final = 4.0
-"""Squared difference in standard errors from its region up to which an endpoint's own mean may be chance. Of FEW
-samples the squared error is taken as twice as large, since their variance is not well known."""
+CHANCE_DEVIATION: Final = 4.0
+"""Squared difference in standard errors from its region up to which an endpoint's own mean may be chance. Of
+MIN_SAMPLES samples the squared error is taken as twice as large, since their variance is not well known."""
 
-FEW: Final = 8.0
+MIN_SAMPLES: Final = 8.0
 """Samples of a region below which its concurrency is not judged."""
 
 MODEL_ERROR: Final = 0.0025
@@ -80,7 +80,7 @@ MOST_DISPERSION: Final = 10.0
 SPREAD: Final = 0.04
 """Assumed variance of the logarithms of endpoints' service times, where a region has too few to tell."""
 
-STALE: Final = 0.5
+STALE_SAMPLES: Final = 0.5
 """Samples that all measurements count at most after a pause of FORGET_AFTER seconds, if that is unusual: one answer
 decides."""
 
@@ -96,7 +96,7 @@ PAUSES: Final = 4.0
 """Outliers of an endpoint from which they count as pauses that will come again. Fewer may be the beginning of a lasting
 slowdown, which `progress` shows by then."""
 
-MATURE: Final = 200.0
+MATURE_SAMPLES: Final = 200.0
 """Samples from which a region returns to an earlier estimate when one of its endpoints becomes slow."""
 
 
@@ -134,7 +134,7 @@ class RegionService:
         self.members: list[UsualService] = []
         self.concurrency = CONCURRENCIES[0]
         self.log_mean = self._at = self._credited_at = self._paused = 0.0
-        self._credit = FEW
+        self._credit = MIN_SAMPLES
         self.noise, self.spread = 1.0, SPREAD
         self.certainty = 1.0
         self.mean_factor = self.dispersion = 1.0
@@ -146,7 +146,7 @@ class RegionService:
 
     def is_due(self, now: float) -> bool:
         """Whether to learn from one more sample now: at most MOST_PER_SECOND."""
-        self._credit = min(FEW, self._credit + max(0.0, now - self._credited_at) * MOST_PER_SECOND)
+        self._credit = min(MIN_SAMPLES, self._credit + max(0.0, now - self._credited_at) * MOST_PER_SECOND)
         self._credited_at = now
         if self._credit < 1.0:
             return False
@@ -163,7 +163,7 @@ class RegionService:
         logs, errors, squares, own = sums.logs, sums.errors, sums.squares, member.logs
         distance, weight, log_latency = member.distance, member.weight, log(latency)
         beyond, least = max(LEAST_SHARE * latency, latency - distance), LEAST_SHARE * latency
-        outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
+        outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > MIN_SAMPLES else inf
         excess = paused = 0.0
         for i in range(len(CONCURRENCIES)):
             concurrency = CONCURRENCIES[i]
@@ -189,7 +189,7 @@ class RegionService:
             member.pauses += 1.0
             member.paused += paused
         member.samples = known + 1.0
-        if samples >= FEW:
+        if samples >= MIN_SAMPLES:
             self._choose()
         self.log_mean = logs[sums.choice] / samples
         work = exp(excess)
@@ -220,7 +220,7 @@ class RegionService:
         take longer while more are in flight look like a low concurrency. The policy would then send it so few requests
         that nothing could show the error."""
         slow.revert()
-        if self._before is None or self._before.samples < MATURE:
+        if self._before is None or self._before.samples < MATURE_SAMPLES:
             return
         self._last, sums = self._before, self._before.copy()
         self.sums = sums
@@ -235,17 +235,17 @@ class RegionService:
         misfits = [half * log(sums.variance(i)) for i in range(len(CONCURRENCIES))]
         best = min(misfits)
         i = 0
-        while misfits[i] > best + AS_GOOD:
+        while misfits[i] > best + MAX_MISFIT:
             i += 1
-        if i != chosen and misfits[chosen] > best + BETTER:
+        if i != chosen and misfits[chosen] > best + BETTER_FIT:
             sums.choose(i)
             self.concurrency, self.log_mean = CONCURRENCIES[i], sums.logs[i] / sums.samples
             for member in self.members:
                 member.settle()
         self.noise, self.certainty = sums.variance(sums.choice), 1.0
         more = sums.choice + 1
-        if self.noise < PRECISE and more < len(misfits) and misfits[more] < misfits[sums.choice] + AS_MUCH:
-            self.certainty = UNPROVEN
+        if self.noise < LOW_NOISE and more < len(misfits) and misfits[more] < misfits[sums.choice] + SAME_FIT:
+            self.certainty = WAIT_PROBABILITY
 
     def settle(self, now: float) -> None:
         """Estimate once a second how much the endpoints' service times differ beyond chance, and so each of them."""
@@ -307,7 +307,7 @@ class UsualService:
         self.pauses *= keep
         self.paused *= keep
         if age > FORGET_AFTER and age * self.samples > STALE_GAPS * TAU:
-            keep = min(keep, STALE / self.samples)
+            keep = min(keep, STALE_SAMPLES / self.samples)
         self.aged_at += age
         self.samples *= keep
         self.logs = [total * keep for total in self.logs]
@@ -320,7 +320,7 @@ class UsualService:
 
     def revert(self) -> None:
         """Return to the sums of one or two seconds ago, if there are any."""
-        if self._samples_before >= FEW:
+        if self._samples_before >= MIN_SAMPLES:
             self.samples, self.logs = self._samples_before, self._logs_before[:]
             self._samples_last, self._logs_last = self._samples_before, self._logs_before
 
@@ -335,7 +335,7 @@ class UsualService:
 
     def slow_down(self, by: float) -> None:
         """Make the usual service time longer by `by`, a logarithm, and let it count as few samples."""
-        keep = min(1.0, FEW / self.samples)
+        keep = min(1.0, MIN_SAMPLES / self.samples)
         self.logs = [keep * (total + self.samples * by) for total in self.logs]
         self.samples *= keep
         self._samples_before = self._samples_last = 0.0
@@ -346,11 +346,11 @@ class UsualService:
         region = self.region
         if not self.samples:
             return
-        by_chance = region.noise / self.samples * (1.0 + FEW / self.samples) + MODEL_ERROR
+        by_chance = region.noise / self.samples * (1.0 + MIN_SAMPLES / self.samples) + MODEL_ERROR
         apart = self.logs[region.sums.choice] / self.samples - region.log_mean
         weight, squared = region.spread / (region.spread + by_chance), apart * apart / by_chance
-        if squared > BY_CHANCE:
-            weight = max(weight, 1.0 - BY_CHANCE / squared)
+        if squared > CHANCE_DEVIATION:
+            weight = max(weight, 1.0 - CHANCE_DEVIATION / squared)
         self.weight = weight
         self.log_seconds = region.log_mean + weight * apart
         self.seconds = exp(self.log_seconds)

@@ -12,14 +12,14 @@ from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.overload.shedding import (
-    BEYOND_CHANCE,
-    BEYOND_CHANCE_SOON,
-    DEEP,
-    IN_QUEUE,
-    LONG,
+    DEEP_WAIT,
+    LONG_WAIT,
+    MIN_QUEUED,
+    MIN_QUEUED_SOON,
     PERIOD,
-    SHORT,
-    UNBOUNDED,
+    QUEUED_PART,
+    SHORT_WAIT,
+    UNBOUNDED_WAIT,
     WATCH,
     Shedding,
 )
@@ -45,7 +45,7 @@ CHOICES: Final = 16
 Simulated, 60 random scenarios, p99 relative to the best, geometric mean: 1.133 with four, 1.053 with eight, 1.027 with
 16, and no less with 32 or 64."""
 
-CERTAIN: Final = 3.0
+CERTAIN_DEVIATIONS: Final = 3.0
 """Standard deviations beyond which a normal variable is as good as its mean."""
 
 ROOT_TWO: Final = sqrt(2.0)
@@ -73,7 +73,7 @@ scenarios the same."""
 MARGIN: Final = 0.01
 """Seconds by which another region must be cheaper than home."""
 
-EQUAL: Final = 0.05
+EQUAL_COST: Final = 0.05
 """Relative difference in cost within which endpoints of one region count as equal."""
 
 NO_ROOM: Final = 5.0
@@ -89,7 +89,7 @@ makes one balancer send more makes others send more, and none sees it before ans
 Simulated, 400 random scenarios, geometric mean of p99: 0.9970 [0.9940, 1.0000] of that with 0; 23 scenarios with the
 greatest losses 0.892 [0.793, 1.004]."""
 
-HANGING: Final = 0.4
+HANGING_COST: Final = 0.4
 """What a request that hangs costs, as a part of what a failure costs: it may still be answered.
 
 Simulated, 100 random scenarios in which requests hang, geometric mean of p99: 0.980 [0.945, 1.017] of that with 0;
@@ -100,16 +100,16 @@ RESET_PRICE: Final = 3.0
 occupied the endpoint. Simulated, 52 random scenarios in which endpoints break connections, geometric mean of p99: 0.981
 [0.960, 1.001] of that where each costs as much as a failure that is passed on."""
 
-FULL: Final = 503
+FULL_STATUS: Final = 503
 """Status with which a worker rejects a request because its queue is full."""
 
-ABOVE: Final = 1.5
+FULL_RATIO: Final = 1.5
 """Requests in flight, as a multiple of the concurrency, above which status 503 means a full queue and no failure."""
 
 REJECTION: Final = 100.0
 """Seconds that a request costs which the endpoint or the policy will probably reject: more than it waits elsewhere."""
 
-AT_ONCE: Final = 0.001
+SAME_ABANDON_S: Final = 0.001
 """Seconds within which requests that clients give up count as one: a client that closes a connection with a hundred
 requests leaves all of them at once, for whatever reason, while many clients that wait in a queue leave one by one."""
 
@@ -117,13 +117,13 @@ FULL_FOR: Final = 5.0
 """Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
 traffic to the next endpoint, whose queue then fills up."""
 
-UNTRIED: Final = 0.05
+UNTRIED_SERVICE_S: Final = 0.05
 """Assumed service time in seconds where no endpoint of a region has answered."""
 
 UNTRIED_ROOM: Final = 16.0
 """Requests that an endpoint of mean weight is assumed to serve at a time where none of its region has answered."""
 
-FAR: Final = 0.1
+UNTRIED_DISTANCE_S: Final = 0.1
 """Assumed distance in seconds of a region other than home to which no connection was opened."""
 
 
@@ -164,7 +164,7 @@ class LeastCost:
         service = self._service(state)
         until = self._shedding.until
         if now < until:
-            if self._would_wait(state, SHORT, now):
+            if self._would_wait(state, SHORT_WAIT, now):
                 raise Overloaded()
         elif now < until + WATCH and self._has_long_queue(state, service, available, now):
             self._shedding.begin(now)
@@ -194,9 +194,9 @@ class LeastCost:
             if service.slow_since is None:
                 self._trials.answered(state, now)
                 return
-        elif outcome.status == FULL and state.in_flight > ABOVE * service.region.concurrency:
+        elif outcome.status == FULL_STATUS and state.in_flight > FULL_RATIO * service.region.concurrency:
             service.reject(state.in_flight, now)
-            self._count_lost(state, UNBOUNDED, now)
+            self._count_lost(state, UNBOUNDED_WAIT, now)
             return
         elif outcome.kind is _RESET:
             service.fail(now)
@@ -225,13 +225,13 @@ class LeastCost:
         since."""
         age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
         longest = state.overtaken.longest
-        if has_begun or not (IN_QUEUE * age <= longest <= age and service.answered_at > outcome.sent_at):
+        if has_begun or not (QUEUED_PART * age <= longest <= age and service.answered_at > outcome.sent_at):
             return
         if outcome.kind is _ABANDONED:
-            is_one_client, self._left_at = now - self._left_at < AT_ONCE, now
+            is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now
             if is_one_client:
                 return
-        self._count_lost(state, DEEP, now)
+        self._count_lost(state, DEEP_WAIT, now)
 
     def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
         """Count a failed request as lost in a queue, if there is one of `least` services or more."""
@@ -242,15 +242,15 @@ class LeastCost:
         self, state: EndpointState, service: EndpointService, available: Available, now: float
     ) -> bool:
         """Return whether one more request would wait for long at the cheapest endpoint, behind more than by chance."""
-        if not self._would_wait(state, LONG, now):
+        if not self._would_wait(state, LONG_WAIT, now):
             return False
         slots = sum(
             len(members) * self._service(members[0]).region.concurrency
             for members in available.by_region.values()
         )
-        least = max(LONG, BEYOND_CHANCE / slots)
+        least = max(LONG_WAIT, MIN_QUEUED / slots)
         if now < self._shedding.until + PERIOD:
-            least = min(least, max(DEEP, BEYOND_CHANCE_SOON / slots))
+            least = min(least, max(DEEP_WAIT, MIN_QUEUED_SOON / slots))
         return self._would_wait(state, least, now)
 
     def _would_wait(self, state: EndpointState, services: float, now: float) -> bool:
@@ -308,7 +308,7 @@ class LeastCost:
         """Return the least loaded of those that cost about as much as the cheapest, then the one picked longest ago.
 
         Up to `choices` consecutive members of each region are compared, from a random start, which differs per
-        balancer. Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
+        balancer. Differences of estimated cost below EQUAL_COST are noise; loads and pick times are exact."""
         drawn, services = list[EndpointState](), list[EndpointService]()
         least, cheapest, sheds = inf, available[0], now < self._shedding.until
         for members in available.by_region.values():
@@ -319,7 +319,7 @@ class LeastCost:
                 at = at + 1 if at + 1 < size else 0
                 service = self._service(state)
                 cost = self._cost(state, service, home, now)
-                if sheds and self._would_wait(state, SHORT, now):
+                if sheds and self._would_wait(state, SHORT_WAIT, now):
                     cost += REJECTION
                 service.cost = cost
                 drawn.append(state)
@@ -331,9 +331,9 @@ class LeastCost:
         self._congestion.update(service.wait > QUEUE * service.seconds, now)
         if self.trace is not None:
             self.trace.note(COSTS, drawn, [service.cost for service in services])
-        region, most = cheapest.region, least + EQUAL * least
+        region, most = cheapest.region, least + EQUAL_COST * least
         if region == home:
-            most += EQUAL * self._margin  # relative to the cost without it
+            most += EQUAL_COST * self._margin  # relative to the cost without it
         least_load = longest_ago = inf
         for i in range(len(drawn)):
             state, service = drawn[i], services[i]
@@ -357,7 +357,7 @@ class LeastCost:
         if seconds:
             seconds = service.present_seconds(state.waited(now), state.awaiting, state.elsewhere, now)
         else:
-            distance = round_trip(state, 0.0 if home is None or state.region == home else FAR)
+            distance = round_trip(state, 0.0 if home is None or state.region == home else UNTRIED_DISTANCE_S)
             if region.sums.samples:
                 seconds, room = exp(region.log_mean) * region.mean_factor, NEW_ROOM
         if seconds:
@@ -377,9 +377,9 @@ class LeastCost:
             cost += distance
             if in_flight or state.region != home:
                 age = now - state.busy_since if in_flight else 0.0
-                cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED, age)
+                cost += (1.0 + OCCUPANCY_PRICE) * max(UNTRIED_SERVICE_S, age)
                 room = UNTRIED_ROOM * state.weight / self._mean_weight
-                cost += self._wait_price * UNTRIED * max(0.0, in_flight / room - 1.0)
+                cost += self._wait_price * UNTRIED_SERVICE_S * max(0.0, in_flight / room - 1.0)
         connections = state.connections
         if connections is not None and not connections.has_idle:
             cost += connections.connect_time
@@ -390,7 +390,7 @@ class LeastCost:
             cost += price * self._failure_share(state, now)
         hanging = state.overtaken.hanging
         if hanging:
-            cost += HANGING * latency.charge * hanging / (hanging + latency.successes)
+            cost += HANGING_COST * latency.charge * hanging / (hanging + latency.successes)
         return cost
 
     def _failure_share(self, state: EndpointState, now: float) -> float:
@@ -422,9 +422,9 @@ def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: 
     share = seconds / (seconds + distance)
     mean = max(in_flight * share, in_flight - concurrency * distance / seconds)
     beyond, deviation = mean + 1.0 - concurrency, sqrt(in_flight * share * (1.0 - share))
-    if beyond <= -CERTAIN * deviation:
+    if beyond <= -CERTAIN_DEVIATIONS * deviation:
         return 0.0
-    if beyond < CERTAIN * deviation:  # the mean of the positive part of a normal variable
+    if beyond < CERTAIN_DEVIATIONS * deviation:  # the mean of the positive part of a normal variable
         z = beyond / deviation
         beyond = deviation * exp(-0.5 * z * z) / ROOT_TWO_PI + 0.5 * beyond * (1.0 + erf(z / ROOT_TWO))
     return beyond * seconds / concurrency

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.scenario.drawn import MOST_DRAWN, drawn, single_names
+from experiments.scenario.drawn import MAX_SCENARIOS, drawn, single_names
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
@@ -143,7 +143,7 @@ def test_bad_name_is_one_line(name: str, message: str) -> None:
         ("random-12..10", "the first seed must not be greater than the last"),
         ("random-1..x", "random-x: SEED must be a whole number"),
         ("random-1..", "SEED must be a whole number"),
-        (f"random-1..{MOST_DRAWN + 1}", "at most 1000 scenarios, not 1001"),
+        (f"random-1..{MAX_SCENARIOS + 1}", "at most 1000 scenarios, not 1001"),
     ],
 )
 def test_bad_range_is_one_line(name: str, message: str) -> None:
@@ -152,7 +152,7 @@ def test_bad_range_is_one_line(name: str, message: str) -> None:
 
 
 def test_longest_range() -> None:
-    assert len(single_names(f"random-1..{MOST_DRAWN}")) == MOST_DRAWN
+    assert len(single_names(f"random-1..{MAX_SCENARIOS}")) == MAX_SCENARIOS
 
 
 def test_other_names_are_no_ranges() -> None:

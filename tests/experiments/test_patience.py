@@ -18,7 +18,7 @@ from experiments.results.directory import Campaign, PlannedRun, attempt_of, load
 from experiments.run_data import Run, WorldName, load_run
 from experiments.running import patience
 from experiments.running.execute import execute
-from experiments.running.patience import LOOK, QUIET, Patience, has_lagged
+from experiments.running.patience import LOOK, QUIET_STEAL, Patience, has_lagged
 from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
 
@@ -49,7 +49,7 @@ def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("shares", "seconds", "looks", "reported"),
     [
-        ([QUIET], 60.0, 1, []),
+        ([QUIET_STEAL], 60.0, 1, []),
         ([0.5, 0.2, 0.03, 0.001], 60.0, 4, [0.5, 0.2, 0.03]),
         ([0.4] * 50, 10.0, 5, [0.4] * 5),
         ([0.4] * 50, 0.0, 0, []),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.documents import DEEPEST, LARGEST
+from balancer.config.documents import MAX_DEPTH, MAX_FILE_BYTES
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.scenario.files import first_complaint, load_scenario, packaged
@@ -154,12 +154,12 @@ TEXTS: dict[str, str | bytes] = {
     "deep lists": "x = " + "[" * 100_000,
     "deep tables": "[" + "a." * 5000 + "a]\nx = 1\n",
     "hexadecimal digits": f"rate = 0x{'f' * 5000}\n",
-    "a little too deep": "[" + ".".join("a" * (DEEPEST + 1)) + "]\nx = 1\n",
+    "a little too deep": "[" + ".".join("a" * (MAX_DEPTH + 1)) + "]\nx = 1\n",
     "a long number": "seed = " + "9" * 5000,
     "no text": b"\xff\xfe\x00",
     "a control character": 'name = "a\x00b"',
     "twice": "seed = 1\nseed = 2\n",
-    "long": "#" * (LARGEST + 1),
+    "long": "#" * (MAX_FILE_BYTES + 1),
     "nothing": "",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.http2.connection import Http2Connection
-from balancer.downstream.http2.stream import SHORT
+from balancer.downstream.http2.stream import SHORT_BYTES
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.settings import STREAM_WINDOW
 from balancer.upstream.http2.connection import Http2Session
@@ -43,7 +43,7 @@ def _check_client(connection: Http2Connection) -> None:
         except LibraryError:
             raise Violation(f"stream {number} of a client has ended, and is being answered") from None
     for number, backlog in engine._bodies.waiting.items():
-        if backlog.size > SHORT and number not in streams and number not in connection._ended:
+        if backlog.size > SHORT_BYTES and number not in streams and number not in connection._ended:
             raise Violation(f"{backlog.size} bytes wait for a client, and stream {number} is forgotten")
     for stream in connection._watched:
         if streams.get(stream.id) is not stream and connection._ended.get(stream.id) is not stream:

@@ -15,7 +15,7 @@ from policies.algorithms.regions import RegionRoundRobin
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library
 from policies.loading.reference import is_reference, label_of, labels_of, located, references_in
-from policies.loading.source import LARGEST, Source
+from policies.loading.source import MAX_SOURCE_BYTES, Source
 
 LAST = """
 from policies import Available, EndpointState, RequestFacts
@@ -355,7 +355,7 @@ def test_file_that_cannot_be_read_is_named(here: Path) -> None:
     assert problem("gone.py:Last") == f"{here}/gone.py: No such file or directory"
     (here / "folder.py").mkdir()
     assert problem("folder.py:Last") == f"{here}/folder.py: Is a directory"
-    write(here / "large.py", "#" * (LARGEST + 1))
+    write(here / "large.py", "#" * (MAX_SOURCE_BYTES + 1))
     assert (
         problem("large.py:Last")
         == f"{here}/large.py: a policy and the modules beside it may have 1024 KiB together"

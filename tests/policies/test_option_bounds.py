@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policies import registry
-from policies.algorithms.ring_hash import MOST_IN_ALL, points_of_weight_one
+from policies.algorithms.ring_hash import MAX_RING_POINTS, points_of_weight_one
 from policies.clock import Clock
 from policies.errors import BadPolicyOption
 from policies.facts import Endpoint, RequestFacts
@@ -84,4 +84,4 @@ def test_total_number_of_ring_points_is_bounded() -> None:
     assert points_of_weight_one(512, 2048) == 512
     assert points_of_weight_one(512, 2049) == 256
     for weight in (1e5, 1e6, 1e10, 1e15):
-        assert MOST_IN_ALL / 2 < points_of_weight_one(16_384, weight) * weight <= MOST_IN_ALL
+        assert MAX_RING_POINTS / 2 < points_of_weight_one(16_384, weight) * weight <= MAX_RING_POINTS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.endpoint.overtaken import PATIENCE, RECENT, REPEATS, WINDOWS, Overtaken
+from policies.endpoint.overtaken import PATIENCE, RECENT_S, REPEATS, WINDOWS, Overtaken
 
 LATENCY = 0.125
 """Seconds of a success, exact in binary."""
@@ -99,12 +99,12 @@ def test_longest_success_is_remembered_for_a_multiple_of_its_latency() -> None:
 
 def test_longest_success_is_forgotten_after_a_time() -> None:
     requests = Requests()
-    requests.serve(RECENT)
+    requests.serve(RECENT_S)
     requests.send()
     requests.answer(0, latency=2 * LATENCY)
-    requests.serve(RECENT - 1.0)
+    requests.serve(RECENT_S - 1.0)
     assert requests.overtaken.longest == 2 * LATENCY
-    requests.serve(RECENT + 2.0)
+    requests.serve(RECENT_S + 2.0)
     assert requests.overtaken.longest == LATENCY
 
 

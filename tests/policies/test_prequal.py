@@ -16,7 +16,7 @@ from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.policy import PolicyMaker
 from policies.selection.probe_pool import Probe, ProbePool
-from policies.stats.latency_by_load import KEEP, LatencyByLoad, degree
+from policies.stats.latency_by_load import SAMPLES_PER_DEGREE, LatencyByLoad, degree
 
 FACTS = RequestFacts(region=REGION)
 
@@ -208,7 +208,7 @@ def test_latency_is_the_median_at_that_load() -> None:
     known.record(20, 0.7, 0.0)
     assert known.read(1, 0.0) == 0.1
     assert known.read(22, 0.0) == 0.7
-    for _ in range(KEEP):
+    for _ in range(SAMPLES_PER_DEGREE):
         known.record(1, 0.2, 0.0)
     assert known.read(1, 0.0) == 0.2
 
@@ -219,7 +219,7 @@ def test_the_median_is_of_a_sliding_window() -> None:
     for _ in range(300):
         seen.append(rng.choice([0.1, 0.2, rng.random()]))
         known.record(2, seen[-1], 0.0)
-        assert known.read(2, 0.0) == sorted(seen[-KEEP:])[len(seen[-KEEP:]) // 2]
+        assert known.read(2, 0.0) == sorted(seen[-SAMPLES_PER_DEGREE:])[len(seen[-SAMPLES_PER_DEGREE:]) // 2]
 
 
 def test_nearest_load_is_used_without_samples_at_that_load() -> None:

@@ -20,7 +20,7 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.recent_requests import RecentRequests
 from policies.errors import BadPolicyOption
 from policies.policy import Policy, PolicyMaker
-from policies.selection.by_score import ON_TRIAL, ByScore
+from policies.selection.by_score import TRIAL_COST_S, ByScore
 
 FACTS = RequestFacts(region=REGION)
 E = exp(-1)
@@ -149,7 +149,7 @@ def test_stale_peak_ewma_is_on_trial() -> None:
     assert policy.score(state, 5.9) == pytest.approx(0.4 * exp(-2.95))
     assert policy.score(state, 6.0) == 0.0
     state.in_flight = 1
-    assert policy.score(state, 6.0) == ON_TRIAL
+    assert policy.score(state, 6.0) == TRIAL_COST_S
 
 
 def test_failures_are_charged_five_seconds_at_least() -> None:
@@ -192,7 +192,7 @@ def test_least_time_without_samples_is_on_trial() -> None:
     assert policy.score(state, 9.9) == pytest.approx(2.0)
     assert policy.score(state, 10.0) == 0.0
     state.in_flight = 2
-    assert policy.score(state, 10.0) == 2 * ON_TRIAL
+    assert policy.score(state, 10.0) == 2 * TRIAL_COST_S
     state.in_flight = 0
     observe(policy, r, 0.1, 10.5)
     assert policy.score(state, 10.5) == pytest.approx(0.1)
@@ -239,7 +239,7 @@ def test_c3_forgets_after_10_s() -> None:
     state = observe(policy, r, 3.0, 0.0, ReportedLoad(in_flight=40, service_time=2.0))
     assert policy.score(state, 10.0) == pytest.approx(r.states[0].latency_prior.latency(REGION, 10.0))
     state.in_flight = 1
-    assert policy.score(state, 10.0) == ON_TRIAL
+    assert policy.score(state, 10.0) == TRIAL_COST_S
     state.in_flight = 0
     observe(policy, r, 0.2, 10.0, ReportedLoad(service_time=0.1))
     assert policy.score(state, 10.0) == pytest.approx(0.2)

@@ -8,8 +8,8 @@ import pytest
 
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
-from policies.overload.shedding import BEYOND_CHANCE, FEW, LOST, PERIOD, WATCH, Shedding
-from policies.steelyard.least_cost import FULL
+from policies.overload.shedding import LOST, MIN_LOST, MIN_QUEUED, PERIOD, WATCH, Shedding
+from policies.steelyard.least_cost import FULL_STATUS
 from tests.support.steelyard_routers import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -60,7 +60,7 @@ def busy(**options: float) -> Queue:
     return queue
 
 
-def overloaded(kind: OutcomeKind = ABANDONED, failed: int = int(FEW) + 1, **options: float) -> Queue:
+def overloaded(kind: OutcomeKind = ABANDONED, failed: int = int(MIN_LOST) + 1, **options: float) -> Queue:
     """The same, after the oldest `failed` requests have ended in another way, a little later."""
     queue = busy(**options)
     queue.clock.time += 0.1 + failed * SERVICE
@@ -117,12 +117,12 @@ def test_long_queue_soon_afterwards_is_enough_to_begin_again(
     """No request fails meanwhile. `watched` is a part of WATCH, `requests` relative to a queue beyond chance."""
     queue = served()
     queue.clock.time += PERIOD + watched * WATCH
-    sent = [queue.send() for _ in range(int(requests * BEYOND_CHANCE))]
+    sent = [queue.send() for _ in range(int(requests * MIN_QUEUED))]
     assert (None in sent) is begins
 
 
 def test_few_failures_may_be_chance() -> None:
-    assert overloaded(failed=int(FEW)).send() == "near"
+    assert overloaded(failed=int(MIN_LOST)).send() == "near"
 
 
 def test_clients_that_leave_before_others_are_answered_do_not_count() -> None:
@@ -182,7 +182,7 @@ def test_rejections_of_a_worker_count_if_its_queue_is_far_too_long(waiting: int,
     rejected = [queue.router.route(TO_NEAR) for _ in range(8)]
     for request in rejected:
         now = queue.clock.time
-        queue.router.settle(request, Outcome(OutcomeKind.ERROR_STATUS, FULL, now, now, now))
+        queue.router.settle(request, Outcome(OutcomeKind.ERROR_STATUS, FULL_STATUS, now, now, now))
     assert (queue.send() is None) is sheds
 
 

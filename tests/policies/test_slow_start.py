@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from policies import AdminState, Available, EndpointState, Policy, RequestFacts, Router, registry
-from policies.algorithms.round_robin import MOST_PASSED, RoundRobin
+from policies.algorithms.round_robin import MAX_PASSED_ENDPOINTS, RoundRobin
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
 from policies.health.slow_start import SlowStart
@@ -164,7 +164,7 @@ def test_round_robin_passes_over_a_bounded_number() -> None:
     picked = Counter(policy.pick(FACTS, router.available, 0.0).order for _ in range(10_000))
     assert len(picked) == 1000
     assert max(picked.values()) <= 20
-    assert MOST_PASSED < 1000
+    assert MAX_PASSED_ENDPOINTS < 1000
 
 
 def test_share_grows_with_live_traffic() -> None:

@@ -15,7 +15,7 @@ from policies.routing.assignment import Assignment
 from policies.selection.trials import EXPLORED
 from policies.stats.latency import FAILURE_COST
 from policies.stats.resets import PASSED_ON
-from policies.steelyard.least_cost import FAR, HANGING, expected_wait
+from policies.steelyard.least_cost import HANGING_COST, UNTRIED_DISTANCE_S, expected_wait
 from tests.support.steelyard_routers import answer, endpoint, measure, outcome, router
 
 HOME = RequestFacts(region="near")
@@ -95,7 +95,7 @@ def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> No
     r, clock = router(endpoint("near"), endpoint("close", "a"), endpoint("unknown", "b"), explore=0.0)
     measure(r, clock, near=0.08)
     r.find("close").connections = Connections(True, 0.01)
-    assert FAR > 0.01
+    assert UNTRIED_DISTANCE_S > 0.01
     assert [r.route(HOME).state.id for _ in range(2)] == ["close", "close"]
     clock.time += 0.1
     assert r.route(HOME).state.id == "near"
@@ -372,7 +372,7 @@ def test_requests_that_hang_are_no_silence() -> None:
     hang(r, clock)
     state = r.find("a")
     assert state.overtaken.hanging == 5
-    price = HANGING * FAILURE_COST * 5 / (5 + state.latency.successes)
+    price = HANGING_COST * FAILURE_COST * 5 / (5 + state.latency.successes)
     b, a = sorted(costs(r))
     assert a - price == pytest.approx(b, rel=0.1)
 

@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.overload.token_bucket import ALMOST, TokenBucket
+from policies.overload.token_bucket import ALMOST_ONE_TOKEN, TokenBucket
 from tests.support.token_bucket import BURSTS, EIGHTHS, RATES, Plain
 
 
@@ -38,5 +38,5 @@ def test_wait_is_long_enough(rate: float, burst: int, taken: int, start: float, 
     wait = bucket.wait(bucket.tokens(since, taken + burst, now))
     later = now + max(1.0, wait)
     assert bucket.tokens(bucket.since(since, taken + burst, later), taken + burst, later) >= min(
-        1.0, ALMOST - 1e-6 * rate
+        1.0, ALMOST_ONE_TOKEN - 1e-6 * rate
     )

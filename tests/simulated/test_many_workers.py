@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.report import figures_time, figures_workers, thinning
-from experiments.report.palette import MOST_DRAWN, competitors
+from experiments.report.palette import MAX_DRAWN, competitors
 from experiments.results.directory import load_results
 from experiments.run_data import Kind
 from experiments.scenario.files import load_scenario, packaged
@@ -139,4 +139,4 @@ def test_measured_run_rejects_hundreds_of_workers(hundreds: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(packaged()))
 def test_packaged_scenarios_have_few_enough_workers_for_figures(name: str) -> None:
-    assert len(load_scenario(name).workers) <= MOST_DRAWN
+    assert len(load_scenario(name).workers) <= MAX_DRAWN

@@ -18,7 +18,7 @@ from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
 from balancer.http.h2.events import Event as EngineEvent
-from balancer.http.h2.limits import SMALL, Limits
+from balancer.http.h2.limits import SMALL_BYTES, Limits
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.server_engine import ServerEngine
 from tests.support import frames
@@ -248,7 +248,7 @@ class EngineStorm:
                 self._end(stream)
             elif kind < RESET and stream not in self._over:
                 self._hear_message(kind, stream, value, flag)
-        short = [stream for kind, stream, value, _ in events if kind == DATA and len(value) < SMALL]
+        short = [stream for kind, stream, value, _ in events if kind == DATA and len(value) < SMALL_BYTES]
         assert len(short) == len(set(short)), "small frames of one read that are not one event"
         self._check_limits()
         assert self.engine.is_closed or not self._has_closed

@@ -17,10 +17,10 @@ from balancer.upstream.dial.resolver import LookupFailed, Resolver, Service
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
 """Accepted SRV targets, which are displayed and sent to workers as SNI."""
 
-MOST = 5000
+MAX_ENDPOINTS = 5000
 """Maximum number of endpoints from one name."""
 
-SHORTEST = 1.0
+MIN_INTERVAL_S = 1.0
 """Minimum seconds between lookups, whatever the TTL."""
 
 LONGEST_AFTER_FAILURE = 30.0
@@ -37,7 +37,7 @@ class DnsSource:
         self.lookups = 0
         self.next_at = 0.0
         self._tls = tls
-        self._pause = SHORTEST
+        self._pause = MIN_INTERVAL_S
 
     @property
     def source(self) -> str:
@@ -62,8 +62,8 @@ class DnsSource:
         finally:
             await resolver.close()
         self.problem = None
-        self._pause = SHORTEST
-        self.next_at = now + min(max(ttl, SHORTEST), self.config.max_ttl)
+        self._pause = MIN_INTERVAL_S
+        self.next_at = now + min(max(ttl, MIN_INTERVAL_S), self.config.max_ttl)
         return endpoints
 
     async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:
@@ -90,8 +90,8 @@ class DnsSource:
             for service, addresses in zip(chosen, found, strict=True)
             for host in addresses.hosts
         }
-        if len(places) > MOST:
-            raise LookupFailed(f"{self.config.name}: leads to more than {MOST:,} addresses")
+        if len(places) > MAX_ENDPOINTS:
+            raise LookupFailed(f"{self.config.name}: leads to more than {MAX_ENDPOINTS:,} addresses")
         endpoints = tuple(
             self._endpoint(host, port, service.target, service.weight)
             for (host, port), service in places.items()

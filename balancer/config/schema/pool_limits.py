@@ -10,7 +10,7 @@ JITTER_FLOOR: Final = 0.9
 """Lower bound of the jitter on a connection's maximum age and number of requests, as a fraction, so that connections do
 not all end at once."""
 
-UNBOUNDED: Final = (1 << 30) - 1
+UNLIMITED_REQUESTS: Final = (1 << 30) - 1
 """Value for an unlimited number of requests: more than a connection serves at its maximum age, and the largest number
 that CPython stores in one digit."""
 
@@ -56,5 +56,5 @@ class PoolLimits:
     def grant(self, rng: Random) -> int:
         """Number of requests that one connection may serve, with jitter."""
         if self.requests is None:
-            return UNBOUNDED
+            return UNLIMITED_REQUESTS
         return max(1, round(self.requests * rng.uniform(JITTER_FLOOR, 1.0)))

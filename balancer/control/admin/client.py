@@ -20,7 +20,7 @@ TIMEOUT = 10.0
 """Timeout of the response in seconds."""
 
 
-LARGEST = 64 << 20
+MAX_RESPONSE_BYTES = 64 << 20
 """Size limit of the response in bytes."""
 
 
@@ -75,9 +75,9 @@ class AdminClient:
             try:
                 connection.request(method, target, data, headers)
                 answer = connection.getresponse()
-                text = answer.read(LARGEST + 1)
-                if len(text) > LARGEST:
-                    raise ValueError(f"more than {LARGEST >> 20} MiB")
+                text = answer.read(MAX_RESPONSE_BYTES + 1)
+                if len(text) > MAX_RESPONSE_BYTES:
+                    raise ValueError(f"more than {MAX_RESPONSE_BYTES >> 20} MiB")
                 return answer.status, text
             finally:
                 connection.close()

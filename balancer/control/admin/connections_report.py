@@ -30,7 +30,7 @@ EVENTS = (
     "heartbeats_failed",
 )
 PHASES = ("namelookup", "connect", "appconnect")
-LISTED = 8
+LISTED_CONNECTIONS = 8
 """Limit of connections that are listed one by one for an endpoint, the oldest."""
 
 BOUNDS = [*(f"{age:g}" for age in AGES), "+Inf"]
@@ -56,7 +56,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "learned": pool.is_idle_limit_learned,
         "backing_off": pool.connector.backoff.is_backing_off,
         "last_fault": pool.last_fault,
-        "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
+        "each": [connection_status(listed, now) for listed in pool.listed(LISTED_CONNECTIONS)],
     }
 
 

@@ -16,7 +16,7 @@ from balancer.control.admin.status_table import endpoint_table
 from balancer.syntax.printable import printable
 from policies.loading.reference import label_of
 
-EVERY = 1.0
+WATCH_INTERVAL_S = 1.0
 """Seconds between two tables of --watch."""
 
 WINDOW = 10
@@ -71,7 +71,7 @@ def watch(client: BalancerClient, is_json: bool) -> None:
             else:
                 show_next(client, document, now, readings)
             sys.stdout.flush()
-        sleep(EVERY)
+        sleep(WATCH_INTERVAL_S)
 
 
 def show_next(

@@ -36,7 +36,7 @@ from balancer.http.h2.events import (
 )
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import TICK, Limits
-from balancer.http.h2.reset_counts import FLOOD, TOO_MANY_RESETS, refusal_delay
+from balancer.http.h2.reset_counts import FLOOD_RESETS, TOO_MANY_RESETS, refusal_delay
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
 
@@ -129,7 +129,7 @@ class Http2Connection(OpenStreams):
         if self._steps >= limit:
             self._process.turns.spend(self._steps - limit)
             if self._frames.has_more_resets(self._late, self._late_at, self.engine.resets_left):
-                self._count_resets(self._cluster.now(), FLOOD)
+                self._count_resets(self._cluster.now(), FLOOD_RESETS)
                 self._end(ENHANCE_YOUR_CALM, TOO_MANY_RESETS)
             else:
                 self._process.turns.wait(self)
@@ -211,7 +211,7 @@ class Http2Connection(OpenStreams):
             elif code != NO_ERROR:
                 self.cut_by = Http2Error(reason)
             if code == ENHANCE_YOUR_CALM:
-                self._count_resets(self._cluster.now(), FLOOD)
+                self._count_resets(self._cluster.now(), FLOOD_RESETS)
             self._closed(code, lingers=code == NO_ERROR and self.engine.has_discarded)
 
     def eof_received(self) -> bool:

@@ -16,11 +16,11 @@ from balancer.http.h2.server_engine import ServerEngine
 if TYPE_CHECKING:
     from balancer.downstream.http2.stream import Http2Stream
 
-MANY: Final = 16
+CROWD: Final = 16
 """Open streams of a connection above which reads from workers are shorter, the first one of a response, too: with a
 slow client, each stream keeps what one read has brought."""
 
-AT_ONCE: Final = 131_072
+BYTES_PER_WRITE: Final = 131_072
 """Bytes taken from the engine until the transport may say that its buffer is full."""
 
 
@@ -111,10 +111,10 @@ class OpenStreams(ClientSide):
         if self.transport.is_closing():
             return
         while not engine.is_blocked:  # with many streams, all at once would fill the transport's buffer
-            data = engine.data_to_send(AT_ONCE)
+            data = engine.data_to_send(BYTES_PER_WRITE)
             if data:
                 self.write(data)
-            if len(data) < AT_ONCE:
+            if len(data) < BYTES_PER_WRITE:
                 break
         if self._ended:
             self._forget_sent()
@@ -139,7 +139,7 @@ class OpenStreams(ClientSide):
     def _high_of_each(self) -> int:
         """Return the bytes of a stream that may wait before its response is paused: fewer where many are open."""
         number = len(self._streams)
-        return self._high if number <= MANY else self._high * MANY // number
+        return self._high if number <= CROWD else self._high * CROWD // number
 
     def _note_pressure(self) -> None:
         high = self._high_of_each()

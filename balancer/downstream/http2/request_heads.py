@@ -29,7 +29,7 @@ MAX_REPEATED_BYTES: Final = 4096
 A field that the client has sent once costs it a byte each time it refers to it. Without repetition a head takes at most
 the table from there; with it, 20 bytes would become a head of 32 KiB. Clients do not repeat long fields in a head."""
 
-LONG: Final = 256
+MIN_COUNTED_BYTES: Final = 256
 """Bytes of a name or a value from which on it counts."""
 
 _OF_ONE_CONNECTION: Final = frozenset(
@@ -172,7 +172,7 @@ class StreamRequestHeads:
         hosts = repeated = 0
         seen: set[tuple[bytes, bytes]] = set()
         for name, value in others:
-            if len(value) > LONG or len(name) > LONG:
+            if len(value) > MIN_COUNTED_BYTES or len(name) > MIN_COUNTED_BYTES:
                 repeated += _repeated_bytes(name, value, seen)
                 if repeated > MAX_REPEATED_BYTES:
                     raise _repetitive()
@@ -208,7 +208,7 @@ def _repeated_bytes(name: bytes, value: bytes, seen: set[tuple[bytes, bytes]]) -
     repeated = 0
     for part in ((name, value), (name, b"")):
         size = len(part[1]) or len(name)
-        if size > LONG:
+        if size > MIN_COUNTED_BYTES:
             if part in seen:
                 repeated += size
             seen.add(part)
@@ -218,7 +218,7 @@ def _repeated_bytes(name: bytes, value: bytes, seen: set[tuple[bytes, bytes]]) -
 def _check(name: bytes, value: bytes) -> None:
     """Refuse what would be something else in HTTP/1.1, whatever the engine has found. An expression takes four times
     as long for each byte as the removal of all that are allowed, which takes longer to begin."""
-    if len(name) > LONG or len(value) > LONG:
+    if len(name) > MIN_COUNTED_BYTES or len(value) > MIN_COUNTED_BYTES:
         is_legal = (
             not (name.translate(None, _NAME_BYTES) or value.translate(None, _VALUE_BYTES)) and name != b""
         )

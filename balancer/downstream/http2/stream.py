@@ -12,7 +12,7 @@ from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.admin_transport import AdminTransport
-from balancer.downstream.http2.open_streams import MANY, OpenStreams
+from balancer.downstream.http2.open_streams import CROWD, OpenStreams
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
@@ -30,7 +30,7 @@ from balancer.http.h1.websocket import is_accepted
 from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
 from balancer.upstream.bounded_reader import LONGEST_READ
 
-SHORT = 16_384
+SHORT_BYTES = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
@@ -175,7 +175,7 @@ class Http2Stream(Responder):
 
     @property
     def is_crowded(self) -> bool:
-        return self._connection.answering > MANY
+        return self._connection.answering > CROWD
 
     @property
     def first_read_size(self) -> int:
@@ -195,7 +195,7 @@ class Http2Stream(Responder):
 
     def send_part(self, pieces: list[bytes]) -> int:
         answering = self._connection.answering
-        longest = LONGEST_READ if answering <= MANY else max(READ, MANY * LONGEST_READ // answering)
+        longest = LONGEST_READ if answering <= CROWD else max(READ, CROWD * LONGEST_READ // answering)
         size = max(READ, self._read_size // 2) if self.unsent else min(2 * self._read_size, longest)
         self._read_size = size
         self.send(self._take_fields(), b"".join(pieces), is_last=False)
@@ -231,7 +231,7 @@ class Http2Stream(Responder):
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
         """Send a part of a response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
-        if head is not None and len(data) <= SHORT:
+        if head is not None and len(data) <= SHORT_BYTES:
             connection.engine.respond_checked(self._id, head, data, is_last=is_last)
         else:
             if head is not None:
@@ -241,7 +241,7 @@ class Http2Stream(Responder):
         if not is_last:
             self.is_long = True
             connection.watch(self)
-        elif len(data) > SHORT:
+        elif len(data) > SHORT_BYTES:
             self.is_long = True
 
     def respond(self, response: bytes) -> None:

@@ -13,7 +13,7 @@ from balancer.errors import RequestRejected
 
 _SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _FINEST_FIRST: Final = ((b"u", 1e6), (b"m", 1e3), (b"S", 1.0))
-_MOST: Final = 10**8
+_MAX_COUNT: Final = 10**8
 
 _find_timeouts: Final = re.compile(rb"\r\n(?i:grpc-timeout):[ \t]*([^\r]*)").findall
 _timeout_line: Final = re.compile(rb"\r\n(?i:grpc-timeout):[^\r]*")
@@ -37,7 +37,7 @@ def with_timeout(head: bytes, seconds: float) -> bytes:
     """Return the head with this timeout in place of its own; unchanged if it is too long to be written exactly."""
     for unit, per_second in _FINEST_FIRST:
         number = int(seconds * per_second)
-        if number < _MOST:
+        if number < _MAX_COUNT:
             line = b"\r\ngrpc-timeout: %d%b" % (max(1, number), unit)
             return _timeout_line.sub(line, head, count=1)
     return head

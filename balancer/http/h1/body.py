@@ -36,7 +36,7 @@ _TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)+)" % _TO
 _NAME_RUN: Final = re.compile(_TOKEN)
 _VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
 
-SMALL: Final = 512
+SMALL_BYTES: Final = 512
 """Bytes of a chunk below which it counts as small: it costs one to four microseconds, whatever it brings."""
 
 UNLIMITED: Final = 1 << 62
@@ -62,7 +62,7 @@ _BEHIND: Final = {
 class Body:
     """Body that ends when the connection closes (RFC 9112 § 6.3, case 8); base of the other framings.
 
-    `parts_left`: chunks of less than `SMALL` bytes that may be parsed, which the owner sets. `is_late`: bytes behind
+    `parts_left`: chunks of less than `SMALL_BYTES` that may be parsed, which the owner sets. `is_late`: bytes behind
     them have been kept, for the next `feed`.
     """
 
@@ -158,7 +158,7 @@ class ChunkedBody(Body):
             return False
         self._left = int(match[1], 16)
         self._total += self._left
-        if 0 < self._left < SMALL:
+        if 0 < self._left < SMALL_BYTES:
             self.parts_left -= 1
         if self._limit is not None and self._total > self._limit:
             raise BodyTooLarge(f"at most {self._limit} bytes of body")

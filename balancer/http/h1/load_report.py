@@ -17,7 +17,7 @@ from typing import Final
 
 from policies.facts import ReportedLoad
 
-MOST: Final = 1e6
+MAX_VALUE: Final = 1e6
 """Maximum requests, seconds or shares; a higher value is ignored."""
 
 _FIELD: Final = re.compile(
@@ -33,7 +33,7 @@ def reported_load(block: bytes) -> ReportedLoad | None:
     values: dict[bytes, float] = {}
     for name, value in _FIELD.findall(block):
         values.setdefault(name.lower(), _number(value))
-    values = {name: value for name, value in values.items() if 0 <= value <= MOST}
+    values = {name: value for name, value in values.items() if 0 <= value <= MAX_VALUE}
     if not values:
         return None
     in_flight = values.get(b"in-flight")

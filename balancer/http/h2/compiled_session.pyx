@@ -34,7 +34,7 @@ from balancer.http.h2.events import (
     STREAM_CLOSED,
     TRAILERS,
 )
-from balancer.http.h2.limits import ACK_LIMIT, HARD, LARGEST_HEAD
+from balancer.http.h2.limits import ACK_LIMIT, HARD_LIMIT_RATIO, LARGEST_HEAD
 from balancer.http.h2.nghttp2 cimport *
 
 
@@ -107,7 +107,7 @@ cdef class Session:
         self._pairs = []
         self._reason = b""
         self._advertised = limits.header_list
-        self._largest = HARD * limits.header_list
+        self._largest = HARD_LIMIT_RATIO * limits.header_list
         if nghttp2_option_new(&option):
             raise MemoryError()
         nghttp2_option_set_no_auto_window_update(option, 1)

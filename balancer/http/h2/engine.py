@@ -40,7 +40,7 @@ from balancer.http.h2.events import (
 )
 from balancer.http.h2.library import DenialOfService, LibraryError, new_session
 from balancer.http.h2.limits import (
-    ASSUMED,
+    ASSUMED_STREAMS,
     BYTES_PER_FRAME,
     FRAMES_PER_HEAD,
     FRAMES_PER_PART,
@@ -50,7 +50,7 @@ from balancer.http.h2.limits import (
     LOST_LIMIT,
     MOST_ALLOWED,
     PIECE,
-    SMALL,
+    SMALL_BYTES,
     UNLIMITED,
     WINDOW,
     Limits,
@@ -72,7 +72,7 @@ class Engine:
         self.is_blocked = False
         self.is_leaving = False
         self.resets = 0
-        self.stream_limit = ASSUMED
+        self.stream_limit = ASSUMED_STREAMS
         self.has_connect = False
         self._is_server = is_server
         self._limits = limits
@@ -188,7 +188,7 @@ class Engine:
         if owed is None:
             self._return(stream_id, len(data))  # of a stream that was reset from here meanwhile
             return
-        if len(data) < SMALL:
+        if len(data) < SMALL_BYTES:
             self._small_data += 1
         if data:
             self._idle_frames -= 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.http.h2.limits import SMALL
+from balancer.http.h2.limits import SMALL_BYTES
 
 FRAME_HEAD: Final = 9
 """Bytes before the payload of a frame (§ 4.1)."""
@@ -41,7 +41,7 @@ class FrameScanner:
                 if not heads:
                     break
                 heads -= 1
-            elif length < SMALL and (kind != _DATA or not data[at + 4] & _END_STREAM):
+            elif length < SMALL_BYTES and (kind != _DATA or not data[at + 4] & _END_STREAM):
                 small += 1
             at += FRAME_HEAD + length
         self.small = small

@@ -17,14 +17,14 @@ ACK_LIMIT: Final = 4096
 """Bytes of a read that are parsed before answers are sent, and answers to PING and SETTINGS that may wait: more than a
 piece may cause, so only for a peer that does not read."""
 
-ASSUMED: Final = 100
+ASSUMED_STREAMS: Final = 100
 UNLIMITED: Final = 2**32 - 1
 """Maximum concurrent streams before the peer's SETTINGS arrive, and if these do not limit them (§ 6.5.2)."""
 
 LARGEST_HEAD: Final = 1 << 20
 """Maximum bytes of an outgoing header block: above all that we send."""
 
-HARD: Final = 4
+HARD_LIMIT_RATIO: Final = 4
 """A header list larger than this multiple of the advertised size ends the connection."""
 
 FRAMES_PER_HEAD: Final = 10
@@ -38,7 +38,7 @@ MOST_ALLOWED: Final = 64
 """Multiple of `idle_frames` up to which progress allows idle frames in advance: the client that acknowledges what it
 got in many seconds may do so at once."""
 
-SMALL: Final = 512
+SMALL_BYTES: Final = 512
 """Bytes of a frame below which it counts as small: it costs one to four microseconds, whatever it brings."""
 
 LAST_ID: Final = 2**31 - 2**20

@@ -25,14 +25,14 @@ from balancer.http.h2.events import (
     Event,
     Fields,
 )
-from balancer.http.h2.limits import ACK_LIMIT, FIELD_OVERHEAD, HARD, LARGEST_HEAD, Limits
+from balancer.http.h2.limits import ACK_LIMIT, FIELD_OVERHEAD, HARD_LIMIT_RATIO, LARGEST_HEAD, Limits
 
 _WITHOUT_LIMIT = (1 << 40, 1 << 40)
 
 
 @cache
 def _configuration(limits: Limits) -> ngh2.Configuration:
-    hard = HARD * limits.header_list
+    hard = HARD_LIMIT_RATIO * limits.header_list
     return ngh2.Configuration(
         auto_window_update=False,
         max_send_header_block_length=LARGEST_HEAD,

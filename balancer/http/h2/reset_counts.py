@@ -10,18 +10,18 @@ from typing import Final
 
 from balancer.http.h2.events import HTTP_1_1_REQUIRED
 
-MOST: Final = 2000
+MAX_RESETS: Final = 2000
 """Resets of one client at once beyond which it is refused HTTP/2: twice those of one connection."""
 
-FLOOD: Final = MOST // 2
+FLOOD_RESETS: Final = MAX_RESETS // 2
 """Resets that count at least for a connection which was ended because of a flood of any kind."""
 
-PER_SECOND: Final = 66.0
+FREE_PER_SECOND: Final = 66.0
 """Resets of one client in a second that are not counted: twice those of one connection."""
 
-REFUSAL: Final = 10.0
-"""Seconds for which a client is refused HTTP/2, however often it tries. Its count has fallen by a third of `MOST` then,
-so the next connection that ends by a flood begins the next refusal."""
+REFUSAL_S: Final = 10.0
+"""Seconds for which a client is refused HTTP/2, however often it tries. Its count has fallen by a third of `MAX_RESETS`
+then, so the next connection that ends by a flood begins the next refusal."""
 
 REFUSAL_DELAY_S: Final = 0.5
 """Seconds that a refused connection waits for its GOAWAY, and at most twice that: a flood comes back as soon as it has
@@ -46,7 +46,7 @@ def refusal_delay(number: int, connections: int) -> float:
 
 
 class ResetCounts:
-    """Counts by client address: each falls by `PER_SECOND`, and one of 0 is not kept."""
+    """Counts by client address: each falls by `FREE_PER_SECOND`, and one of 0 is not kept."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, tuple[float, float]] = {}  # count, and when it was that
@@ -60,9 +60,9 @@ class ResetCounts:
         count = self._count(address, now) + number
         if address not in self._counts and len(self._counts) >= CLIENTS:
             self._forget(now)
-        self._counts[address] = min(count, MOST), now
-        if count > MOST and not self.refuses(address, now):
-            self._refused_until[address] = now + REFUSAL
+        self._counts[address] = min(count, MAX_RESETS), now
+        if count > MAX_RESETS and not self.refuses(address, now):
+            self._refused_until[address] = now + REFUSAL_S
         return self.refuses(address, now)
 
     def refuses(self, address: bytes, now: float) -> bool:
@@ -71,7 +71,7 @@ class ResetCounts:
 
     def _count(self, address: bytes, now: float) -> float:
         count, at = self._counts.get(address, (0.0, now))
-        return max(0.0, count - (now - at) * PER_SECOND)
+        return max(0.0, count - (now - at) * FREE_PER_SECOND)
 
     def _forget(self, now: float) -> None:
         """Forget clients of count 0; without any, the quarter that came first."""

@@ -21,7 +21,7 @@ _CR: Final = 13
 _NUL: Final = 0
 _is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 
-_KEPT: Final = 1000
+_KEPT_NAMES: Final = 1000
 _LONGEST_KEPT: Final = 64
 """Maximum number of valid names that are remembered, and their maximum length."""
 
@@ -60,6 +60,6 @@ def _checked(name: bytes, value: bytes) -> bytes:
         raise UnsendableFields(f"a field {lower.decode()}, which belongs to one connection")
     if lower not in _PSEUDO and _is_token(lower) is None:
         raise UnsendableFields(f"a name that is no token: {name[:40]!r}")
-    if len(name) <= _LONGEST_KEPT and len(_names) < _KEPT:
+    if len(name) <= _LONGEST_KEPT and len(_names) < _KEPT_NAMES:
         _names[name] = lower
     return lower

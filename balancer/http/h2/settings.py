@@ -17,7 +17,7 @@ trip."""
 
 WORKER_LIMITS: Final = Limits(stream_window=STREAM_WINDOW, header_list=HEAD_LIMIT, idle_frames=IDLE_LIMIT)
 
-MOST: Final = 1000
+MAX_STREAMS: Final = 1000
 """Maximum concurrent streams, whatever the worker allows."""
 
 PING_AFTER: Final = 10.0

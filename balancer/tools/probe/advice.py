@@ -11,10 +11,10 @@ from pathlib import Path
 
 from balancer.tools.probe.findings import Findings, KeepAliveFindings, Timing
 
-FAR = 0.005
+FAR_RTT = 0.005
 """Connect time in seconds from which a saved handshake outweighs the cost of HTTP/2 for the balancer."""
 
-DEAR = 0.02
+DEAR_CONNECT = 0.02
 """Extra latency of a new connection in seconds from which preconnecting is recommended."""
 
 MARGIN = 0.9
@@ -66,7 +66,7 @@ def _pool(findings: Findings) -> str:
     if kept.is_bounded:
         rows.append(("max_requests", str(kept.requests), "after which it ends a connection"))
     gain = _gain(findings)
-    if gain >= DEAR:
+    if gain >= DEAR_CONNECT:
         rows.append(("preconnect", str(PRECONNECT), f"a new connection costs {gain * 1e3:.0f} ms"))
         rows += _heartbeat(findings, kept)
     return _table("[pool]", rows) if rows else ""
@@ -116,7 +116,7 @@ def _cold(findings: Findings) -> Timing | None:
 
 def _is_far(findings: Findings) -> bool:
     cold = _cold(findings)
-    return _gain(findings) >= DEAR or (cold is not None and cold.connect - cold.namelookup >= FAR)
+    return _gain(findings) >= DEAR_CONNECT or (cold is not None and cold.connect - cold.namelookup >= FAR_RTT)
 
 
 def _gain(findings: Findings) -> float:

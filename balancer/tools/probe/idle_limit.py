@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-SHORTEST = 0.5
+FIRST_IDLE_S = 0.5
 """Idle time of the first step in seconds; each further one doubles it."""
 
-FINER = 3
+FINER_STEPS = 3
 """Steps of the second round, between the longest kept and the shortest lost idle time."""
 
 RANDOM = 1.25
@@ -70,7 +70,7 @@ class IdleLimit:
 
 def idle_steps(limit: float) -> list[float]:
     """Return the idle times of the first round: 0.5, 1, 2, 4 … and `limit`."""
-    found, next_one = [], SHORTEST
+    found, next_one = [], FIRST_IDLE_S
     while next_one < limit:
         found.append(next_one)
         next_one *= 2
@@ -81,8 +81,8 @@ def finer_idle_steps(limit: IdleLimit) -> list[float]:
     """Return the idle times of the second round, which narrows the limit where connections are lost silently."""
     if not limit.is_silent or limit.closed is None:
         return []
-    step = (limit.closed - limit.kept) / (FINER + 1)
-    return [limit.kept + step * number for number in range(1, FINER + 1)]
+    step = (limit.closed - limit.kept) / (FINER_STEPS + 1)
+    return [limit.kept + step * number for number in range(1, FINER_STEPS + 1)]
 
 
 def limit_of(trials: Sequence[Trial], waited: float) -> IdleLimit:

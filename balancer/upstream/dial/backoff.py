@@ -13,7 +13,7 @@ from typing import Final
 FAILURES: Final = 3
 """Consecutive failures that start the backoff. Fewer are treated as accidents and retried at once."""
 
-FIRST: Final = 0.1
+MIN_PAUSE_S: Final = 0.1
 """First pause in seconds, before jitter."""
 
 
@@ -43,7 +43,7 @@ class Backoff:
         self.failed_at = now
         if self.is_backing_off:
             doublings = min(self.failures - FAILURES, 30)
-            self._until = now + min(self.longest, FIRST * 2.0**doublings) * self._rng.uniform(0.5, 1.0)
+            self._until = now + min(self.longest, MIN_PAUSE_S * 2.0**doublings) * self._rng.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
         """Record a successful connect: ends the backoff."""

@@ -15,7 +15,7 @@ from balancer.upstream.dial.lookup import Look, SystemLookup, is_literal
 from balancer.upstream.dial.resolved_name import CachedName, CacheState, NameRules
 from balancer.upstream.dial.resolver import LookupFailed
 
-AT_ONCE = 16
+MAX_LOOKUPS = 16
 """Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""
 
 OnAnswer = Callable[[str, tuple[str, ...], float], None]
@@ -56,7 +56,7 @@ class Names:
         self._now = now
         self._on_answer = on_answer
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_LOOKUPS)
 
     @property
     def is_looking(self) -> bool:

@@ -15,7 +15,7 @@ from balancer.config.schema.discovery import split_server
 TRIES = 2
 """Number of tries per DNS server and query."""
 
-AT_ONCE = 16
+MAX_QUERIES = 16
 """Maximum number of concurrent queries; an SRV record may refer to hundreds of names."""
 
 
@@ -53,7 +53,7 @@ class Resolver:
         import aiodns  # imported here because only DNS lookups need it
 
         self._timeout = timeout
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_QUERIES)
         self._resolver = aiodns.DNSResolver(
             [f"[{host}]:{port}" for host, port in map(split_server, servers)] or None,
             asyncio.get_running_loop(),

@@ -11,14 +11,14 @@ from enum import Enum
 from math import exp
 from statistics import median
 
-FIRST = 5
+INITIAL_OBSERVATIONS = 5
 """Number of observations whose median is the initial baseline; the very first one meets cold caches."""
 
 MIN_OBSERVATIONS = 5
 """Minimum number of observations for a change, whatever the time they span. Where one packet in ten is lost, so many in
 a row are lost once in eleven days, with one connection per ten seconds."""
 
-MOST = 0.2
+MAX_WEIGHT = 0.2
 """Maximum weight of one observation, however long ago the previous one was."""
 
 
@@ -74,12 +74,12 @@ class Baseline:
         self._turned = 0
         if self.is_departed:
             return self._observe_departed(value, rules, now)
-        self.norm += (value - self.norm) * min(1 - exp(-(now - before) / rules.memory), MOST)
+        self.norm += (value - self.norm) * min(1 - exp(-(now - before) / rules.memory), MAX_WEIGHT)
         return None
 
     def _learn(self, value: float) -> None:
         self._first.append(value)
-        if len(self._first) == FIRST:
+        if len(self._first) == INITIAL_OBSERVATIONS:
             self.norm = median(self._first)
             self._first.clear()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_EVENTS = 50
 """Number of events that are kept for the status."""
 
-AT_ONCE = 8
+MAX_CONNECTS = 8
 """Maximum number of concurrent connects by the watch."""
 
 NETWORKS = 64
@@ -150,7 +150,7 @@ class RouteWatch:
         every = self.plan.every
         if every is None or self._is_stopped or not self.plan.is_enabled:
             return
-        most = AT_ONCE if room is None else min(AT_ONCE, self.under_way + room)
+        most = MAX_CONNECTS if room is None else min(MAX_CONNECTS, self.under_way + room)
         for route in routes:
             if self.under_way >= most:
                 return

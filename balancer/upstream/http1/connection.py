@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from balancer.config.schema.pool_limits import UNBOUNDED
+from balancer.config.schema.pool_limits import UNLIMITED_REQUESTS
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.chunks import chunk, last_chunk
@@ -37,7 +37,7 @@ from balancer.upstream.dial.target import Route
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from balancer.upstream.request_body import RequestBody
 
-FEW: Final = 2 * FIELDS_LIMIT
+UNCHECKED_HEAD_BYTES: Final = 2 * FIELDS_LIMIT
 """Head size in bytes below which the limits on its size need no check."""
 
 LENGTH: Final = Framing.LENGTH
@@ -128,8 +128,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self.has_died = False
         self.announced = NO_KEEP_ALIVE_YET
         self.retire_at = float("inf")
-        self.granted: int = UNBOUNDED
-        self.requests_left: int = UNBOUNDED
+        self.granted: int = UNLIMITED_REQUESTS
+        self.requests_left: int = UNLIMITED_REQUESTS
         self.reused_after = self.reused_idle_since = 0.0
 
     # --- towards the worker
@@ -266,7 +266,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         while True:  # once, unless there are interim responses
             head = self._head + data if self._head else data
             end = head.find(END_OF_HEAD) + 4
-            if (end if end >= 4 else len(head)) > FEW:
+            if (end if end >= 4 else len(head)) > UNCHECKED_HEAD_BYTES:
                 bound_size(head[:end] if end >= 4 else head)
             if end < 4:
                 self._validate(data)

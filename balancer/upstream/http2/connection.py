@@ -43,7 +43,7 @@ from balancer.http.h2.events import (
 from balancer.http.h2.limits import TICK
 from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
-from balancer.http.h2.settings import MOST, PING_AFTER, PING_WAIT, WORKER_LIMITS
+from balancer.http.h2.settings import MAX_STREAMS, PING_AFTER, PING_WAIT, WORKER_LIMITS
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.http2.stream import UpstreamHttp2Stream
@@ -87,7 +87,7 @@ class Http2Session(asyncio.Protocol):
     def room(self) -> int:
         if self._is_leaving or self._is_gone or self._may_be_closed:
             return 0
-        return min(self._limit, MOST) - self.leased
+        return min(self._limit, MAX_STREAMS) - self.leased
 
     def begin(self, upstream_stream: UpstreamStream, outline: FieldList) -> UpstreamHttp2Stream:
         has_body = outline.length != 0

@@ -16,8 +16,8 @@ from balancer.upstream.stream import UpstreamStream
 if TYPE_CHECKING:
     from balancer.upstream.http2.connection import Http2Session
 
-HIGH: Final = 65_536
-LOW: Final = 16_384
+HIGH_WATER_BYTES: Final = 65_536
+LOW_WATER_BYTES: Final = 16_384
 """High and low water marks of the request body's buffer, in bytes: pause and resume the sender. asyncio's own
 values."""
 
@@ -64,11 +64,11 @@ class UpstreamHttp2Stream:
             return
         session = self._session
         session.engine.send_data(self.id, data, is_last=False)
-        if self.unsent <= HIGH:
+        if self.unsent <= HIGH_WATER_BYTES:
             session.flush_soon()
             return
         session.flush()
-        if not self._is_held and self.unsent > HIGH:
+        if not self._is_held and self.unsent > HIGH_WATER_BYTES:
             self._is_held = True
             session.held[self] = None
             self.upstream_stream.paused()
@@ -89,7 +89,7 @@ class UpstreamHttp2Stream:
 
     def resume_sender(self) -> bool:
         """Resume the sender if the buffer has shrunk to the low-water mark; return whether it is not held any more."""
-        if self._is_held and self.unsent <= LOW:
+        if self._is_held and self.unsent <= LOW_WATER_BYTES:
             self._is_held = False
             self.upstream_stream.resumed()
         return not self._is_held

@@ -28,7 +28,7 @@ from balancer.errors import (
 from balancer.http.h1.field_list import FieldList, head_of
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import NAME_UNRESOLVED, kind_of, tls_failure
-from balancer.upstream.http2.stream import HIGH, LOW
+from balancer.upstream.http2.stream import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from balancer.upstream.library.connection import LibraryConnection, address_of
 from balancer.upstream.library.pool import LibraryPool
 from balancer.upstream.pool_context import PoolContext
@@ -164,7 +164,7 @@ class AiohttpCall:
             await self._more.wait()
 
     def _drained(self) -> None:
-        if self._is_held and self.unsent <= LOW:
+        if self._is_held and self.unsent <= LOW_WATER_BYTES:
             self._is_held = False
             self.stream.resumed()
 
@@ -174,7 +174,7 @@ class AiohttpCall:
         self._pending.append(data)
         self.unsent += len(data)
         self._more.set()
-        if self.unsent > HIGH and not self._is_held:
+        if self.unsent > HIGH_WATER_BYTES and not self._is_held:
             self._is_held = True
             self.stream.paused()
 

@@ -20,7 +20,7 @@ from balancer.upstream.library.pool import LibraryPool
 from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.stream import UpstreamStream
 
-SPARE = 64
+SPARE_HANDLES = 64
 """Unused curl handles that are kept for reuse."""
 
 
@@ -84,7 +84,7 @@ class CurlClient:
         del self._transfers[handle]
         self._multi.remove_handle(handle)
         handle.reset()
-        if len(self._spare) < SPARE:
+        if len(self._spare) < SPARE_HANDLES:
             self._spare.append(handle)
 
     # --- the loop

@@ -27,7 +27,7 @@ from balancer.http.h1.field_list import FieldList, Fields, head_of, trailers_of
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
 from balancer.upstream.dial.phases import Phases
-from balancer.upstream.http2.stream import HIGH, LOW
+from balancer.upstream.http2.stream import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from balancer.upstream.stream import UpstreamStream
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class CurlTransfer:
         if self._came:
             self._deliver()
             self.stream.deliver()
-        if self._is_held and self.unsent <= LOW:
+        if self._is_held and self.unsent <= LOW_WATER_BYTES:
             self._is_held = False
             self.stream.resumed()
 
@@ -258,7 +258,7 @@ class CurlTransfer:
         self._pending.append(data)
         self.unsent += len(data)
         self._feed()
-        if self.unsent > HIGH and not self._is_held:
+        if self.unsent > HIGH_WATER_BYTES and not self._is_held:
             self._is_held = True
             self.stream.paused()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from balancer.cluster.discovery.kubernetes.api import LARGEST, MOST
+from balancer.cluster.discovery.kubernetes.api import MAX_ANSWER_BYTES, MAX_SLICES
 from balancer.cluster.discovery.kubernetes.source import LONGEST_PAUSE, WATCH_TIME, KubernetesSource
 from balancer.config.problems import ConfigError
 from tests.support.admin_requests import metrics
@@ -512,8 +512,8 @@ BROKEN_LISTS: dict[str, tuple[bytes, str]] = {
         answer(changed("items.0.endpoints.0.conditions.ready", "perhaps")),
         "items.0.endpoints.0.conditions.ready: input should be a valid boolean",
     ),
-    "too long": (as_answer(b" " * (LARGEST + 1)), "an answer is longer than 16 MiB"),
-    "too many": (answer(slice_list(*[GOOD] * (MOST + 1))), "the Service has more than 5,000 slices"),
+    "too long": (as_answer(b" " * (MAX_ANSWER_BYTES + 1)), "an answer is longer than 16 MiB"),
+    "too many": (answer(slice_list(*[GOOD] * (MAX_SLICES + 1))), "the Service has more than 5,000 slices"),
     "cut off": (as_answer(b"{}").replace(b": 2", b": 3"), "no answer within 0.5 s"),
     "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", ""),
     "server error": (as_answer(b"oops", b"500 Internal Server Error"), "status 500"),
@@ -584,7 +584,7 @@ BROKEN_EVENTS: dict[str, tuple[bytes, str]] = {
     "a broken bookmark": (event("BOOKMARK", {"kind": "EndpointSlice"}), "apiVersion: is required"),
     "an error": (event("ERROR", status(500, "etcd is gone", "InternalError")), "status 500: etcd is gone"),
     "an unknown error": (event("ERROR", {"kind": "Pod"}), "kind: input should be 'Status'"),
-    "too long": (b" " * (LARGEST + 1), "an event is longer than 16 MiB"),
+    "too long": (b" " * (MAX_ANSWER_BYTES + 1), "an event is longer than 16 MiB"),
 }
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from balancer.__main__ import cli
-from balancer.cluster.discovery.dns_source import MOST
+from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS
 from balancer.cluster.discovery.kubernetes.access import access_of
 from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
 from balancer.cluster.discovery.kubernetes.objects import EndpointSlice
@@ -116,7 +116,7 @@ def test_host_names_are_left_out() -> None:
 
 
 def test_too_many_pods() -> None:
-    pods = [pod(f"10.0.{at // 250}.{at % 250}") for at in range(MOST + 1)]
+    pods = [pod(f"10.0.{at // 250}.{at % 250}") for at in range(MAX_ENDPOINTS + 1)]
     assert refused(endpoint_slice("a", *pods)) == "has more than 5,000 pods"
 
 

@@ -18,11 +18,11 @@ from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED
 from balancer.http.h2.limits import Limits
 from balancer.http.h2.reset_counts import (
     CLIENTS,
+    FREE_PER_SECOND,
     MAX_DELAYED_REFUSALS,
-    MOST,
-    PER_SECOND,
-    REFUSAL,
+    MAX_RESETS,
     REFUSAL_DELAY_S,
+    REFUSAL_S,
     ResetCounts,
     refusal_delay,
 )
@@ -336,7 +336,7 @@ async def test_rapid_reset_over_several_connections(stage: Stage) -> None:
     await stage.eventually(lambda: counts.http2_floods == floods + len(clients))
     for client in clients:
         client.wire.leave()
-    stage.jump(REFUSAL)
+    stage.jump(REFUSAL_S)
     assert (await (await http2_client(stage)).ask()).status == 200
 
 
@@ -344,7 +344,7 @@ async def test_client_that_leaves_open_streams_is_counted(stage: Stage) -> None:
     """As if it had reset them, since the worker gets as many requests for nothing; what the balancer ends is not."""
     await stage.serve(await stage.worker(answering_after(asyncio.Event())))
     address = b"127.0.0.1"
-    for _ in range(MOST // 90 + 1):
+    for _ in range(MAX_RESETS // 90 + 1):
         assert not stage.cluster.process.resets.refuses(address, stage.clock.at)
         client = await raw_client(stage)
         await client.send(b"".join(head(stream, *fields()) for stream in range(1, 181, 2)))
@@ -383,7 +383,7 @@ async def test_floods_cost_others_of_the_address_nothing_but_http2(stage: Stage)
     plain, neighbour = await stage.client(), await http2_client(stage)
     await floods(stage)
     begun = stage.clock.at
-    while stage.clock.at < begun + REFUSAL:
+    while stage.clock.at < begun + REFUSAL_S:
         assert await is_refused(stage)
         assert (await plain.ask(get())).status == 200
         assert (await stage.ask(get())).status == 200
@@ -451,7 +451,7 @@ def test_requests_that_are_refused_count_as_resets(kind: str) -> None:
         *_, (last, _, _, payload) = frames_of(client.received)
         assert (last, payload[7]) == (frames.GOAWAY, ENHANCE_YOUR_CALM)
         assert stage.cluster.process.resets.add(
-            wireless.CLIENTS.encode(), MOST - Limits().resets, stage.loop.now()
+            wireless.CLIENTS.encode(), MAX_RESETS - Limits().resets, stage.loop.now()
         )
         stage.leave()
 
@@ -510,31 +510,31 @@ def test_refusals_of_a_client_are_late_and_not_at_the_same_time() -> None:
 
 def test_reset_counts_are_bounded_and_fall() -> None:
     counts = ResetCounts()
-    assert not counts.add(b"a", MOST, 0.0)
+    assert not counts.add(b"a", MAX_RESETS, 0.0)
     assert counts.add(b"a", 1, 0.0)
     assert counts.refuses(b"a", 0.0)
-    assert counts.refuses(b"a", REFUSAL - 0.1)
-    assert not counts.refuses(b"a", REFUSAL)
+    assert counts.refuses(b"a", REFUSAL_S - 0.1)
+    assert not counts.refuses(b"a", REFUSAL_S)
     assert not counts.refuses(b"b", 0.0)
     for number in range(2 * CLIENTS):
         counts.add(b"%d" % number, 1000, 1.0)
     assert len(counts) <= CLIENTS
-    counts.add(b"last", 1, 1.0 + 1001 / PER_SECOND)
+    counts.add(b"last", 1, 1.0 + 1001 / FREE_PER_SECOND)
     assert counts.refuses(b"last", 100.0) is False
 
 
 def test_a_client_that_floods_whenever_it_may_is_mostly_refused() -> None:
     """Attempts do not count; a flood in each second that is allowed is one in ten seconds."""
     counts = ResetCounts()
-    counts.add(b"a", MOST + 1, 0.0)
+    counts.add(b"a", MAX_RESETS + 1, 0.0)
     allowed = [second for second in range(600) if not counts.refuses(b"a", second)]
-    assert allowed == [*range(int(REFUSAL), 600)]
+    assert allowed == [*range(int(REFUSAL_S), 600)]
     floods = 0
     for second in range(600):
         if not counts.refuses(b"a", second):
             floods += 1
             counts.add(b"a", 1000, second)
-    assert floods <= 600 / REFUSAL
+    assert floods <= 600 / REFUSAL_S
 
 
 # --- tunnels

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.clients.client_connection import HELD_BY_TURN
-from balancer.clients.turns import AT_ONCE, SECONDS_PER_TURN, STEPS_PER_RESET, STEPS_PER_TURN, Turns
+from balancer.clients.turns import SECONDS_PER_TURN, STEPS_AT_ONCE, STEPS_PER_RESET, STEPS_PER_TURN, Turns
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.http.h2.frame_scanner import FrameScanner
-from balancer.http.h2.limits import SMALL
+from balancer.http.h2.limits import SMALL_BYTES
 from tests.support import frames, messages
 from tests.support.example_counts import examples
 from tests.support.frames import END_HEADERS, PREFACE, frame, head, rst
@@ -70,7 +70,7 @@ def test_floods_share_the_steps(version: str) -> None:
         for _ in range(50):
             stage.client().send(flood(version))
         stage.turn()
-        first = 50 * (AT_ONCE - (version == "http2"))  # SETTINGS is a step, too
+        first = 50 * (STEPS_AT_ONCE - (version == "http2"))  # SETTINGS is a step, too
         assert (taken(stage), waiting(stage)) == (first, 50)
         stage.client().send(GET)
         stage.turn()
@@ -101,7 +101,7 @@ def test_a_client_sends_more_than_20_000_small_parts_a_second(version: str, othe
 def test_large_parts_and_ordinary_requests_take_no_turn(version: str) -> None:
     """Also a hundred requests of gRPC, each with a small frame at its end, and what ends a body in chunks."""
     with stage_of() as stage:
-        stage.client().send(flood(version, b"x" * SMALL, 100))
+        stage.client().send(flood(version, b"x" * SMALL_BYTES, 100))
         if version == "http1":
             stage.client().send((CHUNKED + b"1\r\nx\r\n0\r\n\r\n") * 100)
         else:
@@ -291,8 +291,8 @@ def test_any_number_of_steps_gives_the_same_requests(data: st.DataObject) -> Non
 def test_pieces_of_frames(kinds: list[int], limit: int, data: st.DataObject) -> None:
     """Together they are the input, they end with a frame or with the read, and none has more than the limit."""
     some = [
-        *(frame(frames.DATA, b"x", 1), frame(frames.PING, b"12345678"), frame(frames.DATA, b"x" * SMALL, 1)),
-        *(frame(frames.DATA, b"x", 1, 1), head(1, *fields())),
+        *(frame(frames.DATA, b"x", 1), frame(frames.PING, b"12345678")),
+        *(frame(frames.DATA, b"x" * SMALL_BYTES, 1), frame(frames.DATA, b"x", 1, 1), head(1, *fields())),
     ]
     sent = [PREFACE, *(some[kind] for kind in kinds)]
     ends = list(accumulate(map(len, sent)))

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
-from balancer.config.documents import DEEPEST, LARGEST
+from balancer.config.documents import MAX_DEPTH, MAX_FILE_BYTES
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.configuration import load
@@ -29,10 +29,10 @@ from tests.support.wire import ScriptedWorker, get, response
 TEXTS: dict[str, bytes] = {
     "deep lists": b"x = " + b"[" * 100_000,
     "deep tables": b"[" + b"a." * 5000 + b"a]\nx = 1\n",
-    "a little too deep": b"[policy." + b".".join([b"a"] * DEEPEST) + b"]\nx = 1\n",
+    "a little too deep": b"[policy." + b".".join([b"a"] * MAX_DEPTH) + b"]\nx = 1\n",
     "a long number": b"seed = " + b"9" * 5000,
     "no text": b"\xff\xfe\x00",
-    "long": b"#" * (LARGEST + 1),
+    "long": b"#" * (MAX_FILE_BYTES + 1),
 }
 
 
@@ -103,9 +103,9 @@ async def test_invalid_watched_file(stage: Stage, tmp_path: Path) -> None:
     await stage.serve(discovery={"file": {"path": str(path)}})
     (source,) = stage.control_plane.discovery.sources
     for text, problem in (
-        ("[" * 100_000, str(DEEPEST)),
+        ("[" * 100_000, str(MAX_DEPTH)),
         ("[" + "9" * 5000 + "]", "JSON"),
-        (" " * (LARGEST + 1), "16 MiB"),
+        (" " * (MAX_FILE_BYTES + 1), "16 MiB"),
     ):
         path.write_text(text, encoding="utf-8")
         poll_file(stage)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from balancer.sharing.shared_counters import SharedCounters
-from balancer.sharing.siblings import LONGEST, SHORTEST, SLICE, Siblings
+from balancer.sharing.siblings import LONGEST, MIN_INTERVAL_S, SLICE, Siblings
 from policies import registry
 from policies.contract import ManualClock
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -96,14 +96,14 @@ def test_pick_reads_shared_counters_when_last_look_is_old() -> None:
     assert group.routers[1].route(FACTS).in_flight_at_send == 1
     group.routers[0].route(FACTS)
     assert group.routers[1].route(FACTS).in_flight_at_send == 2
-    group.clock.time += SHORTEST
+    group.clock.time += MIN_INTERVAL_S
     assert group.routers[1].route(FACTS).in_flight_at_send == 4
 
 
 @pytest.mark.parametrize(
     ("endpoints", "per_second", "period"),
     [
-        (10, 10_000, SHORTEST),
+        (10, 10_000, MIN_INTERVAL_S),
         (1000, 10_000, 0.0125),
         (1000, 1000, 0.125),
         (100, 10, 0.02),
@@ -111,7 +111,7 @@ def test_pick_reads_shared_counters_when_last_look_is_old() -> None:
     ],
 )
 def test_look_period_follows_endpoints_per_request(endpoints: int, per_second: int, period: float) -> None:
-    """The period grows with the endpoints per request, between `SHORTEST` and `LONGEST`."""
+    """The period grows with the endpoints per request, between `MIN_INTERVAL_S` and `LONGEST`."""
     group = SiblingRouters(endpoints=endpoints, capacity=2000)
     router = group.routers[0]
     for _ in range(per_second):

@@ -15,7 +15,7 @@ from balancer.http.h1.client import Client
 from balancer.rate_limits.limiter import Limiter, RateLimit
 from balancer.rate_limits.request_source import client_of, network_of
 from balancer.rate_limits.shared_buckets import WAYS, WORDS, Buckets, SharedBuckets
-from policies.overload.token_bucket import ALMOST
+from policies.overload.token_bucket import ALMOST_ONE_TOKEN
 from tests.support.admin_requests import status
 from tests.support.outgoing import outgoing_request
 from tests.support.stage import Stage, endpoint
@@ -319,7 +319,7 @@ def test_refused_request_changes_nothing(steps: list[tuple[bool, int, int, int, 
             exact.setdefault((limit.name, source), Plain(limit.tokens, limit.requests / limit.period))
             for limit, source in ((BY_CLIENT, client), (BY_NAME, name))
         ]
-        is_given = min(bucket.look(now) for bucket in asked) >= ALMOST
+        is_given = min(bucket.look(now) for bucket in asked) >= ALMOST_ONE_TOKEN
         before = [table.keys.tobytes() for table in shared.tables]
         if is_refused(both[index], now, client, name):
             assert [table.keys.tobytes() for table in shared.tables] == before

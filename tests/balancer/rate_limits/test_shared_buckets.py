@@ -18,7 +18,7 @@ from balancer.rate_limits.shared_buckets import (
     key_of_bucket,
     owner_of,
 )
-from policies.overload.token_bucket import ALMOST, TokenBucket
+from policies.overload.token_bucket import ALMOST_ONE_TOKEN, TokenBucket
 from tests.support.token_bucket import BURSTS, EIGHTHS, RATES, Plain
 
 ERROR = 1e-6
@@ -35,7 +35,7 @@ class Process:
     def decide(self, key: int, now: float) -> bool:
         bucket = self.buckets.read(key)
         since = self.rule.since(bucket.since, bucket.taken, now)
-        if self.rule.tokens(since, bucket.taken, now) < ALMOST:
+        if self.rule.tokens(since, bucket.taken, now) < ALMOST_ONE_TOKEN:
             return False
         self.pending.append((bucket, since, now))
         return True

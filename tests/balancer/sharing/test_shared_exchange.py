@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.sharing.exchange import (
-    LATEST,
     LONGEST_INTERVAL,
     LONGEST_PAUSE,
+    MAX_REPORT_DELAY_S,
     MOST_PER_SECOND,
-    SAVED,
+    SAVED_REPORTS,
     SILENCE,
     Channel,
     Exchange,
@@ -322,7 +322,7 @@ def test_reports_are_limited_to_their_share_of_a_processor(units: Units) -> None
     for _ in range(12):
         one.router.route(FACTS)
         units.loop.advance(0.05)
-    assert one.exchange.counts.sent - before <= 0.6 / interval + SAVED
+    assert one.exchange.counts.sent - before <= 0.6 / interval + SAVED_REPORTS
     assert one.exchange.counts.sent - before > 0.6 / interval
     assert two.state.elsewhere > 4
 
@@ -367,7 +367,7 @@ def test_late_messages_are_ignored(units: Units) -> None:
     """The sender's clock is not ours: its least difference tells which messages were held up on the way, also after the
     sender was forgotten."""
     [one] = units.start(1)
-    for late, count in ((0.0, 1), (0.0, 2), (LATEST, 9)):
+    for late, count in ((0.0, 1), (0.0, 2), (MAX_REPORT_DELAY_S, 9)):
         sent_at = units.loop.now() - 990.0 - late
         one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: count}))), units.loop.now())
         units.loop.advance(0.1)
@@ -396,7 +396,7 @@ def test_a_report_expires_by_the_time_at_which_it_was_made(units: Units, delay: 
 
 def test_nothing_is_reported_or_heard_before_an_own_report_is_back(units: Units) -> None:
     """Until then reports may be late, here and at others, which cannot know that."""
-    units.store.delay = LATEST + 0.05
+    units.store.delay = MAX_REPORT_DELAY_S + 0.05
     one, two = units.start()
     two.serve(0.5)
     two.router.route(FACTS)

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from balancer.config.schema.shared import SharedConfig
 from balancer.control.admin.metrics import metrics_text
-from balancer.sharing.connection import LARGEST
+from balancer.sharing.connection import MAX_ANSWER_BYTES
 from balancer.sharing.exchange import Exchange, Identity
 from balancer.sharing.store import Store
 from policies import registry
@@ -161,7 +161,7 @@ async def test_certificates_are_verified_unless_that_is_off(is_verified: bool) -
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"nonsense\r\n", b"*1\r\n:x\r\n", b"\xff\xfe\r\n", b"$9000000\r\n" + bytes(LARGEST + 1)],
+    [b"nonsense\r\n", b"*1\r\n:x\r\n", b"\xff\xfe\r\n", b"$9000000\r\n" + bytes(MAX_ANSWER_BYTES + 1)],
     ids=["nonsense", "no number", "no text", "too large"],
 )
 async def test_a_hostile_server_ends_nothing(fake: FakeStore, garbage: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from balancer.tls.transport import UNASKED, TlsTransport
+from balancer.tls.transport import MAX_UNREAD_BYTES, TlsTransport
 from tests.support.certificates import Shelf
 
 
@@ -192,7 +192,7 @@ def test_set_protocol(pair: Pair) -> None:
 def test_unsolicited_output_is_bounded(pair: Pair) -> None:
     """Output caused by reading, for a peer that does not read; beyond the bound the connection is aborted."""
     pair.peer.write(b"hello")
-    pair.plain.waiting = UNASKED + 1
+    pair.plain.waiting = MAX_UNREAD_BYTES + 1
     pair.tls._outgoing.write(b"as OpenSSL answers KeyUpdate")
     pair.exchange()
     assert (pair.protocol.events, pair.plain.ends) == ([], ["abort"])

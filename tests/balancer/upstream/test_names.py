@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from balancer.upstream.dial.lookup import DnsLookup, SystemLookup, is_literal
-from balancer.upstream.dial.names import AT_ONCE, Names, NamesPlan
+from balancer.upstream.dial.names import MAX_LOOKUPS, Names, NamesPlan
 from balancer.upstream.dial.resolved_name import NameRules
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
 from tests.support.admin_requests import status
@@ -176,13 +176,13 @@ async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithLookup) -> No
 
 
 async def test_concurrent_lookups_are_bounded(resolver: NamesWithLookup) -> None:
-    """At most `AT_ONCE` look-ups run at a time."""
+    """At most `MAX_LOOKUPS` look-ups run at a time."""
     resolver.lookup.may_answer.clear()
     resolver.names.update(f"n{number}.test" for number in range(1000))
     await resolver.sweep()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(resolver.lookup.asked) == AT_ONCE
+    assert len(resolver.lookup.asked) == MAX_LOOKUPS
     resolver.lookup.may_answer.set()
     await resolver.sweep()
     assert len(resolver.lookup.asked) == 1000

@@ -8,7 +8,7 @@ import pytest
 
 from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
-from balancer.upstream.dial.backoff import FAILURES, FIRST, Backoff
+from balancer.upstream.dial.backoff import FAILURES, MIN_PAUSE_S, Backoff
 from balancer.upstream.dial.phases import Phases
 from balancer.upstream.peak import WINDOW, Peak
 
@@ -29,7 +29,7 @@ def test_backoff_after_repeated_failures() -> None:
         assert not backoff.may_try(opening=1, now=now)
         pauses.append(now - begun)
     for number, pause in enumerate(pauses):
-        whole = min(1.0, FIRST * 2**number)
+        whole = min(1.0, MIN_PAUSE_S * 2**number)
         assert whole / 2 <= pause <= whole + 0.02
     assert len({round(pause, 3) for pause in pauses[-4:]}) > 1, "jitter"
     backoff.succeeded()

@@ -33,10 +33,10 @@ from balancer.upstream.library.aiohttp_client import error_of
 PAGE = 100
 """Maximum number of slices in one answer to a list; a slice has up to 100 endpoints by default, at most 1,000."""
 
-MOST = 5000
+MAX_SLICES = 5000
 """Maximum number of slices of a Service."""
 
-LARGEST = 16 << 20
+MAX_ANSWER_BYTES = 16 << 20
 """Maximum bytes of an answer to a list, and of an event of a watch."""
 
 LONGEST_MESSAGE = 300
@@ -95,8 +95,8 @@ class SliceApi:
                     async with self._get(query) as response:
                         page = valid(SliceList, await _body(response))
                     slices += page.items
-                    if len(slices) > MOST:
-                        raise ApiRefused(f"the Service has more than {MOST:,} slices")
+                    if len(slices) > MAX_SLICES:
+                        raise ApiRefused(f"the Service has more than {MAX_SLICES:,} slices")
                     if not page.metadata.next_page:
                         return slices, page.metadata.version
                     query["continue"] = page.metadata.next_page
@@ -155,8 +155,8 @@ async def _body(response: ClientResponse) -> bytes:
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
-        if len(body) > LARGEST:
-            raise ApiRefused(f"an answer is longer than {LARGEST >> 20} MiB")
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ApiRefused(f"an answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
     return bytes(body)
 
 
@@ -169,8 +169,8 @@ async def _lines(content: StreamReader) -> AsyncGenerator[bytes]:
             yield bytes(rest) + line
             rest.clear()
         rest += end
-        if len(rest) > LARGEST:
-            raise ApiRefused(f"an event is longer than {LARGEST >> 20} MiB")
+        if len(rest) > MAX_ANSWER_BYTES:
+            raise ApiRefused(f"an event is longer than {MAX_ANSWER_BYTES >> 20} MiB")
     if rest.strip():
         raise ApiRefused("the last event of a watch is incomplete")
 

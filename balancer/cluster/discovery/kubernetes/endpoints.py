@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from balancer.cluster.discovery.dns_source import MOST, endpoint_id
+from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS, endpoint_id
 from balancer.cluster.discovery.kubernetes.objects import FAMILIES, EndpointSlice
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
@@ -90,8 +90,8 @@ def endpoints_of(
     addresses = pod_addresses(slices, config.port)
     if not addresses and not config.allow_empty:
         raise Unusable("no pod is ready; discovery.kubernetes.allow_empty = true allows that")
-    if len(addresses) > MOST:
-        raise Unusable(f"has more than {MOST:,} pods")
+    if len(addresses) > MAX_ENDPOINTS:
+        raise Unusable(f"has more than {MAX_ENDPOINTS:,} pods")
     endpoints = tuple(_endpoint(address, config, tls) for address in addresses)
     notices = [
         f"slice {each.name} is left out: its address type is {each.family}, must be IPv4 or IPv6"
