@@ -289,9 +289,11 @@ CIRCLES = {
         "responder",
     ): "a responder has its pending upgrade, which goes back to it",
     (
-        *("balancer.exchange", "attempt", "call_rules", "client_bounds", "exchange", "hedging", "observers"),
-        *("receiving", "retries"),
-    ): "one object with its parts: an exchange in files by subject, each of which has the exchange as its argument",
+        "balancer.exchange",
+        "attempt",
+        "client_bounds",
+        "exchange_state",
+    ): "an exchange has its attempt, which reports to it and frees what its client is charged",
     (
         "balancer.mirroring",
         "copy_attempt",

@@ -9,7 +9,7 @@ has no reference to its exchange: a connection that becomes ready for it later r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from balancer.clients.byte_budget import Charge
 from balancer.cluster.cluster import BufferingRules
@@ -21,6 +21,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.client_bounds import sent
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.state import AttemptState, End
@@ -32,9 +33,6 @@ from balancer.http.h1.upgrades import is_taken
 from balancer.log.formats import NEW, REUSED
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from policies.facts import OutcomeKind
-
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 CONNECTING: Final = AttemptState.CONNECTING
@@ -61,7 +59,7 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 class Attempt(RoutedAttempt):
     """An attempt at one endpoint; a hedged one has a `HedgedAttempt` for its `ResponseSink` until one has won."""
 
-    exchange: Exchange | None = None  # None once no exchange waits for the attempt
+    exchange: ExchangeState | None = None  # None once no exchange waits for the attempt
     state: AttemptState = CONNECTING
     head = b""  # sent instead of the request's, unless it is b""
     client_stays = True  # the downstream connection is kept alive after the response
@@ -86,12 +84,12 @@ class Attempt(RoutedAttempt):
         if exchange is None:
             return
         if exchange.race is not None:
-            exchange.race.failed(exchange.race.runner(self), error)
+            exchange.race.failed(self, error)
         else:
             exchange.attempt_failed(self, error)
 
     def send(self, upstream: UpstreamRequest) -> None:
-        exchange = cast("Exchange", self.exchange)
+        exchange = cast(ExchangeState, self.exchange)
         request, downstream, kept = exchange.request, exchange.downstream, exchange.body_buffer
         self.upstream = upstream
         self.state = SENT
@@ -116,16 +114,16 @@ class Attempt(RoutedAttempt):
             upstream.pause_reading()
 
     def upstream_paused(self) -> None:
-        cast("Exchange", self.exchange).downstream.hold()
+        cast(ExchangeState, self.exchange).downstream.hold()
 
     def upstream_resumed(self) -> None:
-        cast("Exchange", self.exchange).downstream.unhold()
+        cast(ExchangeState, self.exchange).downstream.unhold()
 
     # --- the response (`ResponseSink`)
 
     def response_whole(self, response: Response, body: bytes) -> None:
         """Pass on a final response of known length that came in one read: one write, one reading of the clock."""
-        exchange = cast("Exchange", self.exchange)
+        exchange = cast(ExchangeState, self.exchange)
         status, rules = response.status, exchange.rules
         if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=True):
             return
@@ -141,7 +139,7 @@ class Attempt(RoutedAttempt):
 
     def response_started(self, response: Response) -> None:
         """Pass on a response head, interim or final."""
-        exchange, status = cast("Exchange", self.exchange), response.status
+        exchange, status = cast(ExchangeState, self.exchange), response.status
         request, rules = exchange.request, exchange.rules
         if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=False):
             return
@@ -173,14 +171,14 @@ class Attempt(RoutedAttempt):
         if exchange.body_buffer is not None:
             exchange.body_buffer.spend()
 
-    def _visible_fields(self, exchange: Exchange, response: Response) -> bytes:
+    def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the fields of a final response as the client may see them."""
         cluster = self.cluster
         if cluster.reads_load or cluster.edits is not None or self.why:
             return self._fields_of(exchange, response)
         return response.block
 
-    def _fields_of(self, exchange: Exchange, response: Response) -> bytes:
+    def _fields_of(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
         cluster, fields = self.cluster, response.block
         if cluster.reads_load:
@@ -190,7 +188,7 @@ class Attempt(RoutedAttempt):
             fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
         return fields + self.why if self.why and response.status >= 200 else fields
 
-    def _send_interim(self, exchange: Exchange, response: Response) -> None:
+    def _send_interim(self, exchange: ExchangeState, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""
         exchange.active_at = self.cluster.now()
         fields = self._fields_of(exchange, response)
@@ -198,7 +196,7 @@ class Attempt(RoutedAttempt):
             self.has_sent_interim = True
             exchange.downstream.send_interim(response, fields)
 
-    def _switch(self, exchange: Exchange, response: Response) -> None:
+    def _switch(self, exchange: ExchangeState, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
         pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, self.cluster
         method, offer = exchange.request.method, exchange.request.fields.upgrade
@@ -217,7 +215,7 @@ class Attempt(RoutedAttempt):
 
     def response_body(self, data: bytes) -> None:
         """Collect bytes of the response body, without framing; `response_paused` sends them."""
-        exchange = cast("Exchange", self.exchange)
+        exchange = cast(ExchangeState, self.exchange)
         self.bytes_out += len(data)
         exchange.active_at = self.cluster.now()
         self._out.append(data)
@@ -226,7 +224,7 @@ class Attempt(RoutedAttempt):
         """Send what a read has brought, and adapt the size of the next read to the client's pace."""
         if self.state is not STREAMING or not (self._out or self._is_head_due):
             return
-        downstream, upstream = cast("Exchange", self.exchange).downstream, self.upstream
+        downstream, upstream = cast(ExchangeState, self.exchange).downstream, self.upstream
         size = downstream.send_part(self._take_out())
         self._is_head_due = False
         if downstream.is_write_paused:
@@ -263,7 +261,7 @@ class Attempt(RoutedAttempt):
             rules.budget.responses_streamed += 1
         return False
 
-    def stop_buffering(self, exchange: Exchange) -> None:
+    def stop_buffering(self, exchange: ExchangeState) -> None:
         """Stop buffering the response: send what has come, and stream the rest."""
         self.state = STREAMING
         if exchange.body_buffer is not None:
@@ -279,7 +277,7 @@ class Attempt(RoutedAttempt):
 
     def response_ended(self, trailers: bytes) -> None:
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
-        exchange = cast("Exchange", self.exchange)
+        exchange = cast(ExchangeState, self.exchange)
         visible = exchange.downstream.client.visible_trailers(trailers)
         exchange.downstream.end_response(self._take_out(), visible)
         if exchange.rules.is_rpc:
@@ -290,9 +288,9 @@ class Attempt(RoutedAttempt):
 
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""
-        cast("Exchange", self.exchange).attempt_failed(self, error)
+        cast(ExchangeState, self.exchange).attempt_failed(self, error)
 
-    def is_stalled(self, exchange: Exchange, now: float) -> bool:
+    def is_stalled(self, exchange: ExchangeState, now: float) -> bool:
         """Return whether the worker has taken nothing of the request body within the idle timeout."""
         unsent = self.upstream.unsent if self.upstream is not None else 0
         if unsent != self._unsent:

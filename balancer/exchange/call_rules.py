@@ -6,12 +6,13 @@ Each exchange has one such object. That of HTTP has no state, so all share it; a
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.cluster.retry_rules import IDEMPOTENT, KEY_FIELD
 from balancer.errors import ForwardingError, ResponseTimeout, UnsupportedByTransport, UpstreamError
 from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange_state import CallRules, ExchangeState
 from balancer.exchange.retries import may_repeat, take_another_try
 from balancer.exchange.state import AttemptState
 from balancer.http.grpc.call import GrpcCall
@@ -20,46 +21,36 @@ from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
 from policies.facts import OutcomeKind
 
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
-
 CONNECTING: Final = AttemptState.CONNECTING
 SENT: Final = AttemptState.SENT
 STREAMING: Final = AttemptState.STREAMING
 BUFFERING: Final = AttemptState.BUFFERING
 
 
-class CallRules:
+class HttpRules(CallRules):
     """Rules of HTTP; those of another kind of call differ where they override them."""
-
-    is_rpc = False
-    """Whether the methods about heads and ends are to be called: HTTP needs them for a status of 500 or more only."""
 
     @property
     def deadline(self) -> float:
-        """Instant at which the client stops waiting."""
         return inf
 
     def attempted(self, pool: Pool) -> UpstreamError | None:
-        """Note that an attempt begins, for an upstream of `pool`; return an error if that carries no such call."""
         return None
 
     def head_for_worker(self, head: bytes, now: float) -> bytes:
-        """Return the head that is sent at `now`."""
         return head
 
     # --- retries
 
-    def is_repeatable(self, exchange: Exchange) -> bool:
-        """Return whether repeating the request has the same effect. Called only after a failure."""
+    def is_repeatable(self, exchange: ExchangeState) -> bool:
         request = exchange.request
         if request.method in IDEMPOTENT:
             return True
         return exchange.cluster.retries.trusts_idempotency_key and KEY_FIELD in request.head.lower()
 
-    def retries(self, exchange: Exchange, attempt: Attempt, response: Response, *, is_whole: bool) -> bool:
-        """Send a request whose response is a failure to another endpoint, where that is safe; return whether it goes
-        there. `is_whole`: the response has come with its body."""
+    def retries(
+        self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
+    ) -> bool:
         is_failure = response.status in exchange.cluster.retries.statuses
         if not is_failure or not may_repeat(exchange, attempt, needs_other=True):
             return False
@@ -69,8 +60,7 @@ class CallRules:
 
     # --- timeouts
 
-    def check(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
-        """Enforce the timeouts of the worker; `now` is the cached time."""
+    def check(self, exchange: ExchangeState, attempt: Attempt, now: float) -> None:
         timeouts, waited = exchange.cluster.timeouts, now - exchange.active_at
         if attempt.state is SENT:
             if exchange.is_complete and waited > timeouts.first_byte:
@@ -86,22 +76,22 @@ class CallRules:
             if waited > timeouts.body_idle and not exchange.downstream.is_write_paused:
                 self._time_out(exchange, attempt, f"the response stalled for {timeouts.body_idle:g} s")
 
-    def _time_out(self, exchange: Exchange, attempt: Attempt, detail: str) -> None:
+    def _time_out(self, exchange: ExchangeState, attempt: Attempt, detail: str) -> None:
         exchange.attempt_failed(attempt, ResponseTimeout(detail))
 
     # --- ends
 
     def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends an attempt."""
+        pass
 
     def ended(self, attempt: Attempt, trailers: bytes) -> None:
-        """Note that the response has ended; `trailers` is a block of fields or b""."""
+        pass
 
 
-HTTP: Final = CallRules()
+HTTP: Final = HttpRules()
 
 
-class RpcRules(CallRules):
+class RpcRules(HttpRules):
     """Rules of an RPC of gRPC: it has a status of its own, behind the body, and may be silent for long."""
 
     is_rpc = True
@@ -127,11 +117,13 @@ class RpcRules(CallRules):
 
     # --- retries
 
-    def is_repeatable(self, exchange: Exchange) -> bool:
+    def is_repeatable(self, exchange: ExchangeState) -> bool:
         """As for HTTP; a broken connection is UNAVAILABLE to gRPC."""
         return UNAVAILABLE in exchange.cluster.retries.grpc_statuses or super().is_repeatable(exchange)
 
-    def retries(self, exchange: Exchange, attempt: Attempt, response: Response, *, is_whole: bool) -> bool:
+    def retries(
+        self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
+    ) -> bool:
         """As for HTTP, but by the grpc-status of a response without messages, if it has one."""
         code = status_in(response.block) if response.status >= 200 else None
         if code is not None:
@@ -151,7 +143,7 @@ class RpcRules(CallRules):
 
     # --- timeouts
 
-    def check(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
+    def check(self, exchange: ExchangeState, attempt: Attempt, now: float) -> None:
         """A stream may be silent, so only the first byte of an RPC without a deadline has a timeout of seconds. A
         connect has its own."""
         if attempt.state is SENT and exchange.is_complete and self.deadline == inf:

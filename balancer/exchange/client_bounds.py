@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from balancer.clients.client_usage import ClientUsage, PendingRequest
 from balancer.errors import BytesExhausted, ForwardingError, TooManyRequests
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.rate_limits.request_source import client_of
-
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
 LARGE_HEAD: Final = 4096
 """Bytes of a request head from which it is charged while its request is in flight, too. A smaller one takes less than
@@ -22,7 +20,7 @@ REQUEST_SIZE: Final = 4096
 """Bytes that a request takes beside its head and body."""
 
 
-def refusal(exchange: Exchange, usage: ClientUsage, limit: int) -> ForwardingError | None:
+def refusal(exchange: ExchangeState, usage: ClientUsage, limit: int) -> ForwardingError | None:
     """Return the error for a request that is more than its client may have. An offer and a large head are counted."""
     request, cluster = exchange.request, exchange.cluster
     is_offer = request.fields.is_offer
@@ -34,7 +32,7 @@ def refusal(exchange: Exchange, usage: ClientUsage, limit: int) -> ForwardingErr
     return bytes_exhausted() if len(request.raw) > LARGE_HEAD and not charge(exchange) else None
 
 
-def charge(exchange: Exchange) -> bool:
+def charge(exchange: ExchangeState) -> bool:
     """Charge the bytes that a request takes, with its body. Returns False if they are beyond the bound of the process
     or of the client."""
     pending = exchange.pending
@@ -47,7 +45,7 @@ def charge(exchange: Exchange) -> bool:
     return pending.resize(size if body is None or exchange.kept is not None else size + body.size)
 
 
-def sent(exchange: Exchange) -> None:
+def sent(exchange: ExchangeState) -> None:
     """Note that the body, as far as it has come, was sent: what is charged from now on is a large head."""
     pending = exchange.pending
     if pending is None:
@@ -59,7 +57,7 @@ def sent(exchange: Exchange) -> None:
         pending.close()
 
 
-def count_out(exchange: Exchange) -> None:
+def count_out(exchange: ExchangeState) -> None:
     """Give back what a request took of its client's bounds."""
     usage = exchange.usage
     if usage is not None:
@@ -70,7 +68,7 @@ def count_out(exchange: Exchange) -> None:
         uncharge(exchange)
 
 
-def uncharge(exchange: Exchange) -> None:
+def uncharge(exchange: ExchangeState) -> None:
     """Give back the bytes of a request, whose head and body are not needed any more."""
     pending, exchange.pending = exchange.pending, None
     if pending is not None:
@@ -83,5 +81,5 @@ def bytes_exhausted() -> BytesExhausted:
     return BytesExhausted("requests that wait take all the memory that this client may use")
 
 
-def _size(exchange: Exchange) -> int:
+def _size(exchange: ExchangeState) -> int:
     return REQUEST_SIZE + 2 * len(exchange.request.raw)  # the head for the worker is as long

@@ -8,10 +8,8 @@ it possible. docs/design.md shows the states and their transitions.
 
 from __future__ import annotations
 
-from math import inf
 from typing import Final, cast
 
-from balancer.clients.client_usage import ClientUsage, PendingRequest
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.cluster.wait_queue import Waiter
@@ -25,8 +23,8 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import STREAMING, Attempt
-from balancer.exchange.buffering import KeptBody, is_taken_by
-from balancer.exchange.call_rules import HTTP, CallRules, RpcRules
+from balancer.exchange.buffering import is_taken_by
+from balancer.exchange.call_rules import HTTP, RpcRules
 from balancer.exchange.client_bounds import (
     FREE_BODY,
     LARGE_HEAD,
@@ -37,7 +35,8 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
-from balancer.exchange.hedging import HedgeRace, hedge
+from balancer.exchange.exchange_state import ExchangeState, Race
+from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import Observer
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.responder import Responder
@@ -48,7 +47,7 @@ from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import RequestBody
 from policies.errors import NoEndpointAvailable, Overloaded
-from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
+from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
 from policies.routing.assignment import Assignment
 
@@ -68,39 +67,19 @@ CHUNKED: Final = Framing.CHUNKED
 REPEATABLE: Final = IDEMPOTENT
 
 
-class Exchange:
-    """A request and its current attempt, two while hedged: a `RequestHandler`, and a `Waiter` of the wait queue."""
+class Exchange(ExchangeState):
+    """A request and its attempts: a `RequestHandler`, and a `Waiter` of the wait queue."""
 
-    # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
-    state: State = NEW
-    rules: CallRules = HTTP
-    level = 0  # its priority, and the instant after which its response is useless: with admission control
-    deadline = inf
     queued_at = 0.0  # when it first entered the queue
     ticket: Ticket[Waiter] | None = None  # its current one
-    active_at = 0.0  # when request or response last made progress
-    body_buffer: RequestBody | None = None  # None if it has no body
-    kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked
-    usage: ClientUsage | None = None  # of its client, while it counts there
-    pending: PendingRequest | None = None  # its charge while it waits or its head is large
-    race: HedgeRace | None = None  # while a hedged attempt runs beside the current one
-    attempts = 0
-    unsent = 0  # attempts that found no connection
-    bytes_in = 0  # of its body
     observers: tuple[Observer, ...] = ()
-    last_attempt: Attempt | None = None  # None while the request waits for an endpoint
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
 
     def __init__(self, cluster: Cluster, downstream: Responder, request: Request) -> None:
-        self.cluster = cluster
-        self.downstream = downstream
-        self.request = request
-        self.is_complete = True  # the whole request has been received
-        self.tried = NONE_TRIED  # endpoints that are not asked again
-        if downstream.call is not None:
-            self.rules = RpcRules(downstream.call)
+        super().__init__(cluster, downstream, request)
+        self.rules = HTTP if downstream.call is None else RpcRules(downstream.call)
         if request.fields.has_body:
             self.is_complete = False
             self.body_buffer = RequestBody(cluster.retries.body, request.fields.framing is CHUNKED)
@@ -181,7 +160,6 @@ class Exchange:
     # --- an attempt
 
     def attempt(self) -> None:
-        """Pick an endpoint and lease an upstream connection, or join the wait queue."""
         cluster, request = self.cluster, self.request
         method, target = request.method, request.target
         # GET is the common case, and decoding costs more than comparing.
@@ -234,7 +212,6 @@ class Exchange:
             self.hedge()
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
-        """Return a new attempt at the assigned endpoint: the first one, a retry or a hedge."""
         attempt = Attempt(self.cluster, assignment)
         attempt.exchange = self
         if self.attempts:
@@ -285,25 +262,21 @@ class Exchange:
     # --- hedging
 
     def hedge(self) -> None:
-        """Start a second attempt beside the first, if one is allowed."""
         if self.last_attempt is not None:
             hedge(self, self.last_attempt)
 
-    def hedged(self, race: HedgeRace, second: Attempt) -> None:
-        """Note that a second attempt begins beside the current one."""
+    def hedged(self, race: Race, second: Attempt) -> None:
         self.attempts += 1
         self.tried |= {cast(Attempt, self.last_attempt).assignment.state.id, second.assignment.state.id}
         self.race = race
 
     def continue_with(self, attempt: Attempt) -> None:
-        """End hedging and continue with `attempt`."""
         self.last_attempt = attempt
         self.race = None
         if attempt.upstream is not None and self.downstream.is_write_paused:
             attempt.upstream.pause_reading()
 
     def end_hedging(self, kind: OutcomeKind) -> None:
-        """End hedging; the attempt beside the current one ends with outcome `kind`."""
         race, self.race = self.race, None
         if race is not None:
             race.end_other(cast(Attempt, self.last_attempt), kind)
@@ -327,7 +300,6 @@ class Exchange:
     # --- ends of an attempt
 
     def attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
-        """Retry a failed attempt where that is safe, else end the exchange."""
         attempt.discard_buffered()
         attempt.end(error.outcome, error)
         if attempt.state is not STREAMING and may_retry(self, attempt, error):
@@ -336,13 +308,10 @@ class Exchange:
             self.reject(error)
 
     def repeat(self, attempt: Attempt, kind: OutcomeKind, *, is_clean: bool) -> None:
-        """Ask another endpoint. The client sees nothing of a response: only a head, or a whole response already
-        received, is discarded."""
         attempt.end(kind, is_clean=is_clean)
         self._retry(attempt, needs_fresh=False)
 
     def attempt_timed_out(self, attempt: Attempt) -> None:
-        """Retry elsewhere after the attempt timeout; if that is not possible, wait on for this worker."""
         if self._waits_for_worker or self.race is not None:
             return
         if not may_repeat(self, attempt, needs_other=True):
@@ -386,8 +355,6 @@ class Exchange:
     # --- the end
 
     def tunnel_began(self, status: int) -> None:
-        """End the exchange for the client's connection: a tunnel takes both connections over. The request counts as its
-        client's until the tunnel has closed."""
         self.cluster.counts.responses[status] += 1
         if self.kept is not None:
             drop_body(self, self.kept)
@@ -395,7 +362,6 @@ class Exchange:
         uncharge(self)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
-        """Settle the exchange of a closed tunnel: bytes from and to the client, and why the balancer closed it."""
         attempt = cast(Attempt, self.last_attempt)
         self.bytes_in, attempt.bytes_out = bytes_in, bytes_out
         self.finish(TUNNEL, OutcomeKind.TUNNELLED, error)
@@ -414,8 +380,6 @@ class Exchange:
     def finish(
         self, end: End, kind: OutcomeKind, error: ForwardingError | None = None, now: float = 0.0
     ) -> None:
-        """End the exchange. `kind` is the outcome of its attempt, if that has not been settled; `error` is what ends
-        the exchange, None for a normal end."""
         cluster, downstream, attempt = self.cluster, self.downstream, self.last_attempt
         cause, status, stays = error, 0, False
         if error is not None and (end is TUNNEL or error is CLIENT_LEFT):

@@ -11,19 +11,15 @@ hangs is charged with a timeout, as without hedging.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange_state import ExchangeState, Race
 from balancer.http.h1.response_head import Response
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind, RequestFacts
 
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
-
-def _may_hedge(exchange: Exchange, late: Attempt) -> bool:
+def _may_hedge(exchange: ExchangeState, late: Attempt) -> bool:
     """Return whether a request may be hedged: sent once, complete, repeatable, nothing sent to the client yet."""
     downstream, kept = exchange.downstream, exchange.body_buffer
     is_sent = exchange.is_complete and not downstream.is_held and downstream.pending_upgrade is None
@@ -32,7 +28,7 @@ def _may_hedge(exchange: Exchange, late: Attempt) -> bool:
     return is_sent and is_repeatable and is_awaited and exchange.attempts == 1
 
 
-def hedge(exchange: Exchange, late: Attempt) -> None:
+def hedge(exchange: ExchangeState, late: Attempt) -> None:
     """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
     cluster, hedges = exchange.cluster, exchange.cluster.hedges
     if hedges is None or not _may_hedge(exchange, late):
@@ -57,10 +53,10 @@ def hedge(exchange: Exchange, late: Attempt) -> None:
     second.lease(cluster.pools.by_id[assignment.state.id], is_idempotent=True)
 
 
-class HedgeRace:
+class HedgeRace(Race):
     """The two attempts of a hedged exchange."""
 
-    def __init__(self, exchange: Exchange, first: Attempt, second: Attempt) -> None:
+    def __init__(self, exchange: ExchangeState, first: Attempt, second: Attempt) -> None:
         self.cluster = exchange.cluster
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
@@ -69,7 +65,6 @@ class HedgeRace:
             first.upstream.hand_over(self._first)
 
     def runner(self, attempt: Attempt) -> HedgedAttempt:
-        """Return the `HedgedAttempt` that receives the attempt's response."""
         return self._first if self._first.attempt is attempt else self._second
 
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
@@ -91,8 +86,8 @@ class HedgeRace:
         self._decide(runner)
         return True
 
-    def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
-        """Drop a failed attempt; the other continues alone."""
+    def failed(self, attempt: Attempt, error: UpstreamError) -> None:
+        runner = self.runner(attempt)
         self._continue_with(self._other(runner))
         runner.end(error.outcome, error)
 
@@ -107,7 +102,6 @@ class HedgeRace:
         self._exchange.continue_with(runner.attempt)
 
     def end_other(self, attempt: Attempt, kind: OutcomeKind) -> None:
-        """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None
         self._other(runner).end(kind)
@@ -152,7 +146,7 @@ class HedgedAttempt:
         if self.race is None:
             self.end(error.outcome, error)
         else:
-            self.race.failed(self, error)
+            self.race.failed(self.attempt, error)
 
     def upstream_paused(self) -> None:
         """Ignored: the request is complete and as small as its buffer; the transport holds it."""

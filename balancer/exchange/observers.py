@@ -5,39 +5,35 @@ Most exchanges have none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of
 from balancer.log.journal import Journal
-
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
 
 class Observer:
     """What an exchange tells: each step does nothing unless a subclass wants it."""
 
-    def started(self, exchange: Exchange) -> None:
+    def started(self, exchange: ExchangeState) -> None:
         """The exchange has started; if it has no body, the whole request is known."""
 
-    def body_came(self, exchange: Exchange, data: bytes) -> None:
+    def body_came(self, exchange: ExchangeState, data: bytes) -> None:
         """Bytes of the request's body have come, without framing."""
 
-    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
+    def request_came(self, exchange: ExchangeState, trailers: bytes) -> None:
         """The request's body is whole, and is passed on next; `trailers` is a block of fields or b""."""
 
-    def queued(self, exchange: Exchange) -> None:
+    def queued(self, exchange: ExchangeState) -> None:
         """The request waits for an endpoint."""
 
-    def picking(self, exchange: Exchange) -> None:
+    def picking(self, exchange: ExchangeState) -> None:
         """An endpoint is picked next."""
 
-    def on_attempt(self, exchange: Exchange, attempt: Attempt) -> None:
+    def on_attempt(self, exchange: ExchangeState, attempt: Attempt) -> None:
         """An attempt begins at the endpoint that was picked; for a hedge, beside another."""
 
-    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         """The exchange has ended; `error` is what ended it, None for a normal end. Called once."""
 
 
@@ -49,7 +45,7 @@ class RequestLog(Observer):
         self._journal = journal
         self._arrived = arrived
 
-    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         journal, attempt, request = self._journal, exchange.last_attempt, exchange.request
         status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
         call = exchange.downstream.call

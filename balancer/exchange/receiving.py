@@ -7,15 +7,13 @@ endpoint is asked while the rest comes.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from balancer.exchange.buffering import KeptBody
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.state import State
 from balancer.http.h1.fields import without
 from balancer.upstream.request_body import RequestBody
-
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
 NEW: Final = State.NEW
 RECEIVING: Final = State.RECEIVING
@@ -24,7 +22,7 @@ _EXPECT: Final = re.compile(rb"\n(?i:expect):")
 _GRPC: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:application/grpc)")
 
 
-def receive_whole(exchange: Exchange) -> bool:
+def receive_whole(exchange: ExchangeState) -> bool:
     """Begin to receive the whole body; return False if it is to be streamed.
 
     A client that waits for 100 (Continue) gets it here, since no worker is asked. A gRPC call is streamed: it may wait
@@ -49,27 +47,27 @@ def receive_whole(exchange: Exchange) -> bool:
     return True
 
 
-def received_part(exchange: Exchange) -> None:
+def received_part(exchange: ExchangeState) -> None:
     """Ask an endpoint at once if the body is more than may be kept."""
     if not cast(KeptBody, exchange.kept).fits:
         _stop(exchange)
         exchange.attempt()
 
 
-def received_whole(exchange: Exchange) -> None:
+def received_whole(exchange: ExchangeState) -> None:
     """Ask an endpoint: the whole body is here."""
     cast(KeptBody, exchange.kept).charge.budget.requests += 1
     _stop(exchange)
     exchange.attempt()
 
 
-def drop_body(exchange: Exchange, kept: KeptBody) -> None:
+def drop_body(exchange: ExchangeState, kept: KeptBody) -> None:
     """Give back everything: the exchange ends."""
     if exchange.state is RECEIVING:
         _stop(exchange)
     kept.free()
 
 
-def _stop(exchange: Exchange) -> None:
+def _stop(exchange: ExchangeState) -> None:
     exchange.state = NEW
     exchange.cluster.receiving -= 1

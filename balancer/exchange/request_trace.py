@@ -11,7 +11,7 @@ from typing import Final
 from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.attempt_span import AttemptSpan, cluster_attributes, description_of
-from balancer.exchange.exchange import Exchange
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.observers import Observer
 from balancer.exchange.span_attributes import (
     Values,
@@ -53,11 +53,11 @@ class RequestTrace(Observer):
 
     # --- the wait queue
 
-    def queued(self, exchange: Exchange) -> None:
+    def queued(self, exchange: ExchangeState) -> None:
         self._stop_explaining(exchange)
         self._waits_since = exchange.cluster.now()
 
-    def _end_wait(self, exchange: Exchange, outcome: str) -> None:
+    def _end_wait(self, exchange: ExchangeState, outcome: str) -> None:
         """Export the wait in the queue, if there is one."""
         since, self._waits_since = self._waits_since, 0.0
         if since:
@@ -68,18 +68,18 @@ class RequestTrace(Observer):
 
     # --- attempts
 
-    def picking(self, exchange: Exchange) -> None:
+    def picking(self, exchange: ExchangeState) -> None:
         self._end_wait(exchange, SERVED)
         if exchange.cluster.router.trace is None:
             exchange.cluster.router.explain(Explained())
             self._explains = True
 
-    def _stop_explaining(self, exchange: Exchange) -> None:
+    def _stop_explaining(self, exchange: ExchangeState) -> None:
         if self._explains:
             self._explains = False
             exchange.cluster.router.explain(None)
 
-    def on_attempt(self, exchange: Exchange, attempt: Attempt) -> None:
+    def on_attempt(self, exchange: ExchangeState, attempt: Attempt) -> None:
         number = exchange.attempts
         kind = HEDGE if exchange.last_attempt is not None else RETRY if number else FIRST
         attempt.span = span = AttemptSpan(
@@ -90,7 +90,7 @@ class RequestTrace(Observer):
 
     # --- the end
 
-    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         self._stop_explaining(exchange)
         request, attempt, fault = self._traced, exchange.last_attempt, fault_of(error)
         call = exchange.downstream.call

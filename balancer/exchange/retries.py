@@ -8,17 +8,13 @@ and within the budget.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange_state import ExchangeState
 from policies.overload.retry_limit import has_another_try
 
-if TYPE_CHECKING:
-    from balancer.exchange.exchange import Exchange
 
-
-def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> bool:
+def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -> bool:
     """Return whether a failure can be retried (RFC 9110 § 9.2.2)."""
     if isinstance(error, ConnectFailed):
         if error.is_prompt:
@@ -29,20 +25,20 @@ def may_retry(exchange: Exchange, attempt: Attempt, error: UpstreamError) -> boo
     return isinstance(error, ConnectionBroken) and may_repeat(exchange, attempt, needs_other=False)
 
 
-def may_repeat(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+def may_repeat(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
     is_repeatable = exchange.rules.is_repeatable(exchange)
     return is_repeatable and take_another_try(exchange, attempt, needs_other=needs_other)
 
 
-def take_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+def take_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether another attempt is possible and within the retry budget, which it is then charged to."""
     cluster = exchange.cluster
     has_another_try = _has_another_try(exchange, attempt, needs_other=needs_other)
     return has_another_try and cluster.retries.budget.take(cluster.counts.requests, cluster.now())
 
 
-def _leave_out_unreachable(exchange: Exchange) -> None:
+def _leave_out_unreachable(exchange: ExchangeState) -> None:
     """Count endpoints that connects back off from as tried: the request would fail there without a connect.
 
     Otherwise each request would fail at all of them, one after another, where a thousand are dead.
@@ -53,7 +49,7 @@ def _leave_out_unreachable(exchange: Exchange) -> None:
     }
 
 
-def _has_another_try(exchange: Exchange, attempt: Attempt, *, needs_other: bool) -> bool:
+def _has_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
     """Return whether another attempt is possible. Its body must not have been dropped."""
     cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
     if body is not None and body.is_spent:

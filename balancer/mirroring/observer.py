@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from balancer.errors import ForwardingError
-from balancer.exchange.exchange import Exchange
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.observers import Observer
 from balancer.log.formats import fault_of
 from balancer.mirroring.request_copy import RequestCopy
@@ -15,18 +15,18 @@ class MirrorObserver(Observer):
     def __init__(self, copy: RequestCopy) -> None:
         self._copy = copy
 
-    def started(self, exchange: Exchange) -> None:
+    def started(self, exchange: ExchangeState) -> None:
         if not exchange.request.fields.has_body:
             self._copy.send_soon()
 
-    def body_came(self, exchange: Exchange, data: bytes) -> None:
+    def body_came(self, exchange: ExchangeState, data: bytes) -> None:
         self._copy.request_body(data)
 
-    def request_came(self, exchange: Exchange, trailers: bytes) -> None:
+    def request_came(self, exchange: ExchangeState, trailers: bytes) -> None:
         self._copy.request_ended(trailers)
         self._copy.send_soon()
 
-    def on_end(self, exchange: Exchange, error: ForwardingError | None) -> None:
+    def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         """Note the response that the client got: none if its connection ended, or if the response was cut."""
         attempt, fault = exchange.last_attempt, fault_of(error)
         status = 0 if attempt is None else attempt.status
