@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -330,30 +330,16 @@ def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_mentions_every_key_with_its_default() -> None:
-    shown = uncommented(EXAMPLE.read_text(encoding="utf-8"))
-    missing = [key for key in KEYS if key not in shown]
-    assert not missing
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert text == tables.completed(text), "run python -m tests.support.tables"
     wrong = {
         key: value
-        for key, (is_comment, value) in shown.items()
-        if is_comment
+        for key, (number, value) in tables.shown(text.splitlines()).items()
+        if text.splitlines()[number].startswith("# ")
         and tables.default_of(KEYS[key]) not in ("–", "required")
         and json.loads(tables.default_of(KEYS[key]).strip("`")) != value
     }
     assert not wrong
-
-
-def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
-    """Key -> (whether it is commented out, its value), of every key in a TOML text."""
-    shown: dict[str, tuple[bool, Any]] = {}
-    table = ""
-    for line in text.splitlines():
-        if header := re.fullmatch(r"(?:# )?\[+([a-z0-9_.]+)\]+", line):
-            table = f"{header[1]}."
-        elif key := re.match(r"(# )?([a-z_]+) = ", line):
-            value = tomllib.loads(line.removeprefix("# "))[key[2]]
-            shown.setdefault(f"{table}{key[2]}", (bool(key[1]), value))
-    return shown
 
 
 def test_the_procfile_starts_the_workers_of_the_example() -> None:

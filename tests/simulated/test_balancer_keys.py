@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
@@ -22,8 +23,10 @@ from experiments.scenario.balancer_keys import (
     SWITCHES,
     UNREAD,
     keys_of,
+    value_at,
 )
 from experiments.scenario.files import unread_keys
+from experiments.scenario.mechanisms import Mechanisms
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_simulated
 from experiments.simulator.run import simulate
@@ -90,36 +93,6 @@ VARIED: dict[str, tuple[dict[str, Any], object, object]] = {
 BY_TURNS = ("outlier_detection.success_rate", "outlier_detection.min_requests")
 """Keys that show only where a worker in trouble gets as many requests as the others."""
 
-UNTIMED = ("body_idle", "head", "request_idle", "keep_alive", "tunnel_idle", "linger", "shutdown", "total")
-
-OTHER: dict[str, object] = {
-    "retry.body": 1,
-    "retry.idempotency_key": True,
-    "retry.grpc_statuses": ["UNAVAILABLE"],
-    "limits.head": 1024,
-    "limits.fields": 8,
-    "limits.target": 64,
-    "limits.body": 1,
-    "limits.buffer": 1024,
-    "queue.timeout_header": "X-Timeout",
-    "queue.start_header": "X-Start",
-    "queue.start_timeout": 1.0,
-    "health_checks.grpc": "",
-    "health_checks.first_connect": False,
-    "pool.max_age": 1.0,
-    "pool.max_requests": 5,
-    "pool.preconnect": 1,
-    "pool.heartbeat": "/healthz",
-    "pool.heartbeat_method": "GET",
-    "pool.max_backoff": 0.0,
-    "limits.clients": 5,
-    "limits.client_requests": 5,
-    "limits.pending": 1_000_000,
-    **{f"timeouts.{name}": 1.0 for name in UNTIMED},
-}
-"""Key that is not simulated -> a value other than its default."""
-
-
 OFF: dict[str, dict[str, Any]] = {
     "retry": {"retries": 0},
     "outlier_detection": {"outlier_detection": {"failures": 0, "success_rate": 0.0}},
@@ -137,6 +110,18 @@ def setting(key: str, value: object, others: dict[str, Any] | None = None) -> di
     if value is None:
         return tables
     return tables | {table: tables.get(table, {}) | {name: value} if dot else value}
+
+
+def other(key: str) -> object:
+    """A value of the key that is allowed and not its default."""
+    for value in (1, 5, 1.0, 1024, 1_000_000, True, False, "/healthz", "X-Name", "GET", ["UNAVAILABLE"]):
+        try:
+            used = Mechanisms.model_validate(setting(key, value))
+        except ValidationError:
+            continue
+        if value_at(used, key) != value_at(Mechanisms(), key):
+            return value
+    raise AssertionError(f"no other value for {key}: add one")
 
 
 def scenario(settings: dict[str, Any], **rest: object) -> Scenario:
@@ -187,7 +172,6 @@ def test_every_key_is_in_one_table() -> None:
     """A new key needs a row in `experiments/scenario/balancer_keys.py`."""
     assert sorted([*SIMULATED, *MEANINGLESS, *REFUSED]) == sorted(KEYS)
     assert {*VARIED} == {*SIMULATED}
-    assert {*OTHER} == {*MEANINGLESS, *REFUSED}
 
 
 @pytest.mark.parametrize("key", sorted(SIMULATED))
@@ -200,9 +184,9 @@ def test_simulated_key_changes_a_run(key: str) -> None:
 @pytest.mark.parametrize("key", MEANINGLESS)
 def test_knob_over_a_meaningless_key_is_refused(key: str) -> None:
     """It would give every cell twice, under two names. A scenario may state it."""
-    assert figures(setting(key, OTHER[key])) == figures({})
+    assert figures(setting(key, other(key))) == figures({})
     with pytest.raises(BadInputError, match=rf"^steady: knobs\.balancer\.{key}: decides nothing"):
-        cells_with(f"balancer.{key}", [OTHER[key]])
+        cells_with(f"balancer.{key}", [other(key)])
 
 
 @pytest.mark.parametrize("key", [key for key in VARIED if key.partition(".")[0] in OFF and key not in READ])
@@ -233,7 +217,7 @@ def test_refused_key_that_nothing_reads_is_accepted() -> None:
 @pytest.mark.parametrize("key", REFUSED)
 def test_key_that_is_not_simulated_is_refused_by_name(key: str) -> None:
     """By a run, by an entry alone, and as a knob of a sweep; with its default it is accepted."""
-    settings = setting(key, OTHER[key])
+    settings = setting(key, other(key))
     given = scenario({}, entries=[{"label": "one", "policy": "random", "balancer": settings}])
     message = rf"entry \S+: balancer\.{key} is not simulated \("
     with pytest.raises(BadInputError, match=message):
@@ -241,7 +225,7 @@ def test_key_that_is_not_simulated_is_refused_by_name(key: str) -> None:
     with pytest.raises(BadInputError, match=message):
         simulate(given, given.entries[0], 0, 0, 1)
     with pytest.raises(BadInputError, match=message):
-        cells_with(f"balancer.{key}", [OTHER[key]])
+        cells_with(f"balancer.{key}", [other(key)])
 
 
 def test_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

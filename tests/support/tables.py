@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter
@@ -18,9 +19,10 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
+from experiments.scenario import balancer_keys
 from experiments.scenario.event_kinds import KINDS
 from policies import registry
-from tests.support.documentation import KEYS
+from tests.support.documentation import EXAMPLE, KEYS
 from tests.support.root import ROOT
 from workers.faults import Faults
 
@@ -96,6 +98,39 @@ def keys(present: str) -> Iterator[str]:
     """Yield the rows of all keys of the configuration, in the order of those present."""
     for key in in_order(re.findall(r"^\| `([a-z0-9_.]+)`", present, re.M)):
         yield row_of(key, KEYS[key])
+
+
+def shown(lines: Iterable[str]) -> dict[str, tuple[int, Any]]:
+    """Return key -> number of its line and its value, of every key in a TOML text, commented out or not."""
+    found: dict[str, tuple[int, Any]] = {}
+    table = ""
+    for number, line in enumerate(lines):
+        if header := re.fullmatch(r"(?:# )?\[+([a-z0-9_.]+)\]+", line):
+            table = f"{header[1]}."
+        elif key := re.match(r"(?:# )?([a-z_]+) = ", line):
+            value = tomllib.loads(line.removeprefix("# "))[key[1]]
+            found.setdefault(f"{table}{key[1]}", (number, value))
+    return found
+
+
+def completed(text: str) -> str:
+    """Return the example of a configuration with the missing keys, each behind the one before it in the schema."""
+    lines = text.splitlines()
+    for before, key in zip(["", *KEYS], KEYS, strict=False):
+        present, (table, _, name) = shown(lines), key.rpartition(".")
+        if key not in present:
+            default = default_of(KEYS[key]).strip("`")
+            value = '"…"' if default in ("–", "required") else default
+            meaning = (KEYS[key].description or "").rpartition(" | ")[2]
+            if before.rpartition(".")[0] == table:
+                at = present[before][0] + 1
+            elif f"[{table}]" in lines:
+                at = lines.index(f"[{table}]") + 1
+            else:
+                lines += ["", f"[{table}]"]
+                at = len(lines)
+            lines.insert(at, f"{f'# {name} = {value}':<38} # {meaning}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def families(_: str) -> Iterator[str]:
@@ -175,6 +210,18 @@ def events(_: str) -> Iterator[str]:
         yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} |"
 
 
+def simulated_keys(_: str) -> Iterator[str]:
+    """Yield a row for each table of `[balancer]` of scenarios: what a simulated run does with its keys."""
+    tables: dict[str, list[str]] = {}
+    for key in balancer_keys.keys_of():
+        tables.setdefault(key.partition(".")[0], []).append(key)
+    for table, keys in tables.items():
+        kinds = (balancer_keys.SIMULATED, balancer_keys.MEANINGLESS, balancer_keys.REFUSED)
+        found = [[key for key in keys if key in kind] for kind in kinds]
+        cells = ["all" if one == keys else listed(key.partition(".")[2] for key in one) for one in found]
+        yield f"| `{table}` | {' | '.join(cells)} |".replace("|  ", "| ")
+
+
 def faults(_: str) -> Iterator[str]:
     """Yield a row for each fault of workers."""
     for name, field in Faults.model_fields.items():
@@ -199,6 +246,9 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| policy | option | default | meaning |": options,
     },
     "docs/scenarios.md": {"| kind | effect while it lasts | value |": events},
+    "docs/simulator.md": {
+        "| table or key | simulated | accepted, without effect | refused |": simulated_keys
+    },
     "docs/workers.md": {"| fault | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
@@ -210,7 +260,7 @@ def rewritten(page: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
     for head, rows in TABLES[page].items():
         before, begin, rest = text.partition(f"{head}\n|{'---|' * (head.count('|') - 1)}\n")
-        present, end, after = rest.partition("\n\n")
+        present, end, after = ("", "\n", rest) if rest.startswith("\n") else rest.partition("\n\n")
         assert begin, f"{page} has no table {head}"
         text = "".join((before, begin, "\n".join(rows(present)), end, after))
     return text
@@ -219,6 +269,7 @@ def rewritten(page: str) -> str:
 if __name__ == "__main__":
     from tests.balancer.http.http_rows import page as http
 
+    EXAMPLE.write_text(completed(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
     http.PAGE.write_text(http.replaced(http.PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for page in TABLES:
         (ROOT / page).write_text(rewritten(page), encoding="utf-8")
