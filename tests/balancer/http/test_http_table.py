@@ -40,7 +40,7 @@ async def test_row(stage: Stage, row: Row, step: int) -> None:
     """Verdict and connection end as in the row; the worker sees these requests and no other."""
     recorder = Recorder()
     settings: dict[str, Any] = {"limits": row.limits} if row.limits else {}
-    await stage.serve(await stage.worker(recorder), **settings)
+    await stage.serve(await stage.worker(recorder), admin={"socket": "off"}, **settings)
     client = Client(row, await stage.client(), step, is_ahead=not step)
     seen = await client.play(recorder)
     await stage.turn()
