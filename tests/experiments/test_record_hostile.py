@@ -45,7 +45,6 @@ def refused(path: Path, data: bytes) -> str:
 
 # --- blocks
 
-PACKED = zlib.compress(b"{}")
 BLOCKS: dict[str, bytes] = {
     "a length of 4 GB": raw(b"R", b"x" * 100, 0xFFFF_FFFF),
     "more than is ever packed": raw(b"R", b"x" * (LARGEST_BLOCK + 1)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 import re
@@ -111,11 +110,6 @@ class Tab:
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             await self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, **CODES[key], **text)
-
-    async def screenshot(self, *, whole: bool = True) -> bytes:
-        """A picture of the page, as PNG."""
-        found = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        return base64.b64decode(found["data"])
 
     async def close(self) -> None:
         self._reading.cancel()

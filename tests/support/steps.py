@@ -14,7 +14,6 @@ from tests.support.wire import ScriptedWorker, Wire, get, post, post_chunked, re
 
 MIB = 1 << 20
 BODY = b"x" * 100
-CHUNKED_HEAD = get(b"/", b"Transfer-Encoding: chunked", method=b"POST")
 CHUNKED_RESPONSE = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\n"
 

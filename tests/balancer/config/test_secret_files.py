@@ -34,7 +34,7 @@ def warnings_of_check(file: Path) -> list[str]:
     return [line for line in (ran.stdout + ran.stderr).splitlines() if "other users" in line]
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604, 0o644, 0o755])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604, 0o755])
 @pytest.mark.parametrize(
     ("text", "holders"),
     [

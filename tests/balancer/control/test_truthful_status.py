@@ -29,7 +29,7 @@ from tests.support.admin_requests import local, metrics, status
 from tests.support.command_line import printed
 from tests.support.scripts import hang
 from tests.support.stage import Stage
-from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
+from tests.support.wire import ScriptedWorker, Wire, answering, get, playing, response
 
 BAD = response(b"broken", status=b"500 Internal Server Error")
 UNHEALTHY = response(b"no", status=b"503 Service Unavailable")
@@ -57,11 +57,6 @@ class Log:
         lines = list(self._lines)
         self._lines.clear()
         return lines
-
-
-def healthy_then(answer: bytes) -> Script:
-    """Answer checks with 200, and other requests with `answer`."""
-    return answering(lambda request: response() if b"/up" in request.line else answer)
 
 
 async def test_server_writes_the_log(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,6 @@ import pytest
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, response
 
-HOST = b"Host: a\r\n"
-
 
 def head(line: bytes, *fields: bytes) -> bytes:
     return b"\r\n".join((line, *fields)) + b"\r\n\r\n"
@@ -18,69 +16,28 @@ def head(line: bytes, *fields: bytes) -> bytes:
 
 MALFORMED = {
     "not-http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 20, 400),
-    "spaces": (b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n", 400),
-    "http09": (b"GET /\r\n\r\n", 400),
-    "bare-lf": (b"GET / HTTP/1.1\nHost: a\n\n", 400),
-    "bare-cr": (b"GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", 400),
-    "lf-in-fields": (b"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400),
-    "folded": (b"GET / HTTP/1.1\r\n" + HOST + b"X: a\r\n b\r\n\r\n", 400),
-    "space-before-colon": (b"GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400),
-    "no-colon": (b"GET / HTTP/1.1\r\nHost a\r\n\r\n", 400),
-    "empty-name": (b"GET / HTTP/1.1\r\n" + HOST + b": a\r\n\r\n", 400),
-    "nul": (b"GET / HTTP/1.1\r\n" + HOST + b"X: \x00\r\n\r\n", 400),
-    "nul-in-target": (b"GET /\x00 HTTP/1.1\r\n" + HOST + b"\r\n", 400),
     "no-host": (head(b"GET / HTTP/1.1"), 400),
     "two-hosts": (head(b"GET / HTTP/1.1", b"Host: a", b"Host: a"), 400),
-    "userinfo": (head(b"GET http://u@a/ HTTP/1.1", b"Host: a"), 400),
-    "asterisk": (head(b"GET * HTTP/1.1", b"Host: a"), 400),
-    "length-twice": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: 1", b"Content-Length: 1"), 400),
-    "length-list": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: 1, 1"), 400),
-    "length-sign": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: +1"), 400),
-    "length-hex": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: 0x1"), 400),
-    "length-empty": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: "), 400),
     "length-huge": (head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: " + b"9" * 30), 400),
-    "length-and-chunked": (
-        head(b"POST / HTTP/1.1", b"Host: a", b"Content-Length: 5", b"Transfer-Encoding: chunked")
-        + b"0\r\n\r\n",
-        400,
-    ),
-    "chunked-and-length": (
-        head(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: chunked", b"Content-Length: 5")
-        + b"0\r\n\r\n",
-        400,
-    ),
-    "chunked-twice": (
-        head(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-        400,
-    ),
-    "chunked-10": (head(b"POST / HTTP/1.0", b"Host: a", b"Transfer-Encoding: chunked") + b"0\r\n\r\n", 400),
     "coding": (head(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: gzip, chunked"), 501),
-    "not-chunked": (head(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: xchunked"), 400),
-    "chunked-tab": (head(b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding:\x0bchunked"), 400),
     "connect": (head(b"CONNECT a:80 HTTP/1.1", b"Host: a"), 405),
     "trace": (head(b"TRACE / HTTP/1.1", b"Host: a"), 405),
-    "http12": (head(b"GET / HTTP/1.2", b"Host: a"), 505),
     "long-head": (head(b"GET / HTTP/1.1", b"Host: a", b"X: " + b"x" * 2000), 431),
-    "long-target": (head(b"GET /" + b"x" * 2000 + b" HTTP/1.1", b"Host: a"), 431),
     "endless-head": (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2000, 431),
 }
-LENIENT = {"not-chunked": (400, 501), "chunked-tab": (400, 501), "http12": (400, 505)}
+"""One of each kind; the HTTP table has some two hundred."""
 
 
-@pytest.mark.parametrize("step", [None, 1])
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_malformed_request_is_rejected(stage: Stage, name: str, step: int | None) -> None:
+async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
     """Fitting status, JSON with the reason, `Connection: close`; the worker gets no connection."""
     request, status = MALFORMED[name]
     worker = await stage.worker(response())
     await stage.serve(worker, limits={"head": 1024})
     client = await stage.client()
-    for i in range(0, len(request), step or len(request)):
-        client.write(request[i : i + (step or len(request))])
-        if step:
-            await stage.turn(1)
+    client.write(request)
     answer = await client.response()
-    assert answer.status in LENIENT.get(name, (status,))
+    assert answer.status == status
     assert answer.value(b"Connection") == b"close"
     assert (answer.value(b"Allow") is not None) == (answer.status == 405)
     assert answer.value(b"Content-Type") == b"application/json"
