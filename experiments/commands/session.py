@@ -15,8 +15,8 @@ from rich.text import Text
 from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
 from experiments.platform.terminal import STOPPED, console_here, path_line, print_stopped
+from experiments.report.entry_tables import statistics_table
 from experiments.report.pages import write_report
-from experiments.report.tables import statistics_table
 from experiments.report.terminal_tables import terminal_table, verdict_text
 from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS, Campaign, PlannedRun

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import BadInputError
-from experiments.report.text import CSV_COLUMNS, csv_row, csv_text, plainly
+from experiments.report.entry_tables import CSV_COLUMNS, csv_row
+from experiments.report.text import csv_text, plainly
 from experiments.results.directory import Results
 from experiments.run_data import Samples
 from experiments.stats.comparison import Comparison
@@ -42,9 +43,8 @@ class DataTable:
 
 def data_tables(results: Results, summary: Summary) -> list[DataTable]:
     """Summary, shares and comparisons of a campaign."""
-    entries = [csv_row(entry) for entry in summary.entries]
     return [
-        DataTable("summary", CSV_COLUMNS, [[row[name] for name in CSV_COLUMNS] for row in entries]),
+        DataTable("summary", CSV_COLUMNS, [csv_row(entry) for entry in summary.entries]),
         DataTable("shares", SHARE_COLUMNS, [*share_rows(results, summary)]),
         DataTable("comparisons", COMPARISON_COLUMNS, [*comparison_rows(summary)]),
     ]

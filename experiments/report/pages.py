@@ -16,6 +16,7 @@ from pathlib import Path
 from experiments.errors import BadInputError
 from experiments.report.document import Document, Picture, Section
 from experiments.report.drawings import drawings, save_drawing, uniform
+from experiments.report.entry_tables import statistics_table, tail_table
 from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
@@ -25,8 +26,6 @@ from experiments.report.tables import (
     is_live,
     run_table,
     share_table,
-    statistics_table,
-    tail_table,
     threshold_table,
 )
 from experiments.report.text import invalid_lines, to_json

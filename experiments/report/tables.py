@@ -7,7 +7,6 @@ samples and is shown grey, `bad` is a failure or an invalid run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -18,7 +17,6 @@ from experiments.stats.comparison import Interval
 from experiments.stats.measures import (
     LEAST_BEYOND,
     Quantile,
-    StatisticsRow,
     has_few_beyond,
     share_per_region,
 )
@@ -27,9 +25,6 @@ from experiments.verdict.phrases import show
 from experiments.verdict.summary import EntrySummary, Summary
 
 Mark = Literal["", "few", "bad", "good"]
-
-LISTED = (50.0, 75.0, 95.0, 99.0)
-"""Percentiles in the statistics table."""
 
 MOST_COLUMNS = 24
 """Maximum number of workers with a column each; beyond it there is a column per region."""
@@ -70,44 +65,6 @@ def without(table: Table, *names: str) -> Table:
     return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
 
 
-def statistics_table(summary: Summary) -> Table:
-    """Gatling's statistics table, one row per entry."""
-    heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
-    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
-    begins = (
-        "as the balancer counts it" if is_live(summary) else "from the instant at which the request was due"
-    )
-    note = (
-        f"Latency of successes in milliseconds, {begins}; req/s counts successes. "
-        "A percentile is grey with fewer than 100 samples beyond it, and left out with fewer than 10."
-    )
-    rows = tuple(
-        statistics_cells(
-            name_cell(entry), entry.table, [quantile_cell(entry.latency, part) for part in LISTED]
-        )
-        for entry in summary.entries
-    )
-    return Table("Statistics", note, columns, rows)
-
-
-def statistics_cells(name: Cell, row: StatisticsRow, quantiles: Iterable[Cell]) -> tuple[Cell, ...]:
-    """One row of a statistics table, with the cells of `quantiles` between minimum and maximum."""
-    failed: Mark = "bad" if row.ko else ""
-    return (
-        name,
-        Cell(str(row.total)),
-        Cell(str(row.ok)),
-        Cell(str(row.ko), failed),
-        Cell(f"{row.ko_percent:.2f}", failed),
-        Cell(f"{row.rate:.1f}"),
-        milliseconds(row.minimum),
-        *quantiles,
-        milliseconds(row.maximum),
-        milliseconds(row.mean),
-        milliseconds(row.std_dev),
-    )
-
-
 def name_cell(entry: EntrySummary) -> Cell:
     """Label of the entry, marked when none of its runs was valid."""
     return Cell(entry.label) if entry.valid else Cell(f"{entry.label} — INVALID", "bad")
@@ -119,49 +76,6 @@ def milliseconds(seconds: float, few: bool = False) -> Cell:
         return Cell("–", "few")
     digits = 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
     return Cell(f"{seconds * 1e3:.{digits}f}", "few" if few else "")
-
-
-def tail_table(summary: Summary) -> Table:
-    """Far tail, deadline-mapped failures, goodput and total time."""
-    slo = f"{summary.scenario.slo * 1e3:g} ms"
-    loads = {entry.load for entry in summary.entries}
-    columns = (
-        "entry", *(["load"] if len(loads) > 1 else []), "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
-        "service p50 ms", "service p99 ms", f"within {slo} %", "errors by kind",
-    )  # fmt: skip
-    note = "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast. "
-    sent = (
-        "Service time runs from the instant of sending; latency minus it is what the generator itself added. "
-    )
-    rows = tuple(tail_cells(entry, len(loads) > 1) for entry in summary.entries)
-    whole = "Total time is the mean over blocks."
-    if is_live(summary):
-        table = Table("Tail, failures and goodput", note + whole, columns, rows)
-        return without(table, "service p50 ms", "service p99 ms")
-    return Table("Tail, failures and goodput", note + sent + whole, columns, rows)
-
-
-def tail_cells(entry: EntrySummary, has_load: bool) -> tuple[Cell, ...]:
-    """One row of the tail table."""
-    errors = ", ".join(f"{kind} {count}" for kind, count in entry.errors.items())
-    return (
-        name_cell(entry),
-        *([Cell(entry.load)] if has_load else []),
-        Cell(f"{entry.mean_span:.2f}"),
-        quantile_cell(entry.latency, 90.0),
-        quantile_cell(entry.latency, 99.9),
-        quantile_cell(entry.latency_deadline_mapped, 99.0),
-        quantile_cell(entry.service_time, 50.0),
-        quantile_cell(entry.service_time, 99.0),
-        Cell(f"{100 * entry.goodput:.1f}"),
-        Cell(errors or "none", "bad" if errors else ""),
-    )
-
-
-def quantile_cell(quantiles: Sequence[Quantile], percent: float) -> Cell:
-    """Quantile in milliseconds, greyed where it rests on few samples."""
-    found = next(quantile for quantile in quantiles if quantile.percent == percent)
-    return supported(found)
 
 
 def supported(quantile: Quantile) -> Cell:

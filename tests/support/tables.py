@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
+from experiments.report.entry_tables import COLUMNS
 from experiments.scenario import balancer_keys
 from experiments.scenario.event_kinds import KINDS
 from policies import registry
@@ -210,6 +211,11 @@ def events(_: str) -> Iterator[str]:
         yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} |"
 
 
+def columns_of_summary(_: str) -> Iterator[str]:
+    """Yield a row for each column of summary.csv."""
+    return (f"| `{column.name}` | {column.meaning} |" for column in COLUMNS)
+
+
 def simulated_keys(_: str) -> Iterator[str]:
     """Yield a row for each table of `[balancer]` of scenarios: what a simulated run does with its keys."""
     tables: dict[str, list[str]] = {}
@@ -245,6 +251,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| key | unit | default | meaning |": keys,
         "| policy | option | default | meaning |": options,
     },
+    "docs/results.md": {"| column | meaning |": columns_of_summary},
     "docs/scenarios.md": {"| kind | effect while it lasts | value |": events},
     "docs/simulator.md": {
         "| table or key | simulated | accepted, without effect | refused |": simulated_keys

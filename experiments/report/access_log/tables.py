@@ -5,15 +5,23 @@ Durations in milliseconds; failures are counted separately and are in no latency
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from experiments.report.access_log.runs import LogRuns
+from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
 from experiments.report.palette import Competitor
-from experiments.report.tables import Cell, Table, statistics_cells, supported
+from experiments.report.tables import Cell, Table, supported
 from experiments.run_data import Flags, Floats
 from experiments.stats import measures
 
-QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
+LOG_COLUMNS = [
+    replace(column, head="99.9th") if column.name == "p99.9_s" else column
+    for column in COLUMNS
+    if column in STATISTICS or column.name == "p99.9_s"
+]
+"""Columns of the statistics, which show the 99.9th percentile, too."""
 
 
 def tables_of_log(log: LogRuns) -> list[Table]:
@@ -25,21 +33,25 @@ def statistics_of_log(log: LogRuns) -> Table:
     """Statistics of the whole log, and of each policy, region and endpoint if there are several."""
     groups = (log.by_policy(), log.by_region(), log.by_endpoint())
     rows = [log.altogether(), *(one for group in groups if len(group) > 1 for one in group)]
-    heads = ("min", "50th", "75th", "95th", "99th", "99.9th", "max", "mean", "std dev")
     note = (
         "Latency of successes in milliseconds, from the first byte of the request to the last of the response; "
         "req/s counts successes over the time of the row's own requests. A percentile is grey with fewer than 100 "
         "samples beyond it, and left out with fewer than 10."
     )
-    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
-    return Table("Statistics", note, columns, tuple(map(competitor_cells, rows)))
+    return table_of("Statistics", note, LOG_COLUMNS, ((Cell(one.label), entry_of(one)) for one in rows))
 
 
-def competitor_cells(one: Competitor) -> tuple[Cell, ...]:
-    """Cells of one row of the statistics."""
-    latency = measures.success_latency(one.runs)
-    quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
-    return statistics_cells(Cell(one.label), measures.statistics_row(one.runs), quantiles)
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What the columns of the statistics read of an entry."""
+
+    table: measures.StatisticsRow
+    latency: tuple[measures.Quantile, ...]
+
+
+def entry_of(one: Competitor) -> LogEntry:
+    """Statistics of one row."""
+    return LogEntry(measures.statistics_row(one.runs), measures.quantiles(measures.success_latency(one.runs)))
 
 
 def quantile_cell(values: Floats, percent: float) -> Cell:
