@@ -30,7 +30,7 @@ from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
 from balancer.process.lifecycle import serve
-from balancer.process.member import Member
+from balancer.process.member import ServingProcess
 from balancer.process.server import new_event_loop
 from balancer.process.supervisor import Supervisor
 from balancer.routes.table import refused_routes
@@ -143,13 +143,13 @@ def serve_command(config: Path | None, **options: Any) -> None:
     sys.exit(Supervisor(settings, lambda member: run_as(member, settings, read), say).run())
 
 
-def run(settings: Settings, read: Read, member: Member | None = None) -> int:
+def run(settings: Settings, read: Read, member: ServingProcess | None = None) -> int:
     """Run the server and return the exit code. `read` loads the current configuration."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return 0 if runner.run(serve(settings, read, say, member)) else 1
 
 
-def run_as(member: Member, settings: Settings, read: Read) -> int:
+def run_as(member: ServingProcess, settings: Settings, read: Read) -> int:
     """Run as one of several processes. Errors are printed here, because the supervisor does not see them."""
     try:
         return run(member.part_of(settings), lambda files: member.part_of(read(files)), member)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from balancer.config.loading import Reading, Settings, read_with_sources
+from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
@@ -23,7 +23,7 @@ def load(path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source
 
 def load_with_sources(
     path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
-) -> Reading:
+) -> LoadedSettings:
     """Read the configuration as `read_with_sources` does, and the file of the token. Raises `ConfigError`, also for
     certificate files."""
     reading = read_with_sources(path, overrides, files)

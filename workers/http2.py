@@ -1,4 +1,4 @@
-"""HTTP/2 server in front of the worker's application: frames by the library ngh2, one `Stream` per request.
+"""HTTP/2 server in front of the worker's application: frames by the library ngh2, one `WorkerStream` per request.
 
 Connections end as HTTP/2 requires. GOAWAY names the last stream that is answered; later ones are ignored, and may be
 sent again (RFC 9113 § 6.8).
@@ -16,7 +16,7 @@ import ngh2
 
 from workers.connection_closing import reset
 from workers.settings import Settings
-from workers.stream import Stream
+from workers.stream import WorkerStream
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 PREFACE = b"PRI * HTTP/2.0"
@@ -24,7 +24,7 @@ WINDOW = 1 << 20
 """Flow-control window in bytes, per stream and per connection: the window of the link."""
 
 
-class Http2Connection(asyncio.Protocol):
+class WorkerHttp2Connection(asyncio.Protocol):
     """HTTP/2 connection of one client. `serve` makes the application's protocol for each stream."""
 
     def __init__(self, serve: ProtocolFactory, settings: Settings, rng: Random) -> None:
@@ -34,7 +34,7 @@ class Http2Connection(asyncio.Protocol):
         span = settings.max_requests_per_connection
         self._most = None if span is None else rng.randint(*span)
         self._h2 = ngh2.Connection(ngh2.Role.SERVER, ngh2.Configuration(auto_window_update=False))
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, WorkerStream] = {}
         self._begun = self._last = 0
         self._is_leaving = self._is_full = self._is_broken = False
         self._idle: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ class Http2Connection(asyncio.Protocol):
         self._stir()
         self._begun += 1
         self._last = number
-        stream = self._streams[number] = Stream(self, number, self._serve())
+        stream = self._streams[number] = WorkerStream(self, number, self._serve())
         try:
             stream.begin(fields, is_whole)
         except KeyError:  # CONNECT, which a worker does not support

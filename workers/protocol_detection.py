@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from weakref import WeakSet
 
-from workers.http2 import PREFACE, Http2Connection
+from workers.http2 import PREFACE, WorkerHttp2Connection
 from workers.security import contexts_of
 from workers.settings import Settings
 from workers.tls import TlsConnection
@@ -29,7 +29,7 @@ class ProtocolDetection:
         self._settings = settings
         self._contexts = contexts_of(settings)
         self._rng = Random(f"{settings.seed}:close")
-        self._connections: WeakSet[Http2Connection] = WeakSet()
+        self._connections: WeakSet[WorkerHttp2Connection] = WeakSet()
 
     @property
     def scheme(self) -> str:
@@ -54,8 +54,8 @@ class ProtocolDetection:
     def _either(self, serve: ProtocolFactory) -> FirstBytes:
         return FirstBytes(serve, partial(self._http2, serve), self._settings.keep_alive)
 
-    def _http2(self, serve: ProtocolFactory) -> Http2Connection:
-        connection = Http2Connection(serve, self._settings, self._rng)
+    def _http2(self, serve: ProtocolFactory) -> WorkerHttp2Connection:
+        connection = WorkerHttp2Connection(serve, self._settings, self._rng)
         self._connections.add(connection)
         return connection
 

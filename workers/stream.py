@@ -58,7 +58,7 @@ def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
     return b"\r\n".join([line, *lines, b"connection: close", b"", b""]), is_chunked
 
 
-class Stream(asyncio.Transport):
+class WorkerStream(asyncio.Transport):
     """The application's transport for one request."""
 
     def __init__(self, connection: StreamConnection, number: int, protocol: asyncio.Protocol) -> None:

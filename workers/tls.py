@@ -35,7 +35,7 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._secured = TlsTransport(self)
+        self._secured = WorkerTlsTransport(self)
         self._protocol.connection_made(self._secured)
 
     def data_received(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class TlsConnection(asyncio.Protocol):
             self.transport.write(self._outgoing.read())
 
 
-class TlsTransport(asyncio.Transport):
+class WorkerTlsTransport(asyncio.Transport):
     """The plain transport that `protocol` writes to."""
 
     def __init__(self, connection: TlsConnection) -> None:

@@ -54,7 +54,7 @@ class ClientUsages:
             self._by_network.pop(usage.network, None)
 
 
-class PendingRequest:
+class PendingBytes:
     """The bytes of one request that waits, or whose head is large; charged to the process and to its client.
 
     `client` is whose turn it takes in the queue.

@@ -34,8 +34,7 @@ from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_head import KeyOf
-from balancer.http.h2.limits import FIELD_OVERHEAD
-from balancer.http.h2.limits import Limits as Http2Limits
+from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.syntax.networks import Network
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls

@@ -161,7 +161,7 @@ class Settings(ClusterSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadedSettings:
     """A valid configuration, and the names of the sources of its keys."""
 
     settings: Settings
@@ -175,7 +175,7 @@ def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
 
 def read_with_sources(
     path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
-) -> Reading:
+) -> LoadedSettings:
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
@@ -209,7 +209,7 @@ def read_with_sources(
     lines += [line_for(problem, merged.source, path) for problem in problems]
     if lines:
         raise config_error(lines)
-    return Reading(settings, merged.source)
+    return LoadedSettings(settings, merged.source)
 
 
 def file_layer(path: Path) -> Layer:

@@ -9,13 +9,13 @@ from pathlib import Path
 from pydantic import BaseModel, SecretStr
 
 from balancer.config.keys import dotted
-from balancer.config.loading import Reading
+from balancer.config.loading import LoadedSettings
 from balancer.config.positions import Place
 
 READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
-def exposed_secrets(reading: Reading, file: Path | None) -> Iterator[str]:
+def exposed_secrets(reading: LoadedSettings, file: Path | None) -> Iterator[str]:
     """Yield a line for each secret whose file is readable by its group or by all; `file` is the configuration.
 
     A platform's own token of a service account is not the operator's to protect and is left out.
@@ -35,7 +35,7 @@ def exposed_secrets(reading: Reading, file: Path | None) -> Iterator[str]:
             yield f"{dotted(place)}: {holder} can be read by other users (mode {stat.S_IMODE(mode):04o}); chmod 600"
 
 
-def _configuration(reading: Reading, place: Place, file: Path | None) -> Path | None:
+def _configuration(reading: LoadedSettings, place: Place, file: Path | None) -> Path | None:
     """Return the configuration file if the value at `place` is from it, and not from the environment."""
     return file if (reading.source(place) or "").startswith(f"{file}:") else None
 

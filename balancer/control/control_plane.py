@@ -31,8 +31,8 @@ from balancer.log.journal import journal_of
 from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
 from balancer.recording.recorder import Recorder
-from balancer.recording.recording import Recording
-from balancer.sharing.exchange import Exchange
+from balancer.recording.recording import ClusterRecording
+from balancer.sharing.exchange import ReportExchange
 from balancer.sharing.shared_counters import key_of
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
@@ -86,7 +86,7 @@ class ControlPlane:
         self.stickiness: Stickiness | None = None
         self.shadows: tuple[Shadow, ...] = ()
         self.recorder: Recorder | None = None
-        self.shared: Exchange | None = None
+        self.shared: ReportExchange | None = None
         self.sweep_siblings: Callable[[float], None] | None = None
         self.named: dict[str, ControlPlane] = {}
         self.rate_limits = RateLimits(cluster.now, cluster.trusts)
@@ -108,7 +108,7 @@ class ControlPlane:
         self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
-        self.recording = Recording(self, clock)
+        self.recording = ClusterRecording(self, clock)
         self.explanations = Explanations(cluster.router, clock.now)
         self._apply(config)
 

@@ -8,7 +8,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.observers import Observer, RequestLog
+from balancer.exchange.observers import ExchangeObserver, RequestLog
 from balancer.exchange.request_trace import RequestTrace
 from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
@@ -68,10 +68,10 @@ def handler_of(
     return exchange, cluster
 
 
-def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[Observer, ...]:
+def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[ExchangeObserver, ...]:
     """Return what observes an exchange."""
     cluster, request, arrived = exchange.cluster, exchange.request, exchange.downstream.arrived
-    observers: list[Observer] = []
+    observers: list[ExchangeObserver] = []
     if cluster.journal is not None:
         observers.append(RequestLog(cluster.journal, arrived))
     tracing = cluster.process.tracing

@@ -17,7 +17,7 @@ from balancer.exchange.span_attributes import (
 )
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.formats import NOT_CONNECTED, Fault, fault_of
-from balancer.tracing.spans import Kind, Trace
+from balancer.tracing.spans import Kind, SpanTrace
 from balancer.upstream.dial.phases import NOTHING
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import OutcomeKind
@@ -35,7 +35,7 @@ class AttemptSpan:
         cluster: Cluster,
         assignment: Assignment,
         request: TracedRequest,
-        trace: Trace,
+        trace: SpanTrace,
         number: int,
         kind: str,
     ) -> None:

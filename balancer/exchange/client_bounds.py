@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.clients.client_usage import ClientUsage, PendingRequest
+from balancer.clients.client_usage import ClientUsage, PendingBytes
 from balancer.errors import BytesExhausted, ForwardingError, TooManyRequests
 from balancer.exchange.exchange_state import ExchangeState
 from balancer.rate_limits.request_source import client_of
@@ -39,7 +39,7 @@ def charge(exchange: ExchangeState) -> bool:
     if pending is None:
         cluster, client = exchange.cluster, exchange.downstream.client
         network = client_of(exchange.request, client, cluster.trusts)
-        pending = exchange.pending = PendingRequest(cluster.process.usages, network)
+        pending = exchange.pending = PendingBytes(cluster.process.usages, network)
     body = exchange.body_buffer
     size = _size(exchange)
     return pending.resize(size if body is None or exchange.kept is not None else size + body.size)

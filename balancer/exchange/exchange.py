@@ -37,7 +37,7 @@ from balancer.exchange.client_bounds import (
 )
 from balancer.exchange.exchange_state import ExchangeState, Race
 from balancer.exchange.hedging import hedge
-from balancer.exchange.observers import Observer
+from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.responder import Responder
 from balancer.exchange.retries import may_repeat, may_retry
@@ -72,7 +72,7 @@ class Exchange(ExchangeState):
 
     queued_at = 0.0  # when it first entered the queue
     ticket: Ticket[Waiter] | None = None  # its current one
-    observers: tuple[Observer, ...] = ()
+    observers: tuple[ExchangeObserver, ...] = ()
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from math import inf
 from typing import TYPE_CHECKING
 
-from balancer.clients.client_usage import ClientUsage, PendingRequest
+from balancer.clients.client_usage import ClientUsage, PendingBytes
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, UpstreamError
 from balancer.exchange.buffering import KeptBody
@@ -98,7 +98,7 @@ class ExchangeState:
     body_buffer: RequestBody | None = None  # None if it has no body
     kept: KeptBody | None = None  # the same, if the body is or was received whole before an endpoint is asked
     usage: ClientUsage | None = None  # of its client, while it counts there
-    pending: PendingRequest | None = None  # its charge while it waits or its head is large
+    pending: PendingBytes | None = None  # its charge while it waits or its head is large
     race: Race | None = None  # while a hedged attempt runs beside the current one
     attempts = 0
     unsent = 0  # attempts that found no connection

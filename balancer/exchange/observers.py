@@ -12,7 +12,7 @@ from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fa
 from balancer.log.journal import Journal
 
 
-class Observer:
+class ExchangeObserver:
     """What an exchange tells: each step does nothing unless a subclass wants it."""
 
     def started(self, exchange: ExchangeState) -> None:
@@ -37,7 +37,7 @@ class Observer:
         """The exchange has ended; `error` is what ended it, None for a normal end. Called once."""
 
 
-class RequestLog(Observer):
+class RequestLog(ExchangeObserver):
     """Adds an entry for each request to a journal: the access log or a recording."""
 
     def __init__(self, journal: Journal, arrived: tuple[float, float]) -> None:

@@ -12,7 +12,7 @@ from balancer.errors import ForwardingError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.attempt_span import AttemptSpan, cluster_attributes, description_of
 from balancer.exchange.exchange_state import ExchangeState
-from balancer.exchange.observers import Observer
+from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.span_attributes import (
     Values,
     call_attributes,
@@ -22,7 +22,7 @@ from balancer.exchange.span_attributes import (
 )
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.log.formats import fault_of, good_end
-from balancer.tracing.spans import Kind, Spans, Trace
+from balancer.tracing.spans import Kind, Spans, SpanTrace
 from balancer.tracing.tracing import Tracing
 from policies.insight.explanation import Trace as Explained
 
@@ -38,7 +38,7 @@ ERROR_TO_CLIENT: Final = 500
 """Lowest status that is an error of a server's span (semantic conventions)."""
 
 
-class RequestTrace(Observer):
+class RequestTrace(ExchangeObserver):
     """Exports the spans of a request."""
 
     def __init__(
@@ -46,7 +46,7 @@ class RequestTrace(Observer):
     ) -> None:
         """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
         self._traced = request
-        self._trace = Trace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
+        self._trace = SpanTrace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
         self._arrived = arrived
         self._waits_since = 0.0
         self._explains = False  # the router explains its picks for this trace

@@ -14,7 +14,7 @@ from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import first_value_of, host_of, scheme_of
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import TARGET_LIMIT, Fault
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from policies.facts import Endpoint
 from policies.insight.explanation import Explanation
 
@@ -105,7 +105,7 @@ def pick_attributes(explanation: Explanation | None) -> Values:
     }
 
 
-def phase_attributes(phases: Phases) -> Values:
+def phase_attributes(phases: DialTimes) -> Values:
     """Return how long the phases of a connect took, in seconds; none for a connection that several requests share."""
     if not phases.appconnect:
         return {}

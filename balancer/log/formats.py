@@ -102,7 +102,7 @@ class Context(NamedTuple):
     sample: str
 
 
-class Phases(NamedTuple):
+class LoggedPhases(NamedTuple):
     """Durations of the phases in seconds; None if a phase was not reached. `service` runs from sent to last byte."""
 
     head: float
@@ -162,19 +162,19 @@ def requested(head: bytes) -> tuple[bytes, bytes]:
     return b"", line[:TARGET_LIMIT]
 
 
-def phases(entry: Entry) -> Phases:
+def phases(entry: Entry) -> LoggedPhases:
     """Return the durations of the phases. Without an endpoint, or a connection, the rest counts as the wait for it."""
     (head_at, began), ended = entry.arrived, entry.ended_at
     head = began - head_at if head_at else 0.0
     total = head + ended - began
     if entry.endpoint is None:
-        return Phases(head, ended - began, None, None, None, total)
+        return LoggedPhases(head, ended - began, None, None, None, total)
     queue = entry.routed_at - began
     if entry.connection == NOT_CONNECTED:
-        return Phases(head, queue, ended - entry.routed_at, None, None, total)
+        return LoggedPhases(head, queue, ended - entry.routed_at, None, None, total)
     sent = entry.sent_at
     first = entry.first_byte_at - sent if entry.first_byte_at is not None else None
-    return Phases(head, queue, sent - entry.routed_at, first, ended - sent, total)
+    return LoggedPhases(head, queue, sent - entry.routed_at, first, ended - sent, total)
 
 
 def outcome(entry: Entry) -> tuple[str, int, int]:

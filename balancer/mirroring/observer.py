@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from balancer.errors import ForwardingError
 from balancer.exchange.exchange_state import ExchangeState
-from balancer.exchange.observers import Observer
+from balancer.exchange.observers import ExchangeObserver
 from balancer.log.formats import fault_of
 from balancer.mirroring.request_copy import RequestCopy
 
 
-class MirrorObserver(Observer):
+class MirrorObserver(ExchangeObserver):
     """Feeds `copy`, which is sent once the whole request has been forwarded."""
 
     def __init__(self, copy: RequestCopy) -> None:

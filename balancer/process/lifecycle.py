@@ -17,7 +17,7 @@ from balancer.control.reload import Read
 from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
 from balancer.process.listening import ready_line
-from balancer.process.member import Member
+from balancer.process.member import ServingProcess
 from balancer.process.server import Server
 from balancer.process.shutdown import RELOAD, Shutdown
 from balancer.process.socket_handover import tell_ready
@@ -31,7 +31,7 @@ GC_THRESHOLD = 50_000
 """
 
 
-async def serve(settings: Settings, read: Read, say: Say, member: Member | None = None) -> bool:
+async def serve(settings: Settings, read: Read, say: Say, member: ServingProcess | None = None) -> bool:
     """Serve until shutdown; return whether all requests finished.
 
     `read` returns the configuration for each reload. For a `member` of several processes, `settings` and `read` give
@@ -46,7 +46,9 @@ async def serve(settings: Settings, read: Read, say: Say, member: Member | None 
     return await attend(server, ready, say, member)
 
 
-async def attend(server: Server, ready: Callable[[], str], say: Say, member: Member | None = None) -> bool:
+async def attend(
+    server: Server, ready: Callable[[], str], say: Say, member: ServingProcess | None = None
+) -> bool:
     """Start the server and serve until shutdown; `ready` returns the readiness message."""
     loop, ending = asyncio.get_running_loop(), Shutdown()
     tell = say if member is None or not member.index else _in_silence  # the first process reports for all

@@ -20,7 +20,7 @@ from policies.endpoint.process_share import share
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ServingProcess:
     """Process `index` (from 0) `of` processes.
 
     `listening` are the shared listening sockets, `board` the shared counters, `buckets` the memory of rate limits,

@@ -20,7 +20,7 @@ from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.sections import LogConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.control.admin.application import AdminApplication
-from balancer.control.admin.channel import Channel
+from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
@@ -31,12 +31,12 @@ from balancer.downstream.descriptor_limit import allowance, descriptor_limit, de
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
-from balancer.http.h2.limits import Limits as Http2Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.process.listening import listening
-from balancer.process.member import Member
+from balancer.process.member import ServingProcess
 from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
 from balancer.sharing.configured import exchange_of
 from balancer.sharing.siblings import Siblings
@@ -109,7 +109,7 @@ class Server:
         settings: Settings,
         clock: Clock | None = None,
         read: Read | None = None,
-        member: Member | None = None,
+        member: ServingProcess | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._shared = settings.shared, settings.home_region
@@ -124,9 +124,9 @@ class Server:
         discovery = self.control_plane.discovery
         discovery.apply(discovery.prepared(config.discovery, config.upstream_tls_config))
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
-        channel: Channel | None = None
+        channel: SiblingChannel | None = None
         if member is not None:
-            channel = Channel(member.directory, member.index, member.of)
+            channel = SiblingChannel(member.directory, member.index, member.of)
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._admin = AdminApplication(

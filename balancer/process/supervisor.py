@@ -22,7 +22,7 @@ from balancer.config.loading import Settings
 from balancer.log.output import complain
 from balancer.process.child import Child
 from balancer.process.listening import listening, ready_line
-from balancer.process.member import Member
+from balancer.process.member import ServingProcess
 from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
@@ -33,7 +33,7 @@ from balancer.tls.contexts import SharedContext
 SPARE_TIME = 5.0
 """Seconds beyond the grace period after which a process that does not end is killed."""
 
-Work = Callable[[Member], int]
+Work = Callable[[ServingProcess], int]
 """Function that a child runs; returns its exit code."""
 
 
@@ -101,7 +101,7 @@ class Supervisor:
         try:
             os.close(reading)
             os.close(self._held)  # or the children would not notice the end of the parent
-            member = Member(
+            member = ServingProcess(
                 child.index,
                 len(self._children),
                 self._listening,

@@ -11,7 +11,7 @@ from balancer.errors import RateLimited
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.rate_limits.request_source import RequestSource, Trusts
-from balancer.rate_limits.shared_buckets import Bucket, Buckets, key_of_bucket, owner_of
+from balancer.rate_limits.shared_buckets import Buckets, BucketState, key_of_bucket, owner_of
 from policies.overload.token_bucket import ALMOST_ONE_TOKEN, TokenBucket
 
 ROUNDING: Final = 1e-7
@@ -35,7 +35,7 @@ class RateLimit:
         self._rule = TokenBucket(config.tokens, config.requests / config.period)
         self._prefix = config.identity
         self._owner = owner_of(hash(config.identity))
-        self._found: Bucket | None = None
+        self._found: BucketState | None = None
 
     def wait(self, source: bytes, now: float) -> float:
         """Read the bucket of `source`. Returns the seconds until it holds a token, 0 if it does; nothing changes.

@@ -72,7 +72,7 @@ class BucketTable:
         keys: list[int] = self.keys[first : first + WAYS].tolist()
         return first + keys.index(key) if key in keys else -1
 
-    def add_to(self, bucket: Bucket, place: int) -> None:
+    def add_to(self, bucket: BucketState, place: int) -> None:
         """Add the numbers at a place to a bucket. Its process writes `since` before the count, which is read first.
 
         They are those of another bucket if the place has been given away since the key was found there.
@@ -112,7 +112,7 @@ class SharedBuckets:
         self.tables = [BucketTable(whole[at * size : (at + 1) * size]) for at in range(processes)]
 
 
-class Bucket:
+class BucketState:
     """A bucket as read: what all processes have taken, the latest `since`, and its place in the own table or -1."""
 
     __slots__ = ("first", "key", "place", "since", "taken")
@@ -133,12 +133,12 @@ class Buckets:
         self._others = [table for at, table in enumerate(shared.tables) if at != index]
         self._mask = shared.sets - 1
 
-    def read(self, key: int) -> Bucket:
+    def read(self, key: int) -> BucketState:
         """Return the bucket of a key: 64 bits, neither `FREE` nor `CHANGING`."""
         first = (key & self._mask) * WORDS
         own = self._own
         place = own.find(first, key)
-        bucket = Bucket(key, first, place)
+        bucket = BucketState(key, first, place)
         if place >= 0:
             own.add_to(bucket, place)
         for table in self._others:
@@ -147,7 +147,7 @@ class Buckets:
                 table.add_to(bucket, there)
         return bucket
 
-    def take(self, bucket: Bucket, since: float, full_at: float, now: float) -> bool:
+    def take(self, bucket: BucketState, since: float, full_at: float, now: float) -> bool:
         """Take a token of a bucket that was read, and publish its `since` and `full_at`.
 
         Returns whether a bucket that was not full was given away for it.

@@ -39,7 +39,7 @@ _ROW: Final = struct.Struct("<d5fQIIHHHBB")
 COMPRESSION: Final = 6
 
 
-class Row(NamedTuple):
+class RecordedRow(NamedTuple):
     """One request.
 
     `at` is in seconds from the start of the recording; durations are in seconds, nan if a phase was not reached or is
@@ -63,7 +63,7 @@ class Row(NamedTuple):
     end: int
 
 
-def packed(row: Row) -> bytes:
+def packed(row: RecordedRow) -> bytes:
     """Pack a row; byte counts and attempts are capped at the width of their field."""
     most = 0xFFFF_FFFF
     return _ROW.pack(

@@ -29,7 +29,7 @@ from balancer.recording.format import (
     NOWHERE,
     PATH,
     START,
-    Row,
+    RecordedRow,
     encoded,
     packed,
     rows,
@@ -252,7 +252,7 @@ class Recorder:
         self.counts.size += len(data)
         return True
 
-    def _row(self, entry: Entry, names: list[bytes]) -> Row | None:
+    def _row(self, entry: Entry, names: list[bytes]) -> RecordedRow | None:
         """Return the row of an entry; None if it is no request to a worker. Blocks that it refers to are added to
         `names`.
         """
@@ -261,7 +261,7 @@ class Recorder:
             return None
         times, load = phases(entry), entry.load
         head_at, began = entry.arrived
-        return Row(
+        return RecordedRow(
             (head_at or began) - self._about.began_at,
             times.queue,
             or_nan(times.connect),

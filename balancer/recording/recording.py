@@ -37,7 +37,7 @@ class RecordedCluster(Protocol):
     def set_recorder(self, recorder: Recorder | None) -> None: ...
 
 
-class Recording:
+class ClusterRecording:
     """The recording of one cluster. `recorder` is that of the last recording, also after its end."""
 
     def __init__(self, control_plane: RecordedCluster, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import SystemRandom
 
 from balancer.config.schema.shared import SharedConfig
-from balancer.sharing.exchange import Exchange, Identity
+from balancer.sharing.exchange import Identity, ReportExchange
 from balancer.sharing.shared_counters import key_of
 from policies.facts import Region
 from policies.routing.router import Router
@@ -21,7 +21,7 @@ def exchange_of(
     say: Callable[[str], None],
     supervisor: str | None = None,
     cluster: str = "",
-) -> Exchange | None:
+) -> ReportExchange | None:
     """Return the exchange of one cluster, None without a store.
 
     `configured` is the table [shared] and the home region; `supervisor` is a name that only sibling processes have in
@@ -35,7 +35,7 @@ def exchange_of(
     sender = SystemRandom().getrandbits(63)
     unit = sender if supervisor is None else key_of(f"{os.uname().nodename} {supervisor}")
     identity = Identity(unit, sender, key_of(home_region or ""))
-    return Exchange(
+    return ReportExchange(
         OtherUnits(router),
         Store(config, cluster).opened,
         identity,

@@ -24,18 +24,18 @@ LONGEST_REASON: Final = 120
 CLOSED: Final = "the connection was closed"
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """An error that the server answers to a command."""
 
 
-class Connection(asyncio.Protocol):
+class StoreConnection(asyncio.Protocol):
     """One connection. `hear` gets the data of each published message, and may raise `StoreLost`, which closes it."""
 
     def __init__(self, hear: Callable[[object], None]) -> None:
         self._hear = hear
         self._is_lost = asyncio.Event()
         self._reason = CLOSED
-        self._reader = hiredis.Reader(replyError=Refused)
+        self._reader = hiredis.Reader(replyError=CommandRefused)
         self._unparsed = 0  # bytes since the last whole answer
         self._answer: asyncio.Future[object] | None = None
         self._transport: asyncio.Transport | None = None
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         waiting, self._answer = self._answer, None
         if waiting is None or waiting.done():
             return
-        if isinstance(answer, Refused):
+        if isinstance(answer, CommandRefused):
             waiting.set_exception(StoreLost(reason_of(answer)))
         else:
             waiting.set_result(answer)
@@ -104,11 +104,11 @@ class Connection(asyncio.Protocol):
 
 async def connected(
     host: str, port: int, tls: SSLContext | None, hear: Callable[[object], None]
-) -> Connection:
+) -> StoreConnection:
     """Connect. Raises `StoreLost`."""
     try:
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(hear), host, port, ssl=tls
+            lambda: StoreConnection(hear), host, port, ssl=tls
         )
     except (OSError, UnicodeError) as error:
         raise StoreLost(reason_of(error)) from None

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Protocol
 
 from balancer.sharing.message import BadMessage, Message, decode, encode
-from policies.routing.units import EXPIRY, OtherUnits, Report
+from policies.routing.units import EXPIRY, OtherUnits, UnitReport
 from policies.stats.load import WindowedMinimum
 
 SILENCE = EXPIRY
@@ -58,7 +58,7 @@ class StoreLost(Exception):
     """The store cannot be reached or does not answer in time; the text is the reason."""
 
 
-class Channel(Protocol):
+class ReportChannel(Protocol):
     """An open channel of a store. Its methods raise `StoreLost`."""
 
     async def publish(self, data: bytes) -> None:
@@ -70,7 +70,7 @@ class Channel(Protocol):
         ...
 
 
-Opened = Callable[[Callable[[object], None]], AbstractAsyncContextManager[Channel]]
+Opened = Callable[[Callable[[object], None]], AbstractAsyncContextManager[ReportChannel]]
 """Opens a channel; the argument gets what all senders publish, and may raise `StoreLost`, which closes it."""
 
 
@@ -94,7 +94,7 @@ class ExchangeCounts:
     lost: int = 0
 
 
-class Exchange:
+class ReportExchange:
     """Publishes the reports of `units` on the channel that `opened` opens, and applies those of others.
 
     `every` is the least seconds between two reports, `store` the store's name in messages. `is_connected`: the
@@ -168,7 +168,7 @@ class Exchange:
             pause = FIRST_PAUSE if is_steady else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, channel: ReportChannel) -> None:
         """Publish and listen until one of them fails or the store is silent. Raises `StoreLost`."""
         self._began_at = self._now()
         self._is_silent.clear()
@@ -187,14 +187,14 @@ class Exchange:
                 raise error
         raise StoreLost(NO_ANSWER)
 
-    async def _publish(self, channel: Channel) -> None:
+    async def _publish(self, channel: ReportChannel) -> None:
         """Publish the report when it has changed, within its share of a processor."""
         identity, published, paid_until = self._identity, None, self._now()
         while True:
             now, interval = self._now(), self.interval
             report, pause = self._units.report(now), self._every
             if not self.is_connected:  # it may arrive late, and others cannot know that
-                report = Report({}, None if report.latencies is None else {})
+                report = UnitReport({}, None if report.latencies is None else {})
             if report.latencies is not None or report.in_flight != published:
                 published = report.in_flight
                 paid_until = max(paid_until, now - SAVED_REPORTS * interval) + interval
@@ -246,7 +246,7 @@ class Exchange:
             return
         report = message.report
         if message.place != identity.place:  # measured over another path
-            report = Report(report.in_flight)
+            report = UnitReport(report.in_flight)
         if self._units.hear(message.sender, report, now, age, message.interval):
             self.counts.heard += 1
         else:

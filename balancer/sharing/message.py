@@ -17,7 +17,7 @@ from math import isfinite
 from struct import Struct
 from typing import NamedTuple
 
-from policies.routing.units import Report
+from policies.routing.units import UnitReport
 from policies.stats.shared_latency import RECORD_VERSION, SharedLatency, from_record, to_record
 
 VERSION = 1
@@ -48,7 +48,7 @@ class Message(NamedTuple):
     place: int
     interval: float
     sent_at: float
-    report: Report
+    report: UnitReport
 
 
 def encode(message: Message) -> bytes:
@@ -88,7 +88,7 @@ def decode(data: object, now: float) -> Message:
     if in_flight and max(in_flight.values()) > MOST_IN_FLIGHT:
         raise BadMessage("it has an impossible number of requests")
     latencies = _latencies(memoryview(data)[end:], now) if records else None
-    return Message(unit, sender, place, interval, sent_at, Report(in_flight, latencies))
+    return Message(unit, sender, place, interval, sent_at, UnitReport(in_flight, latencies))
 
 
 def _latencies(data: memoryview, now: float) -> dict[int, SharedLatency]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import unquote, urlsplit
 
 from balancer.config.schema.shared import SharedConfig
-from balancer.sharing.connection import Connection, connected
+from balancer.sharing.connection import StoreConnection, connected
 from balancer.sharing.exchange import StoreLost
 
 OPEN_WITHIN = 5.0
@@ -20,7 +20,7 @@ answers have no timeout of their own: the exchange closes the channel of a store
 class StoreChannel:
     """The channel of one group."""
 
-    def __init__(self, publisher: Connection, listener: Connection, name: str) -> None:
+    def __init__(self, publisher: StoreConnection, listener: StoreConnection, name: str) -> None:
         self._publisher = publisher
         self._listener = listener
         self._name = name
@@ -52,7 +52,7 @@ class Store:
     async def opened(self, hear: Callable[[object], None]) -> AsyncIterator[StoreChannel]:
         """Connect twice, and close both connections at the end; `hear` gets all that is published, and may raise
         `StoreLost`, which closes the channel. Raises `StoreLost`."""
-        connections = list[Connection]()
+        connections = list[StoreConnection]()
         try:
             try:
                 async with asyncio.timeout(OPEN_WITHIN):
@@ -67,7 +67,7 @@ class Store:
             for connection in connections:
                 connection.close()
 
-    async def _connected(self, hear: Callable[[object], None]) -> Connection:
+    async def _connected(self, hear: Callable[[object], None]) -> StoreConnection:
         """Connect and log in. Raises `StoreLost`."""
         url = self._url
         connection = await connected(url.hostname or "", url.port or 6379, self._tls, hear)

@@ -70,7 +70,7 @@ class Spans(Protocol):
         ...
 
 
-class Trace:
+class SpanTrace:
     """The trace of one request: what its spans share, and where they go. `root` is the id of the request's span."""
 
     def __init__(

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 
 WORKER: Final = "worker"
 US: Final = "us"
@@ -74,7 +74,7 @@ class PoolCounts:
         self.lost_ages[bisect_left(AGES, age)] += 1
         self.lost_seconds += age
 
-    def count_opened(self, phases: Phases) -> None:
+    def count_opened(self, phases: DialTimes) -> None:
         """Count an opened connection and add up its connect phases, in seconds."""
         self.opened += 1
         self.namelookup += phases.namelookup

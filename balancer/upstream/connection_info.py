@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.stream import MultiplexedConnection
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class ConnectionInfo:
     idle_since: float | None
     requests: int
     streams: int
-    phases: Phases
+    phases: DialTimes
 
 
 def connection_info(upstream: UpstreamConnection) -> ConnectionInfo:

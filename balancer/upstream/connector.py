@@ -14,8 +14,8 @@ from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.dial.backoff import Backoff
 from balancer.upstream.dial.dial import internal_failure
-from balancer.upstream.dial.phases import Phases
-from balancer.upstream.dial.target import Route
+from balancer.upstream.dial.phases import DialTimes
+from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.pool_context import PoolContext
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Connector:
     """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter.
     `last_error`: of the last failed connect."""
 
-    def __init__(self, route: Route, counts: PoolCounts, pools: PoolContext) -> None:
+    def __init__(self, route: NetworkRoute, counts: PoolCounts, pools: PoolContext) -> None:
         self.opening = self.unclaimed = 0
         self._trip = self._mean = 0.0
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
@@ -80,7 +80,7 @@ class Connector:
         error = self.last_error or ConnectFailed("no connection could be opened just now")
         asyncio.get_running_loop().call_soon(waiter.connect_failed, error.repeated())
 
-    def record_opened(self, phases: Phases, elapsed: float) -> None:
+    def record_opened(self, phases: DialTimes, elapsed: float) -> None:
         """Count an opened connection and end the backoff; `elapsed` replaces a phase that was not measured."""
         self._counts.count_opened(phases)
         self.backoff.succeeded()

@@ -21,7 +21,7 @@ from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.connection_info import ConnectionInfo
 from balancer.upstream.connector import Connector
 from balancer.upstream.dial.backoff import FAILURES
-from balancer.upstream.dial.target import Route
+from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import Endpoint
@@ -47,7 +47,7 @@ class Pool:
 
     def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         self.endpoint = endpoint
-        self.route = Route(endpoint, pools.routes)
+        self.route = NetworkRoute(endpoint, pools.routes)
         self.counts = PoolCounts()
         self.connector = Connector(self.route, self.counts, pools)
         self.is_retired = False  # the endpoint was removed

@@ -18,7 +18,7 @@ MOST_CHECKS = 16
 """Connections kept for health checks and probes: they are short, and spread over their interval."""
 
 
-class Client(Protocol):
+class TransportClient(Protocol):
     """Client of a transport that is shared by all endpoints."""
 
     async def close(self) -> None: ...
@@ -51,7 +51,7 @@ class PoolContext:
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()
         self.transports: dict[str, str] = {}
-        self.clients: dict[str, Client] = {}  # by transport, where all endpoints share one
+        self.clients: dict[str, TransportClient] = {}  # by transport, where all endpoints share one
         self.open_connections = 0
         self.is_full = False  # a connection for one more request would take a descriptor that is not there
         self.on_room: Callable[[], None] | None = None  # called when one was closed while `is_short`

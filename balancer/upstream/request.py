@@ -26,7 +26,7 @@ from typing import Protocol
 
 from balancer.errors import UpstreamError
 from balancer.http.h1.response_head import Response
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.request_body import RequestBody
 
 
@@ -54,7 +54,7 @@ class UpstreamRequest:
 
     idle_since: float
     is_closed: bool
-    phases: Phases
+    phases: DialTimes
     read_size: int
 
     @abstractmethod

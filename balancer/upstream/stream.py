@@ -25,7 +25,7 @@ from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
-from balancer.upstream.dial.phases import NOTHING, Phases
+from balancer.upstream.dial.phases import NOTHING, DialTimes
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from balancer.upstream.request_body import RequestBody
 
@@ -66,7 +66,7 @@ class ConnectionRecord:
     `requests`: streams begun, of those `granted`.
     """
 
-    phases: Phases = NOTHING
+    phases: DialTimes = NOTHING
     name: str = ""
     opened_at: float = 0.0
     retire_at: float = inf

@@ -27,7 +27,7 @@ RANKED = ("ahead", "behind")
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class CampaignSummaries:
     """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty without a difference."""
 
     scenario: Scenario
@@ -48,7 +48,7 @@ class Finding:
     standing: str
 
 
-def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
+def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: int) -> CampaignSummaries:
     """Run one campaign; `planted` is the factor for the latencies of `STRETCHED`."""
     scenario = scenario.model_copy(update={"seed": seed})
     entries = {entry.label: entry for entry in scenario.entries}
@@ -59,7 +59,7 @@ def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: in
         if planted is not None:
             is_it = planned.label == STRETCHED
             changed.append(summarise_run(stretched(run, planted), scenario.slo) if is_it else plain[-1])
-    return Campaign(scenario, tuple(plain), tuple(changed))
+    return CampaignSummaries(scenario, tuple(plain), tuple(changed))
 
 
 def stretched(run: Run, factor: float) -> Run:
@@ -70,7 +70,7 @@ def stretched(run: Run, factor: float) -> Run:
 
 def many(
     simulate: Simulate, scenario: Scenario, planted: float | None, seeds: range, jobs: int
-) -> Iterator[Campaign]:
+) -> Iterator[CampaignSummaries]:
     """One campaign for each seed, in order, `jobs` in parallel."""
     make = partial(made, simulate, scenario, planted)
     if jobs == 1:

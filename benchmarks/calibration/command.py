@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.calibration.campaigns import many
 from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
-from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
+from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, Rate, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, names_in
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session
@@ -85,7 +85,7 @@ def calibration(
 ) -> int:
     """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
     chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
-    session, found = Session(file, check), list[Outcome]()
+    session, found = Session(file, check), list[MethodRates]()
     simulate_run = run_queues if scenario is None else simulate
     alike = [
         null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
@@ -133,7 +133,7 @@ def methods_named(text: str) -> list[str]:
     return names
 
 
-def table_of(outcomes: Sequence[Outcome]) -> Table:
+def table_of(outcomes: Sequence[MethodRates]) -> Table:
     """Table of rates with 95 % intervals, a row for each method and size."""
     made = Table(
         caption="rates of campaigns with Wilson's 95 % interval; pair: standard deviation of log(p99 / p99)",
@@ -150,7 +150,7 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
     return made
 
 
-def verdicts_on(one: Outcome) -> list[BoundVerdict]:
+def verdicts_on(one: MethodRates) -> list[BoundVerdict]:
     """Verdicts on the rate of false verdicts, and, if a difference was planted, on the rate of those found."""
     size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
     bound = f"false verdicts ≤ {100 * MOST_FALSE:g} %"
@@ -160,7 +160,7 @@ def verdicts_on(one: Outcome) -> list[BoundVerdict]:
     return verdicts
 
 
-def plain(one: Outcome) -> dict[str, Any]:
+def plain(one: MethodRates) -> dict[str, Any]:
     """Outcome for JSON: each rate with its interval."""
     numbers = {"method": one.method, "requests": one.requests, "blocks": one.blocks, "spread": one.spread}
     rates = {"false": one.false, "elsewhere": one.elsewhere, "found": one.right, "untrue": one.wrong}

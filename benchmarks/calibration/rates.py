@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, stdev
 
-from benchmarks.calibration.campaigns import STRETCHED, Campaign, Finding, found
+from benchmarks.calibration.campaigns import STRETCHED, CampaignSummaries, Finding, found
 from benchmarks.calibration.methods import METHODS
 from experiments.stats.estimates import CONFIDENCE
 
@@ -41,7 +41,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MethodRates:
     """Rates of one method at one size.
 
     `false` counts campaigns of equals with any claim in the scenario's own measure, `elsewhere` those with a claim in
@@ -68,7 +68,9 @@ class Outcome:
         return None if self.right is None else self.right.value >= LEAST_FOUND
 
 
-def outcome(campaigns: Sequence[Campaign], blocks: int, method: str, planted: float | None) -> Outcome:
+def outcome(
+    campaigns: Sequence[CampaignSummaries], blocks: int, method: str, planted: float | None
+) -> MethodRates:
     """Judge every campaign on its first `blocks` blocks."""
     chosen, total = METHODS[method], len(campaigns)
     plain = [found(c.scenario, c.plain, blocks, chosen) for c in campaigns]
@@ -77,7 +79,7 @@ def outcome(campaigns: Sequence[Campaign], blocks: int, method: str, planted: fl
         changed = [found(c.scenario, c.planted, blocks, chosen) for c in campaigns]
         right = Rate(sum(is_right(one, planted) for one in changed), total)
         wrong = Rate(sum(is_wrong(one, planted) for one in changed), total)
-    return Outcome(
+    return MethodRates(
         method=method,
         requests=campaigns[0].scenario.load.planned,
         blocks=blocks,
@@ -102,7 +104,7 @@ def is_wrong(finding: Finding, planted: float) -> bool:
     )
 
 
-def spread(campaigns: Sequence[Campaign]) -> float:
+def spread(campaigns: Sequence[CampaignSummaries]) -> float:
     """Standard deviation of log(p99 of `STRETCHED`, unstretched / p99 of the baseline) over pairs."""
     logs = []
     for campaign in campaigns:

@@ -79,7 +79,7 @@ def fidelity(
         made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, time_scale) for name in names)
         seconds = 0.0 if patience is None else duration("--patience", patience)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-        comparison = campaigns.Comparison(made, directory, command, mend, seconds)
+        comparison = campaigns.FidelityComparison(made, directory, command, mend, seconds)
         with session.interruptible():
             campaigns.run_session(comparison, session.console, simulate_emulated)
     if session.was_stopped:

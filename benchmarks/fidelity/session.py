@@ -39,7 +39,7 @@ from experiments.results.directory import (
 from experiments.run_data import Run, Samples, load_run
 from experiments.running import execute
 from experiments.running.patience import Patience
-from experiments.running.progress import Progress, expected_seconds
+from experiments.running.progress import CampaignProgress, expected_seconds
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, Scenario
@@ -74,7 +74,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FidelityComparison:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
     before each run, see `experiments/running/patience.py`.
     """
@@ -104,7 +104,7 @@ def known_policies() -> tuple[str, ...]:
     return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
-def run_session(comparison: Comparison, console: Console, simulate: Simulate) -> None:
+def run_session(comparison: FidelityComparison, console: Console, simulate: Simulate) -> None:
     """Measure missing runs and simulate all. Raises `ExperimentError`, and `KeyboardInterrupt`."""
     scenarios = comparison.scenarios
     for number, scenario in enumerate(scenarios):
@@ -139,7 +139,7 @@ def otherwise(
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 
 
-def seconds_left(scenario: Scenario, comparison: Comparison) -> float:
+def seconds_left(scenario: Scenario, comparison: FidelityComparison) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
     directory = comparison.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
@@ -148,7 +148,7 @@ def seconds_left(scenario: Scenario, comparison: Comparison) -> float:
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
-def measure(scenario: Scenario, comparison: Comparison, directory: Path, console: Console) -> None:
+def measure(scenario: Scenario, comparison: FidelityComparison, directory: Path, console: Console) -> None:
     """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
         campaign = read_campaign(directory)
@@ -161,7 +161,7 @@ def measure(scenario: Scenario, comparison: Comparison, directory: Path, console
         return
     set_aside(left, directory)
     rest = campaign.model_copy(update={"plan": left})
-    with Progress(rest, console) as progress:
+    with CampaignProgress(rest, console) as progress:
         execute.execute(rest, directory, MeasuredRunner(), progress, Patience(comparison.patience))
 
 

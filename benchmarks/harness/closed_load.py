@@ -31,7 +31,7 @@ from experiments.generator.client import GeneratorConnection, GeneratorTls, NotC
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """Answered requests, requests per second, and errors."""
 
     requests: int
@@ -103,7 +103,7 @@ class ClosedLoop:
         head = f"{self.method} {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{length}\r\n"
         return head.encode() + b"x" * self.body
 
-    async def run(self) -> Outcome:
+    async def run(self) -> LoadOutcome:
         """Keep all connections busy; returns what was answered."""
         counts, clients = Counter[str](), list[LoopClient]()
         tls = GeneratorTls(client_context(), "localhost") if self.is_tls else None
@@ -119,7 +119,7 @@ class ClosedLoop:
         took = time.monotonic() - began_at
         for client in clients:
             client.close()
-        return Outcome(
+        return LoadOutcome(
             counts["requests"],
             counts["requests"] / took,
             counts["bad status"],
@@ -136,13 +136,13 @@ H2LOAD_LOST = re.compile(r"(\d+) failed, (\d+) errored", re.MULTILINE)
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
-def parsed(text: str) -> Outcome:
+def parsed(text: str) -> LoadOutcome:
     """Parse the report of wrk. Raises `FleetFailedError` if it is none."""
     total, rate = TOTAL.search(text), RATE.search(text)
     if total is None or rate is None:
         raise FleetFailedError(f"the load generator gave no report: {text.strip()[-200:]}")
     sockets, status = SOCKET_ERRORS.search(text), BAD_STATUS.search(text)
-    return Outcome(
+    return LoadOutcome(
         requests=int(total[1]),
         rate=float(rate[1]),
         bad_status=int(status[1]) if status else 0,
@@ -150,13 +150,13 @@ def parsed(text: str) -> Outcome:
     )
 
 
-def parsed_h2load(text: str) -> Outcome:
+def parsed_h2load(text: str) -> LoadOutcome:
     """Parse the report of h2load. Raises `FleetFailedError` if it is none."""
     rate, status, lost = H2LOAD_RATE.search(text), H2LOAD_STATUS.search(text), H2LOAD_LOST.search(text)
     if rate is None or status is None or lost is None:
         raise FleetFailedError(f"h2load gave no report: {text.strip()[-200:]}")
     good, *bad = map(int, status.groups())
-    return Outcome(good, float(rate[1]), bad_status=sum(bad), socket_errors=sum(map(int, lost.groups())))
+    return LoadOutcome(good, float(rate[1]), bad_status=sum(bad), socket_errors=sum(map(int, lost.groups())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Load:
     wrk: str | None
     folder: Path
 
-    async def run(self, port: int, seconds: float, place: Place) -> Outcome:
+    async def run(self, port: int, seconds: float, place: Place) -> LoadOutcome:
         """Load 127.0.0.1:`port` for `seconds`. Raises `FleetFailedError`."""
         case = self.case
         if case.streams:
@@ -185,7 +185,7 @@ class Load:
                 await asyncio.sleep(seconds)
                 process.send_signal(signal.SIGINT)
             text = await report_of(process, seconds)
-            return parsed(text) if self.wrk else report_in(Outcome, text)
+            return parsed(text) if self.wrk else report_in(LoadOutcome, text)
 
     def h2load_argv(self, port: int, seconds: float) -> list[str]:
         """Command line of h2load."""

@@ -44,7 +44,7 @@ class RelayConnection(asyncio.Protocol):
             self.other.transport.close()
 
 
-class ClientConnection(RelayConnection):
+class RelayClient(RelayConnection):
     """Client side. uvloop reads at once, so data that arrives before the upstream connection is buffered."""
 
     def __init__(self, workers: Iterator[int]) -> None:
@@ -78,7 +78,7 @@ class ClientConnection(RelayConnection):
 async def serve(port: int, workers: Sequence[int]) -> None:
     """Relay until SIGTERM ends the process."""
     turn = itertools.cycle(workers)
-    server = await asyncio.get_running_loop().create_server(lambda: ClientConnection(turn), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(lambda: RelayClient(turn), "127.0.0.1", port)
     await server.serve_forever()
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.harness import certificates
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.closed_load import Outcome
+from benchmarks.harness.closed_load import LoadOutcome
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.load_process import report_of, started
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, run_open_load
@@ -62,11 +62,11 @@ class ThroughputRun:
     fault: str = ""
 
 
-LoadOfPart = Callable[[int, float, int], Awaitable[Outcome]]
+LoadOfPart = Callable[[int, float, int], Awaitable[LoadOutcome]]
 """Load function: port, seconds, number of balancer processes."""
 
 
-async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
+async def handshakes(port: int, seconds: float, processes: int) -> LoadOutcome:
     """New TLS connections without resumption, from `CLIENTS` parallel clients. Raises `FleetFailedError`."""
     timing = ["-time", str(max(1, round(seconds)))]
     argv = ["openssl", "s_time", "-connect", f"127.0.0.1:{port}", "-new", "-www", CASE.path, *timing]
@@ -77,16 +77,16 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
     if lacking := made_by_each.count(0):
         report = reports[made_by_each.index(0)].strip()[-200:]
         raise FleetFailedError(f"{lacking} of {CLIENTS} clients made no connection: {report}")
-    return Outcome(sum(made_by_each), sum(made_by_each) / max(1, round(seconds)))
+    return LoadOutcome(sum(made_by_each), sum(made_by_each) / max(1, round(seconds)))
 
 
-async def requests(port: int, seconds: float, processes: int) -> Outcome:
+async def requests(port: int, seconds: float, processes: int) -> LoadOutcome:
     """Open-loop GETs at `RATE` per process. Raises `FleetFailedError`."""
     report = await run_open_load(
         OpenLoad(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
     )
     answered = round(report.requests * (1 + WARM_UP / seconds))  # the warm-up took CPU time too
-    return Outcome(answered, RATE * processes, bad_status=report.failed)
+    return LoadOutcome(answered, RATE * processes, bad_status=report.failed)
 
 
 HANDSHAKES, REQUESTS = "handshakes", "requests"

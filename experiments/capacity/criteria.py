@@ -24,7 +24,7 @@ INSTANTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RateTrial:
     """One run at one rate. `rate` and `achieved` (sent) per second of the scenario, `errors` a share, `p99` in measured
     seconds with failures at the deadline. `missed`: failed conditions; `unusable`: why the run cannot be judged.
     """
@@ -41,13 +41,13 @@ class Trial:
         return not self.missed and not self.unusable
 
 
-def tried(run: Run, rate: float, slo: float) -> Trial:
+def tried(run: Run, rate: float, slo: float) -> RateTrial:
     """Check a run at `rate` (per second of the scenario) against the conditions; `slo` in the scenario's seconds."""
     scale = run.facts.time_scale
     achieved = run.facts.achieved_rate * scale
     errors, p99 = 1.0 - float(run.samples.ok.mean()), percentile(deadline_mapped(run), 99)
     limits = tuple(complaints(achieved / rate, errors, p99, slo * scale))
-    return Trial(rate, achieved, errors, p99, (*limits, *queue_growth(run.samples)), unusable_reason(run))
+    return RateTrial(rate, achieved, errors, p99, (*limits, *queue_growth(run.samples)), unusable_reason(run))
 
 
 def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterator[str]:

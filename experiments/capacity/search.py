@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from balancer.syntax.printable import with_digits
-from experiments.capacity.criteria import Trial
+from experiments.capacity.criteria import RateTrial
 
 STEP = 1.5
 PRECISION = 1.02
@@ -32,7 +32,7 @@ class Capacity:
 
     passed: float
     failed: float
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
     unusable: str = ""
 
     @property
@@ -40,9 +40,9 @@ class Capacity:
         return self.passed > 0 and self.failed <= self.passed * PRECISION * (1 + 1e-9)
 
 
-def search(attempt: Callable[[float], Trial], first: float) -> Capacity:
+def search(attempt: Callable[[float], RateTrial], first: float) -> Capacity:
     """Search from the rate `first` on, in requests per second."""
-    passed, failed, trials = 0.0, math.inf, list[Trial]()
+    passed, failed, trials = 0.0, math.inf, list[RateTrial]()
     while len(trials) < MOST_TRIALS:
         rate = following(passed, failed, first)
         if rate is None:
@@ -65,7 +65,9 @@ def following(passed: float, failed: float, first: float) -> float | None:
     return math.sqrt(passed * failed) if failed > passed * PRECISION else None
 
 
-def repeated_until_usable(attempt: Callable[[float], Trial], rate: float, trials: list[Trial]) -> Trial:
+def repeated_until_usable(
+    attempt: Callable[[float], RateTrial], rate: float, trials: list[RateTrial]
+) -> RateTrial:
     """Repeat a trial until it is usable, at most `REPETITIONS` times more."""
     for _ in range(REPETITIONS + 1):
         trials.append(attempt(rate))

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.syntax.printable import with_digits
-from experiments.capacity.criteria import Trial, tried
+from experiments.capacity.criteria import RateTrial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
 from experiments.commands.options import SIMULATED, Number, named, require_none
@@ -172,7 +172,7 @@ class Searches:
             return True
         return False
 
-    def _attempt(self, rate: float, number: int) -> Trial:
+    def _attempt(self, rate: float, number: int) -> RateTrial:
         """One run at one rate, printed as one line."""
         scenario = at_rate(self._scenario, rate, self._duration)
         with self._console.status(
@@ -195,7 +195,7 @@ class Searches:
             self._console.print(Text(over_searches(rates), style="bold"))
 
 
-def line_of(trial: Trial, prefix: str) -> Text:
+def line_of(trial: RateTrial, prefix: str) -> Text:
     """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
     numbers = f"p99 {in_ms(trial.p99)}, {100 * trial.errors:.2f} % errors"
     if trial.unusable:

@@ -19,7 +19,7 @@ from experiments.commands.report import report_curve
 from experiments.platform.terminal import STOPPED, console_here, print_stopped
 from experiments.results.directory import require_new
 from experiments.running.execute import execute, prepare
-from experiments.running.progress import Progress
+from experiments.running.progress import CampaignProgress
 from experiments.running.runner import Runner
 from experiments.scenario.scenario import Scenario
 
@@ -50,7 +50,7 @@ def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, consol
         )
         campaign = prepare(scenario, command_line(), folder, runner.name)
         try:
-            with Progress(campaign, console) as progress:
+            with CampaignProgress(campaign, console) as progress:
                 execute(campaign, folder, runner, progress)
         except KeyboardInterrupt:
             print_stopped(console, "Nothing was left running.")

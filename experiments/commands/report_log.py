@@ -18,7 +18,7 @@ from experiments.commands.options import command_line, new_directory
 from experiments.errors import BadInputError
 from experiments.platform.printable import printable
 from experiments.platform.terminal import console_here, make_directory, path_line
-from experiments.recorded.access_log import LONGEST_LINE, Columns, read_log
+from experiments.recorded.access_log import LONGEST_LINE, LogColumns, read_log
 from experiments.report.access_log.runs import LogRuns, log_runs
 
 
@@ -47,7 +47,7 @@ def load(file: Path, console: Console) -> LogRuns:
     try:
         with opened(file, console) as lines:
             pieces = iter(partial(lines.readline, LONGEST_LINE + 1), "")
-            columns: Columns = read_log(pieces, name)
+            columns: LogColumns = read_log(pieces, name)
     except OSError as error:
         raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
     return log_runs(columns, "standard input" if str(file) == "-" else printable(file.name))

@@ -23,7 +23,7 @@ from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
-from experiments.running.progress import Progress
+from experiments.running.progress import CampaignProgress
 from experiments.running.runner import NoObserver, Observer, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
@@ -70,7 +70,7 @@ def run_campaign(
     count = len(campaign.plan)
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
     try:
-        with during or nullcontext(), Progress(campaign, console) as progress:
+        with during or nullcontext(), CampaignProgress(campaign, console) as progress:
             observer = on_page(page, campaign, progress)
             if isinstance(scenario, LiveScenario):
                 observer = VerdictSoFar(observer, campaign, console)
@@ -87,7 +87,7 @@ def run_campaign(
     return present(directory, console, parquet, page)
 
 
-def on_page(page: LivePage | None, campaign: Campaign, progress: Progress) -> Observer:
+def on_page(page: LivePage | None, campaign: Campaign, progress: CampaignProgress) -> Observer:
     """The progress, also shown on a live page if there is one."""
     if page is None:
         return progress

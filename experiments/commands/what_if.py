@@ -20,7 +20,7 @@ from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, require_writable, write_json
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
-from experiments.what_if.answer import Answer, Question, answer, region_in_words
+from experiments.what_if.answer import Question, WhatIfAnswer, answer, region_in_words
 from experiments.what_if.fit import RegionFit, fit, longest_span
 from policies import registry
 from policies.errors import PoliciesError
@@ -159,7 +159,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
         console.print(Text(f"  the last recording of {recording.left_out + 1} in these files", style="dim"))
 
 
-def present(console: Console, found: Answer) -> None:
+def present(console: Console, found: WhatIfAnswer) -> None:
     """Print the table and its interpretation."""
     heads = (
         "policy",

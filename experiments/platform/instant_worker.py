@@ -47,7 +47,7 @@ of the measured traffic included.
 """
 
 
-class Connection(asyncio.Protocol):
+class InstantConnection(asyncio.Protocol):
     """One client connection; answers each request when it is complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
 async def serve(ports: Sequence[int]) -> None:
     """Serve on these ports, or on a free one, until SIGTERM ends the process."""
     loop = asyncio.get_running_loop()
-    servers = [await loop.create_server(Connection, "127.0.0.1", port) for port in ports or (0,)]
+    servers = [await loop.create_server(InstantConnection, "127.0.0.1", port) for port in ports or (0,)]
     print("worker ready on http://{}:{}".format(*servers[0].sockets[0].getsockname()), flush=True)
     await servers[0].serve_forever()
 

@@ -48,7 +48,7 @@ MOST_ENDPOINTS, MOST_POLICIES, MOST_REASONS = 10_000, 64, 1_000
 """Limits on distinct names in a log. A figure has a row for each policy, a table one for each name."""
 
 
-class Problem(Exception):
+class LineProblem(Exception):
     """Error in a line, without its number."""
 
 
@@ -72,12 +72,12 @@ class LogRow(NamedTuple):
 
 
 def log_row(line: str) -> LogRow:
-    """Parse a line of either format. Raises `Problem`."""
+    """Parse a line of either format. Raises `LineProblem`."""
     return json_row(line) if line.startswith("{") else text_row(line)
 
 
 def text_row(line: str) -> LogRow:
-    """Parse a line of names and values, perhaps behind a platform's prefix. Raises `Problem`."""
+    """Parse a line of names and values, perhaps behind a platform's prefix. Raises `LineProblem`."""
     values = dict(TEXT_FIELD.findall(line))
 
     def get(name: str) -> str:
@@ -88,13 +88,13 @@ def text_row(line: str) -> LogRow:
             if key == "code":
                 return ""
             problem = f"has no field '{key}'" if "time" in values else "is not a line of an access log"
-            raise Problem(problem) from None
+            raise LineProblem(problem) from None
 
     return made_row(get, text_seconds, lambda text: "" if text == "-" else text)
 
 
 def text_seconds(name: str, text: str) -> float:
-    """Seconds from text such as `21.345ms`; nan for a hyphen. Raises `Problem`."""
+    """Seconds from text such as `21.345ms`; nan for a hyphen. Raises `LineProblem`."""
     if text == "-":
         return NAN
     try:
@@ -102,46 +102,46 @@ def text_seconds(name: str, text: str) -> float:
     except ValueError:
         seconds = NAN
     if not 0 <= seconds <= MAX_PHASE_S:
-        raise Problem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
+        raise LineProblem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
     return seconds
 
 
 def json_row(line: str) -> LogRow:
-    """Parse a JSON line. Raises `Problem`."""
+    """Parse a JSON line. Raises `LineProblem`."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Problem(f"is not JSON: {error}") from None
+        raise LineProblem(f"is not JSON: {error}") from None
 
     def get(name: str) -> Any:
         try:
             return values[name]
         except KeyError:
-            raise Problem(f"has no field '{name}'") from None
+            raise LineProblem(f"has no field '{name}'") from None
 
     return made_row(get, json_seconds, lambda value: value or "")
 
 
 def json_seconds(name: str, value: Any) -> float:
-    """Seconds from a number; nan for null. Raises `Problem`."""
+    """Seconds from a number; nan for null. Raises `LineProblem`."""
     if value is None:
         return NAN
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= MAX_PHASE_S:
-        raise Problem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
+        raise LineProblem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
     return float(value)
 
 
 def made_row(
     get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
 ) -> LogRow:
-    """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `Problem`."""
+    """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `LineProblem`."""
 
     def named(field: str) -> str:
         return name(field, plain(get(field)))
 
     end = get("end")
     if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
-        raise Problem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
+        raise LineProblem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
     return LogRow(
         instant(get("time")),
         end,
@@ -161,46 +161,46 @@ def made_row(
 
 
 def name(field: str, value: Any) -> str:
-    """Check the name of an endpoint, a region, a policy or a reason. Raises `Problem`."""
+    """Check the name of an endpoint, a region, a policy or a reason. Raises `LineProblem`."""
     if not isinstance(value, str):
-        raise Problem(f"{field}: must be a name, got {str(value)[:40]!r}")
+        raise LineProblem(f"{field}: must be a name, got {str(value)[:40]!r}")
     try:
         return checked_name(value)
     except ValueError as error:
-        raise Problem(f"{field}: {error}") from None
+        raise LineProblem(f"{field}: {error}") from None
 
 
 def instant(text: Any) -> float:
-    """Unix time from ISO 8601 with a time zone. Raises `Problem`."""
+    """Unix time from ISO 8601 with a time zone. Raises `LineProblem`."""
     try:
         at = datetime.fromisoformat(text)
         seconds = at.timestamp()
     except (ValueError, TypeError, OverflowError):
-        raise Problem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
+        raise LineProblem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
     if at.tzinfo is None:
-        raise Problem(f"time: must have a time zone, got {text!r}")
+        raise LineProblem(f"time: must have a time zone, got {text!r}")
     return seconds
 
 
 def whole(field: str, value: Any, most: int) -> int:
-    """Parse a whole number from 0 to `most`. Raises `Problem`."""
+    """Parse a whole number from 0 to `most`. Raises `LineProblem`."""
     try:
         number = int(value)
     except (ValueError, TypeError, OverflowError):
         number = -1
     if not 0 <= number <= most:
-        raise Problem(f"{field}: must be a whole number from 0 to {most}, got {str(value)[:40]!r}")
+        raise LineProblem(f"{field}: must be a whole number from 0 to {most}, got {str(value)[:40]!r}")
     return number
 
 
 def share(value: Any) -> float:
-    """Parse a share above 0, at most 1. Raises `Problem`."""
+    """Parse a share above 0, at most 1. Raises `LineProblem`."""
     try:
         found = float(value)
     except (ValueError, TypeError, OverflowError):
         found = NAN
     if not 0 < found <= 1:
-        raise Problem(f"sample: must be above 0 and at most 1, got {str(value)[:40]!r}")
+        raise LineProblem(f"sample: must be above 0 and at most 1, got {str(value)[:40]!r}")
     return found
 
 
@@ -221,7 +221,7 @@ def integers() -> array[int]:
 
 
 @dataclass(slots=True)
-class Columns:
+class LogColumns:
     """Requests of a log, in its order. `endpoint` and `policy` are numbers of names."""
 
     at: array[float] = field(default_factory=floats)
@@ -248,7 +248,7 @@ class Columns:
         return len(self.at)
 
     def add(self, row: LogRow) -> None:
-        """Append a request. Raises `Problem` if there are more distinct names than a report can show."""
+        """Append a request. Raises `LineProblem` if there are more distinct names than a report can show."""
         self.at.append(row.at)
         self.queue.append(row.queue)
         self.connect.append(row.connect)
@@ -279,16 +279,16 @@ class Columns:
             ("reason", self.endings, MOST_REASONS),
         ):
             if len(names) > most:
-                raise Problem(f"{what}: more than {most} different ones in this log")
+                raise LineProblem(f"{what}: more than {most} different ones in this log")
 
 
-def read_log(lines: Iterable[str], name: str) -> Columns:
+def read_log(lines: Iterable[str], name: str) -> LogColumns:
     """Read all requests of a log called `name`. Raises `BadInputError` if no line can be read, or too many names.
 
     Skips control requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
     that is being written. Other lines that cannot be read are counted: a log on a platform has other programs' lines.
     """
-    columns = Columns()
+    columns = LogColumns()
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
             columns.skip(number, f"is longer than {LONGEST_LINE >> 20} MiB")
@@ -297,7 +297,7 @@ def read_log(lines: Iterable[str], name: str) -> Columns:
             continue
         try:
             row = log_row(line)
-        except Problem as problem:
+        except LineProblem as problem:
             columns.skip(number, problem)
             continue
         if row.end in LEFT_OUT:
@@ -305,7 +305,7 @@ def read_log(lines: Iterable[str], name: str) -> Columns:
             continue
         try:
             columns.add(row)
-        except Problem as problem:
+        except LineProblem as problem:
             raise BadInputError(f"{name}: line {number}: {problem}") from None
     if not len(columns):
         reason = f", and {columns.first_problem}" if columns.first_problem else ""

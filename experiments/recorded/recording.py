@@ -89,7 +89,7 @@ class Start(Content):
     _has_a_name = field_validator("policy")(named_policy)
 
 
-class Change(Content):
+class PolicyChange(Content):
     """Another policy from `at` on, in seconds from the start of the recording."""
 
     at: Seconds
@@ -108,7 +108,7 @@ class Named(Content):
     connect: Seconds
 
 
-class End(Content):
+class RecordingEnd(Content):
     """End of a recording."""
 
     dropped: int = Field(ge=0)
@@ -118,7 +118,7 @@ Document = TypeVar("Document", bound=Content)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class RecordedEndpoint:
     """A worker as the balancer knew it. `connect` is the handshake time in seconds, 0 if unknown."""
 
     id: str
@@ -136,7 +136,7 @@ class Recording:
     """
 
     rows: NDArray[Any]
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[RecordedEndpoint, ...]
     began: float
     policy: dict[str, Any]
     home_region: str | None
@@ -171,7 +171,7 @@ class Segment:
     about: Start
     endpoints: dict[int, Named] = field(default_factory=dict)
     rows: list[NDArray[Any]] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[PolicyChange] = field(default_factory=list)
     dropped: int = 0
 
     @property
@@ -224,7 +224,7 @@ def last_group(segments: list[Segment]) -> list[Segment]:
 
 def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     """Merge the requests of all segments by arrival, without tunnels. Raises `BadInputError` if none is left."""
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, RecordedEndpoint] = {}
     places: dict[str, int] = {}
     parts = []
     for segment in segments:
@@ -262,10 +262,10 @@ def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, A
     return tuple(found)
 
 
-def merged(known: Endpoint | None, endpoint: Named) -> Endpoint:
+def merged(known: RecordedEndpoint | None, endpoint: Named) -> RecordedEndpoint:
     """Merge two entries of an endpoint; the shortest handshake is nearest to the round trip."""
     seen = [seconds for seconds in (known.connect if known else 0.0, endpoint.connect) if seconds > 0]
-    return Endpoint(endpoint.id, endpoint.region, endpoint.weight, min(seen, default=0.0))
+    return RecordedEndpoint(endpoint.id, endpoint.region, endpoint.weight, min(seen, default=0.0))
 
 
 def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
@@ -287,9 +287,9 @@ def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
                     endpoint = document(Named, payload)
                     segments[-1].endpoints[endpoint.number] = endpoint
                 elif kind == b"C" and len(segments[-1].changes) < MOST_CHANGES:
-                    segments[-1].changes.append(document(Change, payload))
+                    segments[-1].changes.append(document(PolicyChange, payload))
                 elif kind == b"Z":
-                    segments[-1].dropped = document(End, payload).dropped
+                    segments[-1].dropped = document(RecordingEnd, payload).dropped
                 if most < 0:
                     raise BadInputError(f"{path}: holds more than {MOST_ROWS:,} requests")
     except (OSError, zlib.error, ValueError, IndexError, RecursionError) as error:

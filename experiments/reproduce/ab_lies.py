@@ -17,7 +17,7 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
-from experiments.reproduce.reproduction import Document
+from experiments.reproduce.reproduction import Publication
 from experiments.reproduce.simulated import (
     BARE,
     Interval,
@@ -155,7 +155,7 @@ class AbLies(SimulatedReproduction):
     """Relative effects on the mean latency by case and design, each a list with a value per seed."""
 
     name = "ab-lies"
-    document = Document(
+    document = Publication(
         "Unbiased Experiments in Congested Networks",
         "Bruce Spang, Veronica Hannan, Shravya Kunamalla, Te-Yuan Huang, Nick McKeown, Ramesh Johari, IMC 2021",
         "https://doi.org/10.1145/3487552.3487851",

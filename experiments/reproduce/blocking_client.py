@@ -54,7 +54,7 @@ def client_context(target: Target) -> ssl.SSLContext:
     return context
 
 
-class Connection:
+class BlockingConnection:
     """One connection, opened by the constructor. Raises `OSError`."""
 
     def __init__(

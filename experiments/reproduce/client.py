@@ -18,7 +18,7 @@ CONNECT_TIMEOUT = 150.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientAnswer:
     """Result of one request. `took` is seconds from sending to the last byte; `status` is 0 if the connection broke;
     `service` is the service time in seconds that the worker reports; `call` names the kind of request.
     """
@@ -33,7 +33,7 @@ class Answer:
         return 200 <= self.status < 400
 
 
-def failures(answers: Iterable[Answer]) -> int:
+def failures(answers: Iterable[ClientAnswer]) -> int:
     """Number of requests that broke or got a status of 400 or more."""
     return sum(not one.is_ok for one in answers)
 
@@ -45,7 +45,7 @@ class OneCaller:
         self._host, self._port = host, port
         self._connection: GeneratorConnection | None = None
 
-    async def ask(self, method: str = "GET", body: bytes = b"", call: str = "") -> Answer:
+    async def ask(self, method: str = "GET", body: bytes = b"", call: str = "") -> ClientAnswer:
         """Send one request and wait for the response. Raises `NotConnected` if no connection can be made."""
         connection = self._connection
         if connection is None:
@@ -63,7 +63,7 @@ class OneCaller:
             raise
         if not connection.is_reusable:
             self.close()
-        return Answer(receiver.status, ended_at - began_at, receiver.service, call)
+        return ClientAnswer(receiver.status, ended_at - began_at, receiver.service, call)
 
     def close(self) -> None:
         """Close the connection without waiting."""
@@ -107,7 +107,7 @@ def service_in(block: bytes) -> float:
 
 async def ask_once(
     address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
-) -> Answer:
+) -> ClientAnswer:
     """Send one request on a new connection. Raises `NotConnected`."""
     client = OneCaller(*address)
     try:

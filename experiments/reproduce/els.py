@@ -15,7 +15,7 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
-from experiments.reproduce.reproduction import Document
+from experiments.reproduce.reproduction import Publication
 from experiments.reproduce.simulated import (
     BARE,
     Interval,
@@ -95,7 +95,7 @@ class Els(SimulatedReproduction):
     """Seconds or shares of failed requests, by case and policy, each a list with a value per seed."""
 
     name = "els"
-    document = Document(
+    document = Publication(
         "ELS: a latency-based load balancer, part 1 and 2",
         "Lukáš Poláček, Spotify Engineering, 2015",
         "https://engineering.atspotify.com/2015/12/els-part-1/",

@@ -32,7 +32,7 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.launch import BalancerFile
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import typical
 from experiments.stats.estimates import geometric_mean
 
@@ -258,7 +258,7 @@ class Headers(Reproduction):
     """Methods of removal timed alone, then two balancers under load."""
 
     name = "headers"
-    document = Document(
+    document = Publication(
         "A good day to trie-hard: saving compute 1% at a time", "Kevin Guthrie, The Cloudflare Blog, 2024"
     )
     summary = "Four ways of removing internal fields, and the share of a forwarded request's CPU time that ours takes."

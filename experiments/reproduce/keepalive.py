@@ -33,7 +33,7 @@ from experiments.reproduce.keepalive_runs import (
     rows_of,
     saved_by_keep_alive,
 )
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 """The source's results in ms, by TLS version and whether it is the first call. It counts TCP's third packet, which
@@ -45,7 +45,7 @@ class Keepalive(Reproduction):
     """HTTP versions, TLS versions and keep-alive in all combinations, and a balancer between."""
 
     name = "keepalive"
-    document = Document(
+    document = Publication(
         "Improving API Performance with HTTP Keepalive", "Clete Blackwell II, State Farm Engineering"
     )
     summary = "HTTP/1.1 and 2, TLS 1.2 and 1.3, with keep-alive and without, over 15 ms one way."

@@ -25,7 +25,7 @@ import numpy as np
 
 from experiments.errors import FleetFailedError
 from experiments.reproduce import launch
-from experiments.reproduce.blocking_client import Connection, Target, client_context
+from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile
 from experiments.stats.comparison import average, typical
 
@@ -280,7 +280,7 @@ def oversleeping() -> float:
 def consecutive_calls(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
     """Seconds of each of `calls` requests on one connection; the first includes the handshakes."""
     took, began_at = [], time.perf_counter()
-    connection = Connection(target, context)
+    connection = BlockingConnection(target, context)
     try:
         for _ in range(calls):
             response = connection.call()

@@ -17,7 +17,7 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD
-from experiments.reproduce.reproduction import Document
+from experiments.reproduce.reproduction import Publication
 from experiments.reproduce.simulated import (
     BARE,
     SimulatedReproduction,
@@ -109,7 +109,7 @@ class PrequalRamp(SimulatedReproduction):
     """Tails by step and policy, a list with one per seed."""
 
     name = "prequal"
-    document = Document(
+    document = Publication(
         "Load is not what you should balance: Introducing Prequal",
         "Bartek Wydrowski, Robert Kleinberg, Stephen M. Rumble, Aaron Archer, NSDI 2024",
         "https://arxiv.org/abs/2312.10172",

@@ -38,7 +38,7 @@ from experiments.reproduce.regions_runs import (
     proxy_throughput,
     unloaded_latency,
 )
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import Interval, average
 
 
@@ -46,7 +46,7 @@ class Regions(Reproduction):
     """The source's questions, one part of the measurement after the other."""
 
     name = "regions"
-    document = Document(
+    document = Publication(
         "Performance evaluation report: a forwarding unit before regional workers on Heroku",
         "a student's course work, unpublished",
     )

@@ -21,7 +21,7 @@ ReportProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class Publication:
     """The published document that a reproduction repeats. `publisher` also has authors and year, where known."""
 
     title: str
@@ -47,7 +47,7 @@ class Reproduction(ABC):
     """
 
     name: ClassVar[str]
-    document: ClassVar[Document]
+    document: ClassVar[Publication]
     summary: ClassVar[str]
     duration: ClassVar[str]
 

@@ -22,7 +22,7 @@ from experiments.report.palette import GREY
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
 from experiments.reproduce.client import failures
 from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.reproduce.reuse_runs import (
     NEW_CONNECTIONS,
     OURS,
@@ -46,7 +46,7 @@ class Reuse(Reproduction):
     """The same calls by every transport: all users at once, then little traffic."""
 
     name = "reuse"
-    document = Document(
+    document = Publication(
         "Connection reuse and libcurl: load tests of an API service that calls external APIs",
         "publisher not stated in the copy that was used",
     )

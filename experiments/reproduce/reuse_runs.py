@@ -21,7 +21,7 @@ from random import Random
 
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, OneCaller, ask_once
+from experiments.reproduce.client import ClientAnswer, OneCaller, ask_once
 from experiments.reproduce.launch import UNVERIFIED, BalancerFile, ConnectionCounts, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
@@ -59,13 +59,13 @@ CALLS_PER_USER = sum(call.times for call in MIX)
 class Calls:
     """Finished calls, within `span` seconds."""
 
-    answers: list[Answer]
+    answers: list[ClientAnswer]
     span: float
 
 
 async def user_calls(address: tuple[str, int], users: int, progress: Callable[[int], None]) -> Calls:
     """Run `users` at once, each with all calls of the mix on a connection of its own. Raises `FleetFailedError`."""
-    answers: list[Answer] = []
+    answers: list[ClientAnswer] = []
     began_at = time.monotonic()
 
     async def user() -> None:
@@ -85,7 +85,7 @@ async def user_calls(address: tuple[str, int], users: int, progress: Callable[[i
 
 async def random_calls(address: tuple[str, int], calls: int, gap: float, rng: Random) -> Calls:
     """Open loop: calls drawn from the mix, on new connections, at Poisson instants `gap` seconds apart on average."""
-    answers: list[Answer] = []
+    answers: list[ClientAnswer] = []
     began_at = time.monotonic()
 
     async def ask(call: Call, at: float) -> None:

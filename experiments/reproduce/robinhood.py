@@ -14,7 +14,7 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
-from experiments.reproduce.reproduction import Document
+from experiments.reproduce.reproduction import Publication
 from experiments.reproduce.simulated import (
     BARE,
     Interval,
@@ -88,7 +88,7 @@ class Robinhood(SimulatedReproduction):
     """Ratios of the largest to the mean utilisation, by cluster and policy, each a list with a value per seed."""
 
     name = "robinhood"
-    document = Document(
+    document = Publication(
         "What's new with Robinhood, our in-house load balancing service",
         "Yi-Shu Tai, dropbox.tech, 2024",
         "https://dropbox.tech/infrastructure/robinhood-in-house-load-balancing-service",

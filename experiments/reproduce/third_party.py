@@ -20,7 +20,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY
 from experiments.reproduce.charts import draw_percentiles, label_percentiles, nines
 from experiments.reproduce.client import failures
-from experiments.reproduce.reproduction import Document, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
@@ -52,7 +52,7 @@ class ThirdParty(Reproduction):
     """All modes of calling third parties, and a route that becomes longer."""
 
     name = "third-party"
-    document = Document(
+    document = Publication(
         "Enhancing P99 Latency: Strategies for Doubling/Tripling Performance in Third-Party APIs",
         "Cristian Velazquez, Uber, P99 CONF 2024",
     )

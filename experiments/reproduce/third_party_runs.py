@@ -21,7 +21,7 @@ from experiments.measured.fleet import all_ready
 from experiments.platform.ports import lasting_ports
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, ask_once
+from experiments.reproduce.client import ClientAnswer, ask_once
 from experiments.reproduce.latency_summary import LatencySummary, summary_of
 from experiments.reproduce.launch import (
     UNVERIFIED,
@@ -133,7 +133,7 @@ class ModeResult:
     """Calls in one mode, each instance once in `rest` seconds, with the balancer's counters."""
 
     mode: Mode
-    answers: tuple[Answer, ...]
+    answers: tuple[ClientAnswer, ...]
     seconds: float
     rest: float
     connections: ConnectionCounts
@@ -267,7 +267,7 @@ def names_keys(port: int, uncached: bool) -> Keys:
 async def measure_mode(mode: Mode, balancer: Child, plan: ThirdPartyPlan, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
     before = await connection_counts(balancer)
-    answers: list[Answer] = []
+    answers: list[ClientAnswer] = []
     began_at = time.monotonic()
 
     async def call(at: float) -> None:

@@ -28,7 +28,7 @@ OVERHEAD = 6.0
 """Initial estimate of the seconds that starting, warming and stopping a fleet take."""
 
 
-class Progress(LivePanel):
+class CampaignProgress(LivePanel):
     """Campaign observer that shows a live panel if the console is a terminal; used as a context manager."""
 
     def __init__(self, campaign: Campaign, console: Console) -> None:

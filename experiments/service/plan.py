@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from balancer.tools.probe.target import Target
+from balancer.tools.probe.target import ProbeTarget
 from experiments.errors import BadInputError
 from experiments.scenario.files import validated
 from experiments.scenario.labels import LONGEST_LABEL, shortened
@@ -24,7 +24,7 @@ class Contestant:
 
     label: str
     url: str
-    target: Target
+    target: ProbeTarget
     policy: dict[str, Any]
     repeat_of: str | None = None
 

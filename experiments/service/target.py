@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from balancer.tools.probe.target import BadTarget, Target, target_of
+from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
 from experiments.errors import BadInputError, ExperimentError
 from experiments.generator.client import GeneratorConnection, GeneratorTls, NotConnected, connect
 from experiments.platform.printable import one_line
@@ -42,7 +42,7 @@ class Message:
         """Names of the fields, without their values."""
         return tuple(name for name, _ in self.fields)
 
-    def for_target(self, target: Target) -> bytes:
+    def for_target(self, target: ProbeTarget) -> bytes:
         """The request as bytes."""
         given = {name.lower() for name, _ in self.fields}
         usual = {"Host": target.authority, "User-Agent": "steelyard-load", "Accept": "*/*"}
@@ -70,7 +70,7 @@ class NoOwner:
     def connection_closed(self, connection: GeneratorConnection) -> None: ...
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> ProbeTarget:
     """Parse a URL. Raises `BadInputError`."""
     try:
         return target_of(url)
@@ -123,7 +123,7 @@ def bytes_of(path: str, option: str) -> bytes:
         raise BadInputError(f"{option}: {path[:200]!r} cannot be read: {problem}") from None
 
 
-def tls_of(target: Target, cacert: Path | None, is_insecure: bool) -> GeneratorTls | None:
+def tls_of(target: ProbeTarget, cacert: Path | None, is_insecure: bool) -> GeneratorTls | None:
     """TLS settings for a target, None for plain HTTP. Raises `BadInputError`."""
     if not target.is_tls:
         return None
@@ -143,7 +143,9 @@ def tls_of(target: Target, cacert: Path | None, is_insecure: bool) -> GeneratorT
     return GeneratorTls(context, target.host)
 
 
-async def reach(target: Target, tls: GeneratorTls | None, message: Message, timeout: float) -> Destination:
+async def reach(
+    target: ProbeTarget, tls: GeneratorTls | None, message: Message, timeout: float
+) -> Destination:
     """Open and close one connection, to learn which address answers. Raises `ServiceUnreachable`.
 
     The name is not resolved again: all requests of the load go to this address.
@@ -159,6 +161,6 @@ async def reach(target: Target, tls: GeneratorTls | None, message: Message, time
     return Destination(address, tls, message.method.encode(), message.for_target(target))
 
 
-def has_port(target: Target) -> bool:
+def has_port(target: ProbeTarget) -> bool:
     """Whether the URL names a port."""
     return target.authority != (f"[{target.host}]" if ":" in target.host else target.host)

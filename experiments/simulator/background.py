@@ -22,7 +22,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
 from policies.routing.doubted import Doubted
-from policies.routing.units import Report
+from policies.routing.units import UnitReport
 
 
 class Tick(Event):
@@ -125,7 +125,7 @@ class Heard(Event):
     """Arrival of a balancer's report at the others."""
 
     def __init__(
-        self, sender: int, report: Report, others: list[SimulatedBalancer], model: SharedModel
+        self, sender: int, report: UnitReport, others: list[SimulatedBalancer], model: SharedModel
     ) -> None:
         self._sender = sender
         self._report = report

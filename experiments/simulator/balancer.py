@@ -103,7 +103,7 @@ class Overdue(Event):
             self._balancer.overdue(self._attempt, self._is_final, now)
 
 
-class Probe(Event):
+class SimulatedProbe(Event):
     """Load probe of a worker: request and answer."""
 
     def __init__(self, router: Router, connections: WorkerConnections, sent_at: float) -> None:
@@ -406,7 +406,7 @@ class SimulatedBalancer(BalancerBase):
         connections = self.worker_connections[state.order]
         worker, now = connections.worker, self.clock.at
         if not worker.is_down and worker.fault_state.hang < 1.0:
-            self._agenda.add(now + worker.half, Probe(self.router, connections, now))
+            self._agenda.add(now + worker.half, SimulatedProbe(self.router, connections, now))
 
     # --- wait queue
 

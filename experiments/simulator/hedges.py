@@ -16,7 +16,7 @@ from policies.routing.router import Router
 Race = Callable[[SimulatedAttempt, frozenset[str], float], None]
 
 
-class Bucket(Event):
+class LateAttempts(Event):
     """Event: attempts that become late within the same tick."""
 
     def __init__(self, hedges: Hedges, tick: int) -> None:
@@ -66,7 +66,7 @@ class Hedges:
         self._race = race
         self._agenda = agenda
         self._after = after
-        self._wheel: dict[int, Bucket] = {}
+        self._wheel: dict[int, LateAttempts] = {}
         self._attempts: list[SimulatedAttempt] = []
         self._is_searching = False
 
@@ -82,7 +82,7 @@ class Hedges:
         tick = int((now + self.hedging.wait(attempt.assignment.state)) / TICK) + 1
         bucket = self._wheel.get(tick)
         if bucket is None:
-            bucket = self._wheel[tick] = Bucket(self, tick)
+            bucket = self._wheel[tick] = LateAttempts(self, tick)
             self._agenda.add(tick * TICK, bucket)
         bucket.attempts.append(attempt)
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep.cells import Cell
 from experiments.sweep.grid import Grid
-from experiments.sweep.outcome import Outcome
+from experiments.sweep.outcome import CellOutcome
 from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
 
 PATIENCE = 5.0
@@ -121,7 +121,7 @@ class Catalogue:
         with one_line_errors(self.path):
             return {row["cell"] for row in self.connection.execute(text)}
 
-    def record(self, cell: Cell, outcome: Outcome) -> None:
+    def record(self, cell: Cell, outcome: CellOutcome) -> None:
         """Store one finished cell in one transaction. Raises `CatalogueError`."""
         state = "failed" if outcome.message is not None else "done"
         columns = {"cell": cell.identity, "state": state, "message": outcome.message, **outcome.numbers}

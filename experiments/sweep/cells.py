@@ -21,7 +21,7 @@ from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
 from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
 from experiments.scenario.supported import require_simulated_entry
-from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
+from experiments.sweep.grid import POLICY_KNOB, Grid, GridPolicy
 from experiments.sweep.knobs import (
     Setting,
     options_of,
@@ -136,7 +136,7 @@ def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
     ]
 
 
-def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> Entry:
+def entry_of(competitor: GridPolicy, setting: Setting, scenario: Scenario) -> Entry:
     """Entry of a policy with the knobs applied; a missing `region` option defaults to the scenario's home region.
 
     Raises `BadInputError`.

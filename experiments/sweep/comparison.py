@@ -27,7 +27,7 @@ MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RatioChange:
     """Paired comparison of a policy under a scenario: `ratio` is second / first, so the second is better below one.
 
     `judged_by` is the measure, or `GOODPUT` where it is the deadline in both: the ratio is then one of odds.
@@ -40,7 +40,7 @@ class Change:
     judged_by: str
 
 
-def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[Change]:
+def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[RatioChange]:
     """Compare every scenario and policy that both contain, Holm-adjusted over all.
 
     Raises `BadInputError` when they have none in common.
@@ -54,7 +54,7 @@ def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[C
     found = [compared(before[place], after[place], measure) for place in places]
     adjusted = holm([one.p_value for one in found])
     return [
-        Change(*place, one.interval, standing(one.interval, p, None, False, one.is_tied), one.by)
+        RatioChange(*place, one.interval, standing(one.interval, p, None, False, one.is_tied), one.by)
         for place, one, p in zip(places, found, adjusted, strict=True)
     ]
 
@@ -74,7 +74,7 @@ def by_place(rows: list[CellRow], measure: str) -> dict[Place, dict[int, CellRow
     return found
 
 
-def change_table(found: list[Change], measure: str) -> Table:
+def change_table(found: list[RatioChange], measure: str) -> Table:
     """Table of the changes, the largest first."""
     order = sorted(found, key=lambda change: -abs(change.ratio.ratio - 1))
     rows = tuple(

@@ -16,7 +16,7 @@ from experiments.errors import FleetFailedError
 from experiments.simulator.run import Simulate
 from experiments.sweep.cells import Cell
 from experiments.sweep.executor import Computers
-from experiments.sweep.outcome import Outcome, compute, one_line
+from experiments.sweep.outcome import CellOutcome, compute, one_line
 
 CELLS_AHEAD = 2
 """Cells submitted ahead per process, so that none waits for the driver."""
@@ -39,11 +39,11 @@ class Computation:
         cells: Sequence[Cell],
         simulate: Simulate,
         keep_samples: bool,
-        ended: Callable[[Cell, Outcome], None],
+        ended: Callable[[Cell, CellOutcome], None],
     ) -> None:
         self._waiting = deque(cells)
         self._suspects = deque[Cell]()
-        self._running = dict[Future[Outcome], Cell]()
+        self._running = dict[Future[CellOutcome], Cell]()
         self._deaths = Counter[str]()
         self._simulate = simulate
         self._keep_samples = keep_samples
@@ -93,11 +93,11 @@ class Computation:
         if len(lost) == 1:
             self._deaths[lost[0].identity] += 1
             if self._deaths[lost[0].identity] >= MOST_DEATHS:
-                self._ended(lost.pop(), Outcome({}, DIED, 0.0, ""))
+                self._ended(lost.pop(), CellOutcome({}, DIED, 0.0, ""))
         self._suspects.extend(lost)
 
 
-def outcome_of(future: Future[Outcome]) -> Outcome:
+def outcome_of(future: Future[CellOutcome]) -> CellOutcome:
     """Outcome of a future; a failure to send, compute or fetch becomes an outcome with a message.
 
     Raises `BrokenProcessPool`, `FleetFailedError` when the scheduler is gone.
@@ -109,4 +109,4 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
     except (CancelledError, OSError):
         raise FleetFailedError(GONE) from None
     except Exception as fault:
-        return Outcome({}, f"could not be sent or fetched: {one_line(fault)}", 0.0, "")
+        return CellOutcome({}, f"could not be sent or fetched: {one_line(fault)}", 0.0, "")

@@ -30,7 +30,7 @@ from experiments.sweep.code import version_of
 from experiments.sweep.computation import Computation
 from experiments.sweep.executor import Computers, dask, dask_cluster, local_processes
 from experiments.sweep.grid import Grid
-from experiments.sweep.outcome import Outcome
+from experiments.sweep.outcome import CellOutcome
 from experiments.sweep.progress import Progress
 
 
@@ -106,7 +106,7 @@ def compute_missing(
 ) -> None:
     """Compute cells and store each in the catalogue before the next outcome is handled."""
 
-    def ended(cell: Cell, outcome: Outcome) -> None:
+    def ended(cell: Cell, outcome: CellOutcome) -> None:
         catalogue.record(cell, outcome)
         progress.cell_ended(cell, outcome)
 

@@ -28,7 +28,7 @@ POLICY_KNOB = "policy."
 """Prefix of the knobs of policies; every other knob is a key of the scenario."""
 
 
-class Model(BaseModel):
+class GridTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -37,7 +37,7 @@ def competitor_table(value: object) -> object:
     return {"policy": value} if isinstance(value, str) else value
 
 
-class Competitor(Model):
+class GridPolicy(GridTable):
     """A policy of the grid. `balancer` holds balancer settings for this policy alone."""
 
     policy: Policy
@@ -102,10 +102,10 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 MOST_SEEDS = 10_000
 Seed = Annotated[int, Field(ge=0)]
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
-Competitors = tuple[Annotated[Competitor, BeforeValidator(competitor_table)], ...]
+Competitors = tuple[Annotated[GridPolicy, BeforeValidator(competitor_table)], ...]
 
 
-class Grid(Model):
+class Grid(GridTable):
     """The whole sweep: every scenario × every setting of the knobs × every policy × every seed is one cell."""
 
     name: str = Field(

@@ -30,7 +30,7 @@ PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """Result of one cell. `numbers` by the catalogue's column names; empty if `message` states why the cell failed.
 
     `seconds` is the computing time, on `host`.
@@ -43,7 +43,7 @@ class Outcome:
     samples: bytes | None = None
 
 
-def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
+def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> CellOutcome:
     """Run the cell; any exception becomes the outcome's message."""
     host = platform.node()
     began = time.perf_counter()
@@ -54,8 +54,8 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
         numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None
     except Exception as fault:
-        return Outcome({}, one_line(fault), time.perf_counter() - began, host)
-    return Outcome(numbers, None, time.perf_counter() - began, host, samples)
+        return CellOutcome({}, one_line(fault), time.perf_counter() - began, host)
+    return CellOutcome(numbers, None, time.perf_counter() - began, host, samples)
 
 
 def require_same_code(cell: Cell, simulate: Simulate) -> None:

@@ -98,7 +98,7 @@ def overview_table(matrix: Matrix) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Distance:
+class BoundDistance:
     """A policy beside the bound: ratio over all scenarios with its 95 % interval, and the worst scenario."""
 
     policy: str
@@ -107,7 +107,7 @@ class Distance:
     worst_scenario: str
 
 
-def distances(matrix: Matrix) -> list[Distance]:
+def distances(matrix: Matrix) -> list[BoundDistance]:
     """Distance of every policy, the least first; empty without the bound."""
     bound = next((policy for policy in matrix.bounds if policy.partition(",")[0] == CLAIRVOYANT), None)
     if bound is None:
@@ -116,7 +116,7 @@ def distances(matrix: Matrix) -> list[Distance]:
     return sorted((one for one in found if one is not None), key=lambda one: one.ratio.ratio)
 
 
-def distance(matrix: Matrix, policy: str, bound: str) -> Distance | None:
+def distance(matrix: Matrix, policy: str, bound: str) -> BoundDistance | None:
     """Distance of one policy over the scenarios that both have; None without any."""
     values = {
         label: {
@@ -135,7 +135,7 @@ def distance(matrix: Matrix, policy: str, bound: str) -> Distance | None:
         if values[bound].get(number, 0.0) > 0
     }
     worst = max(ratios, key=lambda number: ratios[number])
-    return Distance(policy, interval, ratios[worst], matrix.scenarios[worst])
+    return BoundDistance(policy, interval, ratios[worst], matrix.scenarios[worst])
 
 
 def distance_table(matrix: Matrix) -> Table:

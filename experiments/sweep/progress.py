@@ -15,7 +15,7 @@ from rich.text import Text
 
 from experiments.platform.terminal import LivePanel, clock
 from experiments.sweep.cells import Cell
-from experiments.sweep.outcome import Outcome
+from experiments.sweep.outcome import CellOutcome
 
 LINE_EVERY = 10.0
 """Seconds between two lines without a terminal."""
@@ -43,7 +43,7 @@ class Progress(LivePanel):
         """Number of cells that failed in this execution."""
         return self._failed
 
-    def cell_ended(self, cell: Cell, outcome: Outcome) -> None:
+    def cell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """Count a cell that has been stored in the catalogue."""
         self._done += 1
         self._left -= 1

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from experiments.errors import ExperimentError
-from experiments.switchback.readings import Reading, Window, between
+from experiments.switchback.readings import MetricsReading, MetricsWindow, between
 
 
 class RailBroken(ExperimentError):
@@ -38,14 +38,14 @@ class Rails:
     seconds: float = 10.0
 
     @classmethod
-    def after(cls, before: Window, p99: float | None, errors: float | None) -> Rails:
+    def after(cls, before: MetricsWindow, p99: float | None, errors: float | None) -> Rails:
         """The given limits, or defaults relative to the window before."""
         return cls(
             TOLERATED_RATIO * before.quantile(0.99) if p99 is None else p99,
             min(1.0, before.error_share + MORE_ERRORS) if errors is None else errors,
         )
 
-    def broken_by(self, window: Window) -> str | None:
+    def broken_by(self, window: MetricsWindow) -> str | None:
         """The broken rail as text; None if none is broken or too little is known."""
         if window.requests < MIN_REQUESTS:
             return None
@@ -64,9 +64,9 @@ class Watch:
 
     def __init__(self, rails: Rails) -> None:
         self._rails = rails
-        self._readings: deque[Reading] = deque()
+        self._readings: deque[MetricsReading] = deque()
 
-    def broken_by(self, reading: Reading) -> str | None:
+    def broken_by(self, reading: MetricsReading) -> str | None:
         """Add a reading; returns the broken rail as text, if any."""
         readings = self._readings
         readings.append(reading)

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.errors import BadInputError, ExperimentError
 from experiments.switchback.balancer import LiveBalancer
-from experiments.switchback.readings import Reading
+from experiments.switchback.readings import MetricsReading
 
 
 class PolicyChangedExternally(ExperimentError):
@@ -39,7 +39,7 @@ class PolicyInForce:
         self.initial: dict[str, Any] = {}
         self._versions: dict[str, str] = {}
 
-    async def begin(self, policies: Iterable[dict[str, Any]]) -> Reading:
+    async def begin(self, policies: Iterable[dict[str, Any]]) -> MetricsReading:
         """Read the initial policy and check that all others can be applied. Raises `ExperimentError`.
 
         What does not answer like a balancer gets no command.
@@ -50,13 +50,13 @@ class PolicyInForce:
         self.initial = self._expected = first.policy
         return first
 
-    async def read(self) -> Reading:
+    async def read(self) -> MetricsReading:
         """Read the balancer's counters. Raises `PolicyChangedExternally` if another client set a policy, and
         `PolicyFileChanged` if a file has another version than before.
         """
         status = await self._balancer.latency()
         try:
-            reading = Reading.of(status, self._now())
+            reading = MetricsReading.of(status, self._now())
         except (KeyError, TypeError, AttributeError) as error:
             raise BadInputError(f"URL: it is no balancer: its answer has no latencies: {error!r}") from None
         if self._expected and reading.policy != self._expected:

@@ -24,7 +24,7 @@ class BalancerRestarted(ExperimentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsReading:
     """One reading. `buckets` by endpoint; `policy` is the one in force, name and options, and `versions` are the paths
     and versions of its files."""
 
@@ -57,7 +57,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MetricsWindow:
     """Difference of two readings. `answered` successes are in `by_endpoint`, as buckets; `errors` of `requests` are the
     balancer's own errors or a worker's 5xx.
     """
@@ -112,7 +112,7 @@ class Window:
         return float(self.shortest * self.ratio ** (index - 1 + inside)) if index else self.shortest
 
 
-def between(earlier: Reading, later: Reading) -> Window:
+def between(earlier: MetricsReading, later: MetricsReading) -> MetricsWindow:
     """Difference of two readings. An endpoint that was added or removed in between counts as far as it is known.
 
     Raises `BalancerRestarted`.
@@ -125,7 +125,7 @@ def between(earlier: Reading, later: Reading) -> Window:
         raise BalancerRestarted(
             "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
         )
-    return Window(
+    return MetricsWindow(
         later.at - earlier.at,
         requests,
         max(0, errors),

@@ -25,7 +25,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.stats.measures import INTERRUPTED
 from experiments.switchback.guard_rails import MIN_REQUESTS
-from experiments.switchback.readings import Window
+from experiments.switchback.readings import MetricsWindow
 from experiments.switchback.turns import PolicyTurns, status_of
 from experiments.verdict.phrases import tail_text
 
@@ -68,13 +68,13 @@ class LiveRunner:
         self._turns.notify(f"before: {window_in_words(window)}")
 
 
-def window_in_words(window: Window) -> str:
+def window_in_words(window: MetricsWindow) -> str:
     """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
     tail = tail_text(window.answered, window.quantile)
     return f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}{tail}, errors {window.error_share:.2%}"
 
 
-def run_of(scenario: LiveScenario, planned: PlannedRun, window: Window) -> Run:
+def run_of(scenario: LiveScenario, planned: PlannedRun, window: MetricsWindow) -> Run:
     """The window as a run: rows for the successes of each endpoint by bucket, and one for the failures."""
     policy = scenario.entry(planned.label).policy.model_dump()
     status, samples = status_of(policy, window), samples_of(window)
@@ -98,7 +98,7 @@ def run_of(scenario: LiveScenario, planned: PlannedRun, window: Window) -> Run:
     return Run(facts, samples)
 
 
-def samples_of(window: Window) -> Samples:
+def samples_of(window: MetricsWindow) -> Samples:
     """Rows of the window, whose latencies are spread evenly over the logarithm of their bucket."""
     rows = [
         (latency, count, endpoint)
@@ -129,7 +129,7 @@ def samples_of(window: Window) -> Samples:
     )
 
 
-def spread(window: Window, bucket: int, count: int) -> list[tuple[float, int]]:
+def spread(window: MetricsWindow, bucket: int, count: int) -> list[tuple[float, int]]:
     """Latencies in seconds for the `count` requests of a bucket, each with the number of requests that have it."""
     parts = min(count, ROWS_PER_BUCKET)
     weights = np.diff(np.arange(parts + 1) * count // parts)

@@ -17,7 +17,7 @@ from experiments.platform.terminal import signals_ignored, signals_interrupt
 from experiments.switchback.balancer import LiveBalancer
 from experiments.switchback.guard_rails import RailBroken, Rails, Watch
 from experiments.switchback.policy_in_force import PolicyInForce
-from experiments.switchback.readings import Reading, Window, between
+from experiments.switchback.readings import MetricsReading, MetricsWindow, between
 
 
 class PolicyTurns:
@@ -58,7 +58,7 @@ class PolicyTurns:
             finally:
                 self._restore()
 
-    async def observe_initial(self, load: Callable[[], Awaitable[object]]) -> Window:
+    async def observe_initial(self, load: Callable[[], Awaitable[object]]) -> MetricsWindow:
         """Await the load of one run under the initial policy, and set the rails."""
         first = await self._in_force.read()
         await load()
@@ -71,7 +71,7 @@ class PolicyTurns:
         await self._in_force.apply(policy)
         self._watch = None if self.rails is None else Watch(self.rails)
 
-    async def observe(self, until: float) -> Window:
+    async def observe(self, until: float) -> MetricsWindow:
         """Read the counters until that instant; returns what they grew by. Raises `RailBroken`."""
         first = last = await self._read()
         while (left := until - self.now()) > 0:
@@ -79,7 +79,7 @@ class PolicyTurns:
             last = await self._read()
         return between(first, last)
 
-    async def guarded(self, load: Callable[[], Awaitable[object]]) -> Window:
+    async def guarded(self, load: Callable[[], Awaitable[object]]) -> MetricsWindow:
         """Await the load while the rails are watched; returns what the counters grew by. Raises `RailBroken`."""
         first = await self._read()
         sending, watching = asyncio.ensure_future(load()), asyncio.ensure_future(self.observe(math.inf))
@@ -94,7 +94,7 @@ class PolicyTurns:
             await asyncio.gather(sending, watching, return_exceptions=True)
         return between(first, await self._in_force.read())
 
-    async def _read(self) -> Reading:
+    async def _read(self) -> MetricsReading:
         """Read the counters, and check the rails. Raises `RailBroken`."""
         reading = await self._in_force.read()
         problem = self._watch.broken_by(reading) if self._watch is not None else None
@@ -111,7 +111,7 @@ class PolicyTurns:
                 self.notify(f"'{self._in_force.initial['name']}' is in force again.")
 
 
-def status_of(policy: dict[str, Any], window: Window) -> dict[str, Any]:
+def status_of(policy: dict[str, Any], window: MetricsWindow) -> dict[str, Any]:
     """What the balancer counted of a policy, with the keys of its status."""
     counts = {
         "routed": window.requests,

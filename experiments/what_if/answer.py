@@ -70,7 +70,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers.
 
     `slo` is what goodput is within, in seconds.
@@ -189,7 +189,7 @@ def answer(
     question: Question,
     simulate: Simulate,
     notify: Callable[[str], None] = lambda line: None,
-) -> Answer:
+) -> WhatIfAnswer:
     """Simulate the recorded situation, then the question; `path` holds the arrivals; each run's label goes to `notify`.
 
     Raises `BadInputError`.
@@ -211,7 +211,7 @@ def answer(
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
         comparisons += compare(measure, values, after.baseline, None, question.seed, ceiling=ceiling)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
-    return Answer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
+    return WhatIfAnswer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
 
 
 def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.recorded.recording import OK, Endpoint, Recording
+from experiments.recorded.recording import OK, RecordedEndpoint, Recording
 from experiments.run_data import Floats, Ints
 
 
@@ -89,7 +89,7 @@ class Shape:
 class WorkerFit:
     """Estimate for one endpoint, from `requests` successes. Seconds; `is_reported`: by the worker itself."""
 
-    endpoint: Endpoint
+    endpoint: RecordedEndpoint
     requests: int
     rtt: float
     service: Floats
@@ -151,7 +151,7 @@ def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]
     yield from zip(numbers.tolist(), np.split(rows, begins[1:]), strict=True)
 
 
-def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
+def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any]) -> WorkerFit | None:
     """Estimate one endpoint from its requests; None if there are too few."""
     good = rows["end"] == OK
     if int(good.sum()) < MIN_SUCCESSES:

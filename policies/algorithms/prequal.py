@@ -31,7 +31,7 @@ from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
 from policies.selection.by_score import to_first_byte
-from policies.selection.probe_pool import Probe, ProbePool, load_of
+from policies.selection.probe_pool import ProbePool, ProbeResponse, load_of
 from policies.selection.two_choices import less_loaded_of_two
 from policies.stats.latency_by_load import LatencyByLoad
 
@@ -148,7 +148,7 @@ class Prequal:
         in_flight = max(in_flight, state.in_flight)  # the balancer's own requests there are a lower bound
         latency = self._latency(state, in_flight, state.in_flight, now)
         times = int(self._uses + self._random())  # rounded at random
-        self._pool.add(state, Probe(in_flight, latency, now, times))
+        self._pool.add(state, ProbeResponse(in_flight, latency, now, times))
 
     def _latency(self, state: EndpointState, in_flight: int, of_ours: int, now: float) -> float:
         """Return the latency in seconds at that load, of which `of_ours` requests are this balancer's."""

@@ -36,7 +36,7 @@ LEAST_UTILIZATION = 1e-3
 """Least utilisation that counts as a report: below it, qps per utilisation says nothing about capacity."""
 
 
-class Report:
+class EndpointReport:
     """Report of one endpoint: `utilization` as of `at`, without a gap since `since`, and rates of responses."""
 
     __slots__ = ("answers", "at", "errors", "has_begun", "since", "utilization")
@@ -99,7 +99,7 @@ class ReportedLoadRoundRobin:
         self._update = at_least(0.1, update=update)
         self._updated_at = -inf
         self._turns = EdfScheduler(rng)
-        self._reports: PerEndpoint[Report] = PerEndpoint(Report)
+        self._reports: PerEndpoint[EndpointReport] = PerEndpoint(EndpointReport)
         self._weights: dict[EndpointState, float] = {}
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:

@@ -68,7 +68,7 @@ CONSECUTIVE = (Cause.CONNECTIONS, Cause.TIMEOUTS, Cause.FAILURES)
 """Causes that are consecutive failures; UNREACHABLE, which is more certain, is not among them."""
 
 
-class Record:
+class OutlierState:
     """Outlier detection state of one endpoint.
 
     `until` is the end of the ejection, None unless it is ejected now; a successful check may end it earlier, from

@@ -27,7 +27,7 @@ from math import inf
 from typing import Final, Protocol
 
 from policies.endpoint.concurrency_limit import Concurrency
-from policies.endpoint.ejection import Record
+from policies.endpoint.ejection import OutlierState
 from policies.endpoint.elsewhere import Elsewhere
 from policies.endpoint.latency_prior import LatencyPrior
 from policies.endpoint.overtaken import Overtaken
@@ -148,7 +148,7 @@ class EndpointState:
         self.admin_state = AdminState.READY
         self.passes_checks = self.is_reachable = self.is_member = True
         self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
-        self.record = Record()
+        self.record = OutlierState()
         self.overtaken = Overtaken()
         self.share = 1.0
         self.busy_since = self._silent_since = self._waited = self._waited_until = 0.0
@@ -192,7 +192,7 @@ class EndpointState:
             self.latency = LatencyModel()
             if self.concurrency is not None:
                 self.concurrency = self.concurrency.fresh()
-            self.record = Record()
+            self.record = OutlierState()
             self.passes_checks = self.is_reachable = True
             self.is_healthy = self.is_eligible = False
         self._copy(endpoint)

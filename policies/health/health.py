@@ -15,7 +15,7 @@ from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Outcome
 from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
-from policies.health.outlier_detection import Ejection, end_ejection
+from policies.health.outlier_detection import OutlierDetector, end_ejection
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
 
@@ -33,7 +33,7 @@ class Health:
         panic: Panic | None = None,
         slow_start: SlowStart | None = None,
     ) -> None:
-        self.ejection = Ejection(ejection or NEVER, rng)
+        self.ejection = OutlierDetector(ejection or NEVER, rng)
         self.panic = panic if panic is not None else Panic(share=0.0)
         self.slow_start = slow_start if slow_start is not None else SlowStart()
         self.counts = HealthCounts()

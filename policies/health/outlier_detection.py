@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.endpoint.ejection import Cause, EjectionRules, Record
+from policies.endpoint.ejection import Cause, EjectionRules, OutlierState
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind
 
@@ -23,14 +23,14 @@ OVERLOADED_FOR = 1.0
 that it takes; to eject it leaves more to the others, which are as full. A broken worker rejects for longer."""
 
 
-class Ejection:
+class OutlierDetector:
     """Decides which endpoint should be ejected; `ejection_limit.py` decides whether it may."""
 
     def __init__(self, rules: EjectionRules, rng: Random) -> None:
         self.rules = rules
         self._rng = rng
         self._successes = self._requests = 0  # of the pool, in the window, at the last tick
-        self._alone: Record | None = None  # of the only healthy endpoint at the last tick
+        self._alone: OutlierState | None = None  # of the only healthy endpoint at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
         """Return the reason to eject `state` now that a request to it has failed, or None. O(1).
@@ -82,7 +82,7 @@ class Ejection:
             return False
         return successes < rules.success_rate * self._others(state.record) * requests
 
-    def _others(self, record: Record) -> float:
+    def _others(self, record: OutlierState) -> float:
         """Return the success rate of all others; 1 while they have too few requests."""
         successes, requests = record.rate
         successes, requests = self._successes - successes, self._requests - requests

@@ -31,7 +31,7 @@ MOST_SENDERS = 256
 """Reporting processes that are heard; further ones are ignored."""
 
 
-class Report(NamedTuple):
+class UnitReport(NamedTuple):
     """Requests in flight and measurements by the endpoint's key.
 
     Endpoints without requests in flight are left out. `latencies` is None where it repeats the last ones.
@@ -93,15 +93,15 @@ class OtherUnits:
             self._states = states
         return self._by_key
 
-    def report(self, now: float) -> Report:
+    def report(self, now: float) -> UnitReport:
         """Return what this router has measured itself; latencies every `LATENCIES_EVERY`."""
         members = self._members()
         counts = {key: here for key, state in members.items() if (here := state.in_flight_here)}
         if now < self._latencies_at:
-            return Report(counts)
+            return UnitReport(counts)
         self._latencies_at = now + LATENCIES_EVERY
         own = {key: state.latency.own() for key, state in members.items() if state.is_measured(now)}
-        return Report(
+        return UnitReport(
             counts,
             {
                 key: measured
@@ -110,7 +110,7 @@ class OtherUnits:
             },
         )
 
-    def hear(self, sender: int, report: Report, now: float, age: float, interval: float = 0.0) -> bool:
+    def hear(self, sender: int, report: UnitReport, now: float, age: float, interval: float = 0.0) -> bool:
         """Apply a report that was made `age` seconds ago and is followed by another after `interval` seconds. Returns
         whether there was room for the sender."""
         heard = self._senders.get(sender)

@@ -24,7 +24,7 @@ RENEW_EVERY: Final = 16
 """Loads between two updates of the quantile; up to so many loads it is updated at each."""
 
 
-class Probe:
+class ProbeResponse:
     """A probe response: `in_flight` requests, and the latency in seconds at that load.
 
     It may be used `uses` more times.
@@ -47,7 +47,7 @@ class ProbePool:
     def __init__(self, size: int, oldest: float, q: float) -> None:
         self.size = size
         self.hot_above = inf
-        self.probes: dict[EndpointState, Probe] = {}
+        self.probes: dict[EndpointState, ProbeResponse] = {}
         self._oldest = oldest
         self._q = q
         self._loads: list[float] = []
@@ -55,7 +55,7 @@ class ProbePool:
         self._removes_worst = False
         self._worst: EndpointState | None = None
 
-    def add(self, state: EndpointState, probe: Probe) -> None:
+    def add(self, state: EndpointState, probe: ProbeResponse) -> None:
         """Add a probe; it replaces the one of the same endpoint, or the oldest if the pool is full."""
         probes = self.probes
         if state in probes:
@@ -120,7 +120,7 @@ class ProbePool:
             return None
         return hot if cold is None else cold
 
-    def use(self, state: EndpointState) -> Probe | None:
+    def use(self, state: EndpointState) -> ProbeResponse | None:
         """Count a pick of `state`. Return its probe if it may be used again; the caller must update its latency."""
         probe = self.probes[state]
         probe.in_flight += 1
@@ -150,7 +150,7 @@ class ProbePool:
         self._worst = None
 
 
-def load_of(state: EndpointState, probe: Probe, now: float) -> float:
+def load_of(state: EndpointState, probe: ProbeResponse, now: float) -> float:
     """Return requests per weight, plus the failure penalty, so that fast failures do not attract traffic.
 
     The count is at least this process's own, as the probe may be old."""

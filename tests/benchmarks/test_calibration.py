@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
-from benchmarks.calibration.campaigns import STRETCHED, Campaign, many, stretched
+from benchmarks.calibration.campaigns import STRETCHED, CampaignSummaries, many, stretched
 from benchmarks.calibration.methods import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
@@ -39,11 +39,11 @@ def test_student_keeps_5_percent_of_false_verdicts_and_the_percentile_bootstrap_
     assert outcome(bare, 8, "student", None).false.interval[0] < 0.05
 
 
-def without_twin(campaign: Campaign) -> Campaign:
+def without_twin(campaign: CampaignSummaries) -> CampaignSummaries:
     """The outcome without an A/A pair."""
     entries = tuple(entry for entry in campaign.scenario.entries if entry.repeat_of is None)
     kept = tuple(run for run in campaign.plain if run.label != CONTROL)
-    return Campaign(campaign.scenario.model_copy(update={"entries": entries}), kept, ())
+    return CampaignSummaries(campaign.scenario.model_copy(update={"entries": entries}), kept, ())
 
 
 def test_difference_of_10_percent_is_found_in_80_percent_of_campaigns() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.closed_load import ClosedLoop, Load, Outcome, parsed
+from benchmarks.harness.closed_load import ClosedLoop, Load, LoadOutcome, parsed
 from experiments.errors import FleetFailedError
 
 CLEAN = """Running 3s test @ http://127.0.0.1:8080/
@@ -24,7 +24,7 @@ Transfer/sec:      1.48MB
 
 def test_report_without_errors() -> None:
     found = parsed(CLEAN)
-    assert found == Outcome(requests=31391, rate=10126.13)
+    assert found == LoadOutcome(requests=31391, rate=10126.13)
     assert found.fault == ""
 
 
@@ -66,4 +66,4 @@ def test_request_of_the_built_in_generator() -> None:
 async def test_port_without_a_server_gives_socket_errors(tmp_path: Path) -> None:
     load = Load(CASES["get"], 2, None, tmp_path)
     found = await load.run(1, 0.1, nullcontext)
-    assert found == Outcome(requests=0, rate=0.0, socket_errors=2)
+    assert found == LoadOutcome(requests=0, rate=0.0, socket_errors=2)

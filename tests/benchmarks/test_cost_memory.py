@@ -16,7 +16,7 @@ from benchmarks.cost.runs import idle, proportional_bytes
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
 from experiments.platform.descriptors import allow_descriptors
-from experiments.platform.instant_worker import Connection
+from experiments.platform.instant_worker import InstantConnection
 from experiments.platform.ports import free_ports
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
@@ -30,7 +30,7 @@ for line in sys.stdin:
 """
 
 
-class CountingConnection(Connection):
+class CountingConnection(InstantConnection):
     """Connection of the minimal worker; `open_now` and `closed` count over all connections."""
 
     open_now = 0

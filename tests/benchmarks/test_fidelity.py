@@ -24,7 +24,7 @@ from benchmarks.fidelity.session import (
     AGAIN,
     MEASURED,
     SIMULATED,
-    Comparison,
+    FidelityComparison,
     measure,
     missing,
     otherwise,
@@ -288,7 +288,7 @@ def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: 
     write_world(scenario, tmp_path, "measured")
     other = scenario.model_copy(update={"slo": 9.0})
     with pytest.raises(BadInputError, match="holds runs of other numbers"):
-        measure(other, Comparison((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
+        measure(other, FidelityComparison((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
 
 
 def test_simulating_again_replaces_earlier_simulations(tmp_path: Path) -> None:

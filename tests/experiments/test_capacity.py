@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.capacity.criteria import Trial, tried
+from experiments.capacity.criteria import RateTrial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import PRECISION, search
 from experiments.errors import BadInputError
@@ -24,10 +24,10 @@ class System:
         self._limit, self._sight = limit, sight
         self.rates: list[float] = []
 
-    def __call__(self, rate: float) -> Trial:
+    def __call__(self, rate: float) -> RateTrial:
         self.rates.append(rate)
         missed = () if rate <= self._limit else ("p99",)
-        return Trial(rate, rate, 0.0, 0.1, missed, "late" if rate > self._sight else "")
+        return RateTrial(rate, rate, 0.0, 0.1, missed, "late" if rate > self._sight else "")
 
 
 @pytest.mark.parametrize("limit", [3.0, 99.0, 100.0, 101.0, 749.5, 20_000.0])

@@ -30,7 +30,7 @@ from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput,
 from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
 from experiments.switchback.guard_rails import RailBroken, Rails
 from experiments.switchback.policy_in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
-from experiments.switchback.readings import BalancerRestarted, Reading, Window, between
+from experiments.switchback.readings import BalancerRestarted, MetricsReading, MetricsWindow, between
 from experiments.switchback.runner import LiveRunner, run_of, window_in_words
 from experiments.switchback.turns import PolicyTurns
 from experiments.verdict.summary import Summary, summarise
@@ -72,12 +72,12 @@ SCENARIO = live_scenario("http://a", POLICIES, None, {}, blocks=8, seed=1, **TIM
 PLANNED = PlannedRun(block=0, order=0, label="fast", seed=1)
 
 
-def reading(seconds: list[float], at: float = 0.0, requests: int = 0, errors: int = 0) -> Reading:
+def reading(seconds: list[float], at: float = 0.0, requests: int = 0, errors: int = 0) -> MetricsReading:
     histogram = Histogram()
     for one in seconds:
         histogram.record(one)
     counts = np.asarray(histogram.counts, dtype=np.int64)
-    return Reading(at, {"name": "x"}, requests, errors, {"a": counts}, SHORTEST, RATIO)
+    return MetricsReading(at, {"name": "x"}, requests, errors, {"a": counts}, SHORTEST, RATIO)
 
 
 def test_a_window_is_the_difference_of_two_readings() -> None:
@@ -210,7 +210,7 @@ def test_a_period_without_an_end_makes_its_block_invalid() -> None:
 
 
 def test_a_policy_that_is_stood_in_for_makes_its_run_invalid() -> None:
-    window = Window(10.0, 1000, 0, 20, {"a": np.array([0, 1000])}, SHORTEST, RATIO)
+    window = MetricsWindow(10.0, 1000, 0, 20, {"a": np.array([0, 1000])}, SHORTEST, RATIO)
     (reason,) = run_of(SCENARIO, PLANNED, window).facts.invalid_reasons
     assert reason.startswith("the policy failed 20 of 1000 times")
 
@@ -260,7 +260,7 @@ def test_errors_break_a_guard_rail(tmp_path: Path) -> None:
 
 def test_requests_without_answers_break_a_guard_rail() -> None:
     """A policy that sends all requests to a hanging worker has no slow answers."""
-    window = Window(5.0, 300, 0, 0, {}, SHORTEST, RATIO)
+    window = MetricsWindow(5.0, 300, 0, 0, {}, SHORTEST, RATIO)
     assert "none of 300 requests was answered" in str(Rails(1.0, 0.5).broken_by(window))
 
 

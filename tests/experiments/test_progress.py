@@ -13,7 +13,7 @@ from experiments.generator.ledger import Ledger
 from experiments.platform.terminal import clock
 from experiments.results.directory import Campaign, load_results
 from experiments.run_data import Kind, Place, Run
-from experiments.running.progress import Progress, expected_seconds, remaining
+from experiments.running.progress import CampaignProgress, expected_seconds, remaining
 from experiments.scenario.scenario import Scenario
 
 PLACES = (Place(worker="emea-0", region="emea"),)
@@ -50,7 +50,7 @@ def test_time_is_shown_as_a_clock(seconds: float, text: str) -> None:
 def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Callable[..., Run]) -> None:
     """An invalid run is marked."""
     output = io.StringIO()
-    progress = Progress(campaign, Console(file=output, width=200))
+    progress = CampaignProgress(campaign, Console(file=output, width=200))
     with progress:
         progress.run_started(campaign.plan[0])
         run = make_run([0.1, 0.2], kind=[Kind.OK, Kind.RESET], invalid_reasons=("a worker died",))
@@ -62,7 +62,7 @@ def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Call
 def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Callable[..., Run]) -> None:
     """Waiting for a quiet machine, starting the fleet; empty after the end."""
     planned = campaign.plan[0]
-    progress = Progress(campaign, Console(file=io.StringIO(), width=100))
+    progress = CampaignProgress(campaign, Console(file=io.StringIO(), width=100))
 
     def seen() -> str:
         output = io.StringIO()
@@ -86,7 +86,7 @@ def test_the_panel_can_be_drawn_at_any_time(campaign: Campaign) -> None:
     """Before, between and during runs, with nothing ended yet and with failures."""
     output = io.StringIO()
     console = Console(file=output, width=100)
-    progress = Progress(campaign, console)
+    progress = CampaignProgress(campaign, console)
     console.print(progress.panel())
     progress.run_started(campaign.plan[0])
     console.print(progress.panel())

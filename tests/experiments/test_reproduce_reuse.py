@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.client import Answer, service_in
+from experiments.reproduce.client import ClientAnswer, service_in
 from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import BalancerFile, ConnectionCounts
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, latency_of, reuse_figure, verdicts
@@ -36,8 +36,10 @@ COUNTS = ConnectionCounts(1, 1, 0, 0, 0, 0, 0, 0.0)
 
 def run_of(took: float, span: float, status: int = 200, low_status: int = 200) -> TransportRun:
     """Two hundred calls, the last one with another status, and one call with little traffic."""
-    answers = [Answer(200, took, call="list records")] * 199 + [Answer(status, took, call="create zone")]
-    low = Calls([Answer(low_status, took)], 1.0)
+    answers = [ClientAnswer(200, took, call="list records")] * 199 + [
+        ClientAnswer(status, took, call="create zone")
+    ]
+    low = Calls([ClientAnswer(low_status, took)], 1.0)
     return TransportRun(OURS, TransportPart(Calls(answers, span), COUNTS), TransportPart(low, COUNTS))
 
 

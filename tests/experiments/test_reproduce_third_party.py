@@ -12,7 +12,7 @@ import pytest
 
 from balancer.upstream.dial.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
-from experiments.reproduce.client import Answer
+from experiments.reproduce.client import ClientAnswer
 from experiments.reproduce.launch import ConnectionCounts, counts_in
 from experiments.reproduce.name_server import answer_to, name_server
 from experiments.reproduce.third_party import statements, third_party_figure, verdicts
@@ -41,7 +41,7 @@ NO_COUNTS = ConnectionCounts(0, 0, 0, 0, 0, 0, 0, 0.0)
 def result(mode: Mode, took: float, opened: int = 0, cold: int = 0, heartbeats: int = 0) -> ModeResult:
     """A hundred calls of equal duration; each connection took 0.1 s to open."""
     counts = replace(NO_COUNTS, opened=opened, cold=cold, heartbeats=heartbeats, handshakes=0.1 * opened)
-    return ModeResult(mode, (Answer(200, took),) * 100, 100.0, 12.5, counts)
+    return ModeResult(mode, (ClientAnswer(200, took),) * 100, 100.0, 12.5, counts)
 
 
 GOOD = [

@@ -18,12 +18,12 @@ from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
 from experiments.reproduce import launch
-from experiments.reproduce.client import Answer, OneCaller
+from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import (
-    Document,
     Options,
+    Publication,
     ReportProgress,
     Reproduction,
     run_reproduction,
@@ -35,7 +35,7 @@ class Example(Reproduction):
     """Measures nothing; its single verdict is `is_met`."""
 
     name = "example"
-    document = Document("a title", "a publisher")
+    document = Publication("a title", "a publisher")
     summary, duration = "Nothing.", "no time"
     is_met: bool | None = True
     is_stopped = False
@@ -190,4 +190,4 @@ async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
     ("status", "is_ok"), [(0, False), (199, False), (200, True), (399, True), (400, False), (503, False)]
 )
 def test_statuses_of_success(status: int, is_ok: bool) -> None:
-    assert Answer(status, 0.0).is_ok is is_ok
+    assert ClientAnswer(status, 0.0).is_ok is is_ok

@@ -17,7 +17,7 @@ from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.measured import measured, measured_matrix
-from experiments.sweep.outcome import Outcome, numbers_of
+from experiments.sweep.outcome import CellOutcome, numbers_of
 from experiments.sweep.page import write_page
 
 MakeResults = Callable[..., Scenario]
@@ -43,7 +43,7 @@ def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_resu
         cells = cells_of(grid, "1")
         catalogue.plan(grid, "1", "experiments sweep", cells)
         for cell in cells:
-            catalogue.record(cell, Outcome(numbers, None, 1.0, "here"))
+            catalogue.record(cell, CellOutcome(numbers, None, 1.0, "here"))
         write_page(catalogue, None, "p99", tmp_path / "out", matrix)
     page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
     assert "Measured on real processes" in page

@@ -21,7 +21,7 @@ from experiments.run_data import Kind, Run, RunFacts, Samples
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
-from experiments.what_if.answer import Answer, Question, answer, plain, region_in_words, scenario_of
+from experiments.what_if.answer import Question, WhatIfAnswer, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape
 from tests.support.recorded_rows import served
@@ -84,7 +84,7 @@ def lossy(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -
     return Run(run.facts, replace(run.samples, kind=kind))
 
 
-def answered(path: Path, tmp_path: Path, what: Question, simulate: Simulate = made_up) -> Answer:
+def answered(path: Path, tmp_path: Path, what: Question, simulate: Simulate = made_up) -> WhatIfAnswer:
     read = read_recording([path])
     write_instants(read, tmp_path / "instants.txt")
     return answer(read, tmp_path / "instants.txt", fit(read), what, simulate)

@@ -27,7 +27,7 @@ from balancer.downstream.timeouts import Sweep
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.state import State
 from balancer.http.h1.request_head import Request
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.process.server import build
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pool import Pool
@@ -195,7 +195,7 @@ class Simulation:
         end.begin()
 
     def _http2(self) -> Http2Connection:
-        return Http2Connection(self.cluster, cast(Limits, self.cluster.http2), self._admin_exchange)
+        return Http2Connection(self.cluster, cast(Http2Limits, self.cluster.http2), self._admin_exchange)
 
     def _wire(self, end: Any, protocol: asyncio.Protocol, address: tuple[str, int], room: int) -> Wire:
         end.note = self.ledger.note

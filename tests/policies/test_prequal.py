@@ -15,7 +15,7 @@ from policies.contract import REGION, Answer, ManualClock, Trial, endpoints
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.policy import PolicyMaker
-from policies.selection.probe_pool import Probe, ProbePool
+from policies.selection.probe_pool import ProbePool, ProbeResponse
 from policies.stats.latency_by_load import SAMPLES_PER_DEGREE, LatencyByLoad, degree
 
 FACTS = RequestFacts(region=REGION)
@@ -30,7 +30,7 @@ def pool_of(r: Router, *answers: tuple[int, float], q: float = 0.84) -> ProbePoo
     """One probe per endpoint, in their order: requests in flight, latency."""
     pool = ProbePool(16, 1.0, q)
     for state, (in_flight, latency) in zip(r.states, answers, strict=True):
-        pool.add(state, Probe(in_flight, latency, 0.0, 5))
+        pool.add(state, ProbeResponse(in_flight, latency, 0.0, 5))
     return pool
 
 
@@ -94,8 +94,8 @@ def test_least_loaded_is_picked_if_all_are_hot() -> None:
     r, _ = router(1, 1, 1)
     pool = pool_of(r, (8, 0.1), (7, 0.9), (9, 0.2))
     for _ in range(200):
-        pool.add(r.states[0], Probe(1, 0.1, 0.0, 5))
-    pool.add(r.states[0], Probe(8, 0.1, 0.0, 5))
+        pool.add(r.states[0], ProbeResponse(1, 0.1, 0.0, 5))
+    pool.add(r.states[0], ProbeResponse(8, 0.1, 0.0, 5))
     assert pool.hot_above < 7
     assert pool.best(FACTS, 0.0, 2) is r.states[1]
 
@@ -161,17 +161,17 @@ def test_pool_has_one_probe_per_endpoint_up_to_its_size() -> None:
     r, _ = router(*[1] * 5)
     pool = ProbePool(3, 1.0, 0.84)
     for n, state in enumerate(r.states):
-        pool.add(state, Probe(n, 0.1, float(n), 1))
+        pool.add(state, ProbeResponse(n, 0.1, float(n), 1))
     assert [s.order for s in pool.probes] == [2, 3, 4]
-    pool.add(r.states[2], Probe(7, 0.1, 9.0, 1))
+    pool.add(r.states[2], ProbeResponse(7, 0.1, 9.0, 1))
     assert [(s.order, p.in_flight) for s, p in pool.probes.items()] == [(3, 3), (4, 4), (2, 7)]
 
 
 def test_old_probes_expire() -> None:
     r, _ = router(1, 1)
     pool = ProbePool(16, 1.0, 0.84)
-    pool.add(r.states[0], Probe(1, 0.1, 0.0, 1))
-    pool.add(r.states[1], Probe(1, 0.1, 0.5, 1))
+    pool.add(r.states[0], ProbeResponse(1, 0.1, 0.0, 1))
+    pool.add(r.states[1], ProbeResponse(1, 0.1, 0.5, 1))
     pool.expire(1.0)
     assert len(pool.probes) == 2
     pool.expire(1.2)

@@ -12,7 +12,7 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
 from policies.algorithms.edf_round_robin import EdfRoundRobin
 from policies.algorithms.join_idle_queue import JoinIdleQueue
-from policies.algorithms.reported_load import Report, ReportedLoadRoundRobin
+from policies.algorithms.reported_load import EndpointReport, ReportedLoadRoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.contract import ManualClock
 from policies.errors import BadPolicyOption
@@ -166,7 +166,7 @@ class Reporting:
 def test_weight_from_reports_is_that_of_the_grfc() -> None:
     """w = qps/(utilization + eps/qps × penalty): 20 a second, utilization 0.5, every tenth an error: 20/(0.5 + 0.1 ×
     2)."""
-    report = Report()
+    report = EndpointReport()
     for n in range(3000):
         report.count(n % 10 == 0, n * 0.05)
         report.hear(ReportedLoad(utilization=0.5), n * 0.05, 180.0)
@@ -176,7 +176,7 @@ def test_weight_from_reports_is_that_of_the_grfc() -> None:
 
 def test_reports_count_between_blackout_and_expiry() -> None:
     """From 10 s after the first to 180 s after the last; then there is a blackout again."""
-    report = Report()
+    report = EndpointReport()
     for n in range(101):
         report.count(False, 100.0 + n * 0.1)
         report.hear(ReportedLoad(utilization=0.5), 100.0 + n * 0.1, 180.0)

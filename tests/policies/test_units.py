@@ -14,7 +14,7 @@ from policies.contract import ManualClock
 from policies.endpoint.elsewhere import Elsewhere
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
-from policies.routing.units import EXPIRY, LATENCIES_EVERY, MOST_SENDERS, OtherUnits, Report, key_of
+from policies.routing.units import EXPIRY, LATENCIES_EVERY, MOST_SENDERS, OtherUnits, UnitReport, key_of
 from policies.stats.shared_latency import LONGEST_LATENCY, SharedLatency, from_record, to_record
 
 FACTS = RequestFacts(region="r")
@@ -71,7 +71,7 @@ def test_picks_avoid_endpoints_that_other_units_use() -> None:
 def test_requests_of_other_units_do_not_fill_an_endpoint() -> None:
     """A limit is of this unit's requests: what another reports never makes one wait."""
     one, _ = pair(Endpoint("e0", "http://e0", "r", 1.0, 2))
-    one.units.hear(1, Report({key_of(one.router.states[0].endpoint): 1000}), 100.0, 0.0)
+    one.units.hear(1, UnitReport({key_of(one.router.states[0].endpoint): 1000}), 100.0, 0.0)
     one.router.route(FACTS)
     one.router.route(FACTS)
     assert one.router.states[0].is_full
@@ -93,7 +93,7 @@ def test_the_total_is_that_of_the_last_reports(reports: list[tuple[int, list[int
     last: dict[int, list[int]] = {}
     for sender, counts in reports:
         last[sender] = counts
-        assert one.units.hear(sender, Report(dict(zip(keys, counts, strict=False))), one.clock.now(), 0.0)
+        assert one.units.hear(sender, UnitReport(dict(zip(keys, counts, strict=False))), one.clock.now(), 0.0)
     assert one.units.in_flight == sum(map(sum, last.values()))
 
 
@@ -136,7 +136,7 @@ def test_a_count_is_older_the_longer_it_is_until_the_next() -> None:
     key, believed = key_of(endpoint(0)), []
     for interval in (0.0, 1.0):
         for count in (0, 8):
-            one.units.hear(1, Report({key: count}), one.clock.now(), 0.0, interval)
+            one.units.hear(1, UnitReport({key: count}), one.clock.now(), 0.0, interval)
         believed.append(one.router.states[0].elsewhere)
     assert believed[0] == 8
     assert believed[1] < 4
@@ -181,9 +181,9 @@ def test_unknown_endpoints_and_too_many_senders_take_no_memory() -> None:
     one, _ = pair(endpoint(0))
     for sender in range(MOST_SENDERS):
         assert one.units.hear(
-            sender, Report(dict.fromkeys(range(10), 1), {5: SharedLatency(1.0)}), 100.0, 0.0
+            sender, UnitReport(dict.fromkeys(range(10), 1), {5: SharedLatency(1.0)}), 100.0, 0.0
         )
-    assert not one.units.hear(MOST_SENDERS, Report({}), 100.0, 0.0)
+    assert not one.units.hear(MOST_SENDERS, UnitReport({}), 100.0, 0.0)
     assert (len(one.units), one.units.in_flight) == (MOST_SENDERS, 0)
 
 

@@ -16,7 +16,7 @@ from experiments.sweep.comparison import changes
 from experiments.sweep.driver import only_driver
 from experiments.sweep.equality import chosen_grid, differences
 from experiments.sweep.grid import Grid, checked_grid
-from experiments.sweep.outcome import Outcome, compute
+from experiments.sweep.outcome import CellOutcome, compute
 from tests.simulated.fake_simulator import simulate
 
 CODE = version_of(simulate)
@@ -82,7 +82,7 @@ def test_only_failed_cells_are_computed_again(tmp_path: Path) -> None:
     first, second, *_ = cells = cells_of(small(), CODE)
     with catalogues.to_write(tmp_path / "a.sqlite") as catalogue:
         catalogue.plan(small(), CODE, "test", cells)
-        catalogue.record(first, Outcome({}, "no", 0.1, "here"))
+        catalogue.record(first, CellOutcome({}, "no", 0.1, "here"))
         catalogue.record(second, compute(second, simulate, keep_samples=False))
         assert catalogue.finished(keep_samples=False) == {second.identity}
         assert catalogue.finished(keep_samples=True) == set()

@@ -16,7 +16,7 @@ from experiments.sweep.code import version_of
 from experiments.sweep.computation import DIED, Computation
 from experiments.sweep.executor import local_processes
 from experiments.sweep.grid import checked_grid
-from experiments.sweep.outcome import Outcome
+from experiments.sweep.outcome import CellOutcome
 from tests.simulated import fake_simulator
 
 FATAL = 2
@@ -34,7 +34,7 @@ def test_only_the_cell_that_ends_its_process_fails() -> None:
     """Those that were in flight with it are computed again, one at a time."""
     raw = {"name": "small", "scenarios": ["steady"], "policies": ["random"], "seeds": 6}
     cells = cells_of(checked_grid(raw, "grid"), version_of(fatal))
-    ended = list[tuple[Cell, Outcome]]()
+    ended = list[tuple[Cell, CellOutcome]]()
     computation = Computation(cells, fatal, False, lambda cell, outcome: ended.append((cell, outcome)))
     computation.run(lambda: local_processes(2))
     messages = {cell.seed: outcome.message for cell, outcome in ended}

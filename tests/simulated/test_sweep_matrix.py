@@ -19,7 +19,7 @@ from experiments.sweep.catalogue import CellRow, State
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.matrix import Matrix, matrix_of
-from experiments.sweep.outcome import Outcome
+from experiments.sweep.outcome import CellOutcome
 from experiments.sweep.overview import distance_table, distances, overview_table, standings
 from experiments.sweep.page import heat_map, ink_on, strips_of, write_page
 from experiments.sweep.sentences import headline, is_met, sentences
@@ -299,8 +299,8 @@ def test_page_is_complete_and_self_contained(tmp_path: Path) -> None:
             write_page(catalogue, None, "p99", tmp_path / "out")
         for cell in cells[1:]:
             numbers = {**row("", "", 0).numbers, "p99": values[cell.entry.label]}
-            catalogue.record(cell, Outcome(numbers, None, 1.0, "here"))
-        catalogue.record(cells[0], Outcome({}, "ValueError: <no>", 1.0, "here"))
+            catalogue.record(cell, CellOutcome(numbers, None, 1.0, "here"))
+        catalogue.record(cells[0], CellOutcome({}, "ValueError: <no>", 1.0, "here"))
         write_page(catalogue, None, "p99", tmp_path / "out")
     page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
     assert "random is best or practically equal in 1 of 1 scenarios" in page

@@ -18,14 +18,16 @@ from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
 from balancer.http.h2.events import Event as EngineEvent
-from balancer.http.h2.limits import SMALL_BYTES, Limits
+from balancer.http.h2.limits import SMALL_BYTES, Http2Limits
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.server_engine import ServerEngine
 from tests.support import frames
 from tests.support.frames import PREFACE, block, frame, frames_of
 from tests.support.storm import Event
 
-LIMITS = Limits(streams=5, stream_window=3000, header_list=500, idle_frames=20, resets=5, resets_per_tick=1)
+LIMITS = Http2Limits(
+    streams=5, stream_window=3000, header_list=500, idle_frames=20, resets=5, resets_per_tick=1
+)
 INITIAL_WINDOW = 65_535
 
 GET = ((b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/"))

@@ -12,7 +12,7 @@ from hyperframe.frame import Frame, HeadersFrame
 
 from balancer.http.h2.client_engine import ClientEngine
 from balancer.http.h2.events import CLOSED, DATA, GOAWAY, HEAD, INTERIM, RESET, TRAILERS
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from tests.support import frames
 from tests.support.frames import PREFACE, frame, frames_of
 from tests.support.stage import Stage
@@ -56,9 +56,9 @@ class Answer:
 class Http2Client:
     """A client that acknowledges what it reads, unless `is_slow`."""
 
-    def __init__(self, wire: Wire, limits: Limits | None = None) -> None:
+    def __init__(self, wire: Wire, limits: Http2Limits | None = None) -> None:
         self.wire = wire
-        self.engine = ClientEngine(limits or Limits())
+        self.engine = ClientEngine(limits or Http2Limits())
         self.answers: dict[int, Answer] = {}
         self.goaways: list[tuple[int, int]] = []
         self.closed: tuple[int, str] | None = None
@@ -146,7 +146,7 @@ class Http2Client:
             pass
 
 
-async def http2_client(stage: Stage, limits: Limits | None = None, **given: Any) -> Http2Client:
+async def http2_client(stage: Stage, limits: Http2Limits | None = None, **given: Any) -> Http2Client:
     """Connect to the stage's server."""
     return Http2Client(await stage.client(**given), limits)
 

@@ -24,7 +24,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
-from balancer.control.admin.exchange import AdminExchange, Connection
+from balancer.control.admin.exchange import AdminExchange, AdminPeer
 from balancer.control.named_clusters import NamedClusters
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
@@ -389,7 +389,7 @@ class Wireless:
         self.control_plane.checks.sweep(now)
         self.named_clusters.sweep(now)
 
-    def _admin_exchange(self, connection: Connection, request: Request) -> AdminExchange:
+    def _admin_exchange(self, connection: AdminPeer, request: Request) -> AdminExchange:
         return AdminExchange(connection, cast(AdminApplication, AdminStub()), request, Entrance.TRAFFIC)
 
     @property

@@ -20,10 +20,10 @@ from h2.connection import H2Connection
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
 from experiments.errors import FleetFailedError
-from experiments.reproduce.blocking_client import Connection, Target, client_context
+from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
 from workers.body import digest_of_generated
 from workers.errors import CannotCertify
-from workers.http2 import Http2Connection
+from workers.http2 import WorkerHttp2Connection
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings
@@ -48,10 +48,10 @@ async def test_resumption(start_worker: StartWorker, tls: str, may_resume: bool)
 
     def resumes() -> bool:
         context = client_context(target)
-        first = Connection(target, context)
+        first = BlockingConnection(target, context)
         first.call()
         assert isinstance(first.socket, ssl.SSLSocket)
-        again = Connection(target, context, first.socket.session)
+        again = BlockingConnection(target, context, first.socket.session)
         again.call()
         assert isinstance(again.socket, ssl.SSLSocket)
         was_resumed = bool(again.socket.session_reused)
@@ -73,7 +73,7 @@ async def test_bodies_are_identical_both_ways(
     body = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
 
     def exchange(path: str, method: str, sent: bytes) -> bytes:
-        connection = Connection(target_of(worker, path))
+        connection = BlockingConnection(target_of(worker, path))
         answer = connection.call(method, sent)
         connection.close()
         assert answer.status == 200
@@ -89,7 +89,7 @@ async def test_last_request_of_a_connection_is_followed_by_goaway(start_worker: 
     worker = await start_worker(http="2", max_requests_per_connection=(2, 2))
 
     def take() -> list[Frame]:
-        connection = Connection(target_of(worker))
+        connection = BlockingConnection(target_of(worker))
         assert connection.call().status == 200
         connection.send()
         return frames_until_closed(connection)
@@ -101,7 +101,7 @@ async def test_last_request_of_a_connection_is_followed_by_goaway(start_worker: 
     assert "END_STREAM" in answer[-1].flags
 
 
-def frames_until_closed(connection: Connection) -> list[Frame]:
+def frames_until_closed(connection: BlockingConnection) -> list[Frame]:
     """The frames until the end, without SETTINGS and WINDOW_UPDATE. (h2's client rejects frames after GOAWAY.)"""
     data = b""
     while piece := connection.socket.recv(65536):
@@ -122,7 +122,7 @@ async def test_idle_connections_are_closed(start_worker: StartWorker, settings: 
     worker = await start_worker(http="2", tls="1.3", **settings)
 
     def take() -> None:
-        connection = Connection(target_of(worker))
+        connection = BlockingConnection(target_of(worker))
         connection.call()
         while connection.socket.recv(65536):
             pass
@@ -139,7 +139,7 @@ async def test_reset_breaks_the_connection(start_worker: StartWorker, tls: str |
     worker.switchboard.put(worker.switchboard.current.model_copy(update={"reset": 1.0}))
 
     def take() -> None:
-        connection = Connection(target_of(worker))
+        connection = BlockingConnection(target_of(worker))
         try:
             if http == "2":
                 connection.send()
@@ -157,7 +157,7 @@ async def test_reset_breaks_the_connection(start_worker: StartWorker, tls: str |
 async def test_hanging_request_ends_with_its_client(start_worker: StartWorker) -> None:
     worker = await start_worker(http="2", tls="1.3")
     worker.switchboard.put(worker.switchboard.current.model_copy(update={"hang": 1 - 1e-9}))
-    connection = await asyncio.to_thread(Connection, target_of(worker))
+    connection = await asyncio.to_thread(BlockingConnection, target_of(worker))
     await asyncio.to_thread(connection.send)
     await until_in_flight(worker, 1)
     connection.close()
@@ -179,7 +179,7 @@ async def until_in_flight(worker: Worker, count: int) -> None:
 async def test_request_in_service_survives_a_graceful_stop(start_worker: StartWorker) -> None:
     """GOAWAY on every connection, and responses to the requests received."""
     worker = await start_worker(http="2", tls="1.2", service=Fixed(0.2), round_trip=0.02)
-    connection = await asyncio.to_thread(Connection, target_of(worker))
+    connection = await asyncio.to_thread(BlockingConnection, target_of(worker))
     calling = asyncio.ensure_future(asyncio.to_thread(connection.send))
     await calling
     await until_in_flight(worker, 1)
@@ -206,7 +206,7 @@ async def test_http_1_1_is_served_beside_http_2(start_worker: StartWorker) -> No
     for tls in (None, "1.3"):
         worker = await start_worker(http="2", tls=tls)
         plain = Target("127.0.0.1", target_of(worker).port, tls, "1.1")
-        connection = await asyncio.to_thread(Connection, plain)
+        connection = await asyncio.to_thread(BlockingConnection, plain)
         assert (await asyncio.to_thread(connection.call)).status == 200
         connection.close()
 
@@ -222,7 +222,7 @@ async def test_garbage_ends_the_connection(start_worker: StartWorker) -> None:
         writer.write(sent)
         await reader.read()
         writer.close()
-        connection = await asyncio.to_thread(Connection, target_of(worker))
+        connection = await asyncio.to_thread(BlockingConnection, target_of(worker))
         assert (await asyncio.to_thread(connection.call)).status == 200
         connection.close()
 
@@ -259,7 +259,7 @@ async def test_certificate_without_tls_is_rejected(run_workers: RunWorkers, tmp_
 
 async def test_client_of_a_broken_response_gets_an_error(start_worker: StartWorker) -> None:
     worker = await start_worker(http="2", service=Fixed(30))
-    connection = await asyncio.to_thread(Connection, target_of(worker))
+    connection = await asyncio.to_thread(BlockingConnection, target_of(worker))
     calling = asyncio.ensure_future(asyncio.to_thread(connection.call))
     await until_in_flight(worker, 1)
     worker.switchboard.put(worker.switchboard.current.model_copy(update={"down": True}))
@@ -291,7 +291,7 @@ async def test_head_and_body_in_two_packets_or_one(split_head: bool) -> None:
             self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
 
     sink, client = Sink(), H2Connection()
-    connection = Http2Connection(Application, Settings(http="2", split_head=split_head), Random(0))
+    connection = WorkerHttp2Connection(Application, Settings(http="2", split_head=split_head), Random(0))
     connection.connection_made(sink)
     client.initiate_connection()
     connection.data_received(client.data_to_send())  # its settings are acknowledged

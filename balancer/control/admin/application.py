@@ -18,12 +18,12 @@ from aiohttp import HttpVersion11, web
 
 from balancer.config.problems import ConfigError
 from balancer.control.admin.access import Entrance, has_token, is_admitted
-from balancer.control.admin.channel import ENTRANCE, Channel, is_from_sibling
+from balancer.control.admin.channel import ENTRANCE, SiblingChannel, is_from_sibling
 from balancer.control.admin.channel import Handler as Route
 from balancer.control.admin.chosen_cluster import FRONT, plane_of
 from balancer.control.admin.connection import AdminConnection
-from balancer.control.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
-from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
+from balancer.control.admin.endpoint_routes import AdminRefused, EndpointRoutes, json_of, problem
+from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
 from balancer.control.admin.live_routes import LiveRoutes
 from balancer.control.admin.merge import merged_metrics, merged_status
@@ -58,7 +58,7 @@ class AdminApplication:
         control_plane: ControlPlane,
         reloads: Reloads,
         token: bytes | None = None,
-        channel: Channel | None = None,
+        channel: SiblingChannel | None = None,
         sockets: AdminSockets | None = None,
     ) -> None:
         self._control_plane = control_plane
@@ -184,11 +184,11 @@ class AdminApplication:
 
     # --- requests on client connections
 
-    def exchange(self, connection: Connection, request: Request) -> AdminExchange:
+    def exchange(self, connection: AdminPeer, request: Request) -> AdminExchange:
         """Return the handler of an admin request on the traffic port."""
         return AdminExchange(connection, self, request, Entrance.TRAFFIC)
 
-    def exchange_on_listener(self, connection: Connection, request: Request) -> AdminExchange:
+    def exchange_on_listener(self, connection: AdminPeer, request: Request) -> AdminExchange:
         """Return the handler of a request on the admin listener."""
         return AdminExchange(connection, self, request, Entrance.LISTEN)
 
@@ -308,7 +308,7 @@ class AdminApplication:
                 await self._reloads.run(files_in(await json_of(request)))
             else:
                 await self._reloads.run()
-        except Refused as error:
+        except AdminRefused as error:
             return problem(error.status, str(error))
         except ConfigError as error:
             return web.json_response({"error": str(error)}, status=422)

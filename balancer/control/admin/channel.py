@@ -46,7 +46,7 @@ TURN_PERIOD = 0.01
 """Seconds between two tries to begin a change while another process carries one out."""
 
 
-class Answer(NamedTuple):
+class SiblingResponse(NamedTuple):
     """Response of sibling process `process` to a request on the channel."""
 
     process: int
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
         return f"status {self.status}"
 
 
-class Channel:
+class SiblingChannel:
     """Channel of process `index` (from 0) of `processes` to its siblings; `directory` holds the socket of each."""
 
     def __init__(self, directory: Path, index: int, processes: int) -> None:
@@ -101,7 +101,7 @@ class Channel:
 
     async def ask(
         self, method: str, target: str, body: bytes = b"", seconds: float = CHANGE_TIMEOUT
-    ) -> list[Answer]:
+    ) -> list[SiblingResponse]:
         """Send a request to all siblings concurrently and return their answers.
 
         A sibling that is not running gives no answer; a timeout counts as 504.
@@ -118,17 +118,17 @@ class Channel:
 
     async def _ask(
         self, index: int, method: str, target: str, body: bytes, seconds: float = CHANGE_TIMEOUT
-    ) -> Answer | None:
+    ) -> SiblingResponse | None:
         connector, timeout = UnixConnector(self.path(index)), ClientTimeout(total=seconds)
         try:
             async with (
                 ClientSession(connector=connector, timeout=timeout) as session,
                 session.request(method, f"http://process{target}", data=body) as response,
             ):
-                return Answer(index, response.status, await response.read(), response.content_type)
+                return SiblingResponse(index, response.status, await response.read(), response.content_type)
         except TimeoutError:
             late = json.dumps({"error": f"process {index + 1} has not answered within {seconds:g} s"})
-            return Answer(index, 504, late.encode(), "application/json")
+            return SiblingResponse(index, 504, late.encode(), "application/json")
         except (ClientError, OSError):
             return None
 

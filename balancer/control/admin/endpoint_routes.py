@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from balancer.config.problems import first_problem
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.section import MOST_WEIGHT, Section
-from balancer.control.admin.channel import Channel, Handler
+from balancer.control.admin.channel import Handler, SiblingChannel
 from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.status import (
     endpoint_status,
@@ -48,7 +48,7 @@ class EndpointChange(Section):
         return self
 
 
-class Refused(Exception):
+class AdminRefused(Exception):
     """An admin request was refused; has the message, one line, and the status."""
 
     def __init__(self, status: int, problem: str) -> None:
@@ -59,7 +59,7 @@ class Refused(Exception):
 class EndpointRoutes:
     """Routes of /-/endpoints for the endpoints of a cluster."""
 
-    def __init__(self, channel: Channel | None = None) -> None:
+    def __init__(self, channel: SiblingChannel | None = None) -> None:
         self._channel = channel
         self._status = endpoint_status if channel is None else process_endpoint_status
 
@@ -100,7 +100,7 @@ class EndpointRoutes:
             # The first TLS context takes up to a quarter of a second to create.
             await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
             plane_of(request).registry.add(config)
-        except Refused as error:
+        except AdminRefused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
             return problem(422, str(error))
@@ -114,7 +114,7 @@ class EndpointRoutes:
         try:
             change = await body_of(request, EndpointChange)
             plane_of(request).registry.change(endpoint_id, change.state, change.weight)
-        except Refused as error:
+        except AdminRefused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
             return problem(404, str(error))
@@ -146,29 +146,29 @@ def alone(handler: Handler) -> Handler:
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:
-    """Return the request's JSON body as a model. Raises `Refused`."""
+    """Return the request's JSON body as a model. Raises `AdminRefused`."""
     document = await json_of(request)
     if not isinstance(document, dict):
-        raise Refused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
+        raise AdminRefused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise Refused(422, first_problem(error, model)) from None
+        raise AdminRefused(422, first_problem(error, model)) from None
 
 
 async def json_of(request: web.Request) -> Any:
     """Return the request's body parsed as JSON, in UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises
-    `Refused`.
+    `AdminRefused`.
     """
     body = await request.read()
     try:
         document: Any = json.loads(body.decode())
     except RecursionError:
-        raise Refused(400, "JSON is nested too deep") from None
+        raise AdminRefused(400, "JSON is nested too deep") from None
     except ValueError as error:
-        raise Refused(400, f"not JSON: {error}") from None
+        raise AdminRefused(400, f"not JSON: {error}") from None
     if depth_of(document) > JSON_DEPTH:
-        raise Refused(400, f"JSON is nested too deep: at most {JSON_DEPTH} levels")
+        raise AdminRefused(400, f"JSON is nested too deep: at most {JSON_DEPTH} levels")
     return document
 
 

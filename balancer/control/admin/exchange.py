@@ -39,7 +39,7 @@ _NOT_FOUND: Final = b"404: Not Found"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Connection(Protocol):
+class AdminPeer(Protocol):
     """The part of the client connection that an admin request uses."""
 
     transport: asyncio.Transport
@@ -63,7 +63,7 @@ class AdminExchange:
     """
 
     def __init__(
-        self, connection: Connection, application: AdminApplication, request: Request, entrance: Entrance
+        self, connection: AdminPeer, application: AdminApplication, request: Request, entrance: Entrance
     ) -> None:
         self._connection = connection
         self._application = application

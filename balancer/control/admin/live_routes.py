@@ -12,9 +12,9 @@ from aiohttp import web
 from pydantic import Field
 
 from balancer.config.schema.section import Seconds, Section
-from balancer.control.admin.channel import Channel
+from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.chosen_cluster import plane_of
-from balancer.control.admin.endpoint_routes import Refused, alone, body_of, problem
+from balancer.control.admin.endpoint_routes import AdminRefused, alone, body_of, problem
 from balancer.control.admin.status import latency_status
 from balancer.errors import LogFailed, RecordingRefused
 
@@ -37,7 +37,7 @@ class ExplainRequest(Section):
 class LiveRoutes:
     """Routes that record, explain and measure the traffic of a cluster."""
 
-    def __init__(self, channel: Channel | None = None) -> None:
+    def __init__(self, channel: SiblingChannel | None = None) -> None:
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -65,7 +65,7 @@ class LiveRoutes:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
         try:
             order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
-        except Refused as error:
+        except AdminRefused as error:
             return problem(error.status, str(error))
         plane_of(request).explanations.start(order.seconds, order.keep)
         return web.json_response(plane_of(request).explanations.status(), status=201)
@@ -86,7 +86,7 @@ class LiveRoutes:
         try:
             order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
             plane_of(request).recording.start(order.seconds)
-        except (Refused, RecordingRefused) as error:
+        except (AdminRefused, RecordingRefused) as error:
             return problem(error.status, str(error))
         except LogFailed as error:
             return problem(409, str(error))

@@ -29,7 +29,7 @@ from balancer.control.admin.rate_limits_report import rate_limit_families
 from balancer.control.admin.routes_report import route_families
 from balancer.control.control_plane import ControlPlane, ReloadCounts
 from balancer.log.access_log import LogCounts
-from balancer.sharing.exchange import Exchange
+from balancer.sharing.exchange import ReportExchange
 from balancer.tracing.spans import Spans
 from balancer.upstream.load_probes import ProbeCounts
 from policies.endpoint.state import EndpointState
@@ -275,7 +275,7 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     yield from (condition, healthy, ejected, share, ejections, checks)
 
 
-def shared_families(shared: Exchange) -> Iterator[Metric]:
+def shared_families(shared: ReportExchange) -> Iterator[Metric]:
     """Yield the state of the store shared with other units, and the reports by result."""
     yield GaugeMetricFamily(f"{PREFIX}_shared_connected", "1: the store answers", shared.is_connected)
     yield GaugeMetricFamily(f"{PREFIX}_shared_others", "Processes of other units that report", shared.others)

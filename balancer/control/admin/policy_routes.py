@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from balancer.config.problems import first_problem
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.access import Entrance
-from balancer.control.admin.channel import ENTRANCE, Channel, Handler, is_from_sibling
+from balancer.control.admin.channel import ENTRANCE, Handler, SiblingChannel, is_from_sibling
 from balancer.control.admin.chosen_cluster import plane_of
-from balancer.control.admin.endpoint_routes import Refused, json_of, problem
+from balancer.control.admin.endpoint_routes import AdminRefused, json_of, problem
 from balancer.control.admin.policy_order import encoded, spec_in
 from balancer.control.admin.policy_report import policy_status, process_policy_status
 from policies.errors import PoliciesError
@@ -33,7 +33,7 @@ FILES_REFUSED = (
 class PolicyRoutes:
     """Routes of /-/policy for one process."""
 
-    def __init__(self, channel: Channel | None = None) -> None:
+    def __init__(self, channel: SiblingChannel | None = None) -> None:
         self._channel = channel
         self._files_named: set[str] = set()
 
@@ -77,7 +77,7 @@ class PolicyRoutes:
             await asyncio.to_thread(spec.make, Random(0))  # the code of a file may take its time
             if is_applied:
                 plane_of(request).apply_policy(spec)
-        except Refused as error:
+        except AdminRefused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
             return problem(422, first_problem(error, PolicySpec))
@@ -86,14 +86,14 @@ class PolicyRoutes:
         return self._answer(request)
 
     def _spec(self, request: web.Request, document: Any) -> PolicySpec:
-        """Return the specification in a request. Raises `Refused` if it may not load the files that it names."""
+        """Return the specification in a request. Raises `AdminRefused` if it may not load the files that it names."""
         if is_from_sibling(request):
             spec = spec_in(document)
             self._files_named.update(references_in(spec.spec))
             return spec
         spec = PolicySpec.model_validate(document)
         if not self._may_load(request, spec):
-            raise Refused(403, FILES_REFUSED)
+            raise AdminRefused(403, FILES_REFUSED)
         return spec
 
     def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:

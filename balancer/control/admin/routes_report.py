@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from balancer.upstream.dial.route_baseline import Baseline
-from balancer.upstream.dial.target import Route
+from balancer.upstream.dial.target import NetworkRoute
 from policies.endpoint.state import EndpointState
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def events_status(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-def route_status(route: Route) -> dict[str, Any]:
+def route_status(route: NetworkRoute) -> dict[str, Any]:
     """Return the route to one endpoint: the address that answered last, connect and TLS times, handshakes by kind, and
     failed connections by kind. Durations are in seconds.
     """

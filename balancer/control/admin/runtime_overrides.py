@@ -16,7 +16,7 @@ from aiohttp import web
 
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.control.admin.channel import Channel, is_from_sibling
+from balancer.control.admin.channel import SiblingChannel, is_from_sibling
 from balancer.control.admin.policy_order import files_in, order_of, spec_in
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
@@ -35,7 +35,7 @@ class RuntimeOverrides:
         self,
         control_plane: ControlPlane,
         reloads: Reloads,
-        channel: Channel,
+        channel: SiblingChannel,
         say: Callable[[str], None] = complain,
     ) -> None:
         self._control_plane = control_plane

@@ -35,7 +35,7 @@ from balancer.http.h2.events import (
     name_of,
 )
 from balancer.http.h2.frame_scanner import FrameScanner
-from balancer.http.h2.limits import TICK, Limits
+from balancer.http.h2.limits import TICK, Http2Limits
 from balancer.http.h2.reset_counts import FLOOD_RESETS, TOO_MANY_RESETS, refusal_delay
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
@@ -68,7 +68,7 @@ class Http2Connection(OpenStreams):
     def __init__(
         self,
         cluster: Cluster,
-        limits: Limits,
+        limits: Http2Limits,
         admin_exchange: AdminExchanges,
         routes: RouteTable | None = None,
     ) -> None:

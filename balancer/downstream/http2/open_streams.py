@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.http2.response_heads import StreamResponseHeads
 from balancer.exchange.client_side import ClientSide
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.server_engine import ServerEngine
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class OpenStreams(ClientSide):
 
     write: Callable[[bytes], None]
 
-    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, limits: Http2Limits) -> None:
         super().__init__(cluster, cluster.now())
         self.engine = ServerEngine(limits, connect=True)
         self.response_heads = StreamResponseHeads()

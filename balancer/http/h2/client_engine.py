@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import REFUSED_STREAM, RESET, Event
 from balancer.http.h2.library import LibraryError
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import sendable
 
 
@@ -18,7 +18,7 @@ class CannotOpenStream(Exception):
 class ClientEngine(Engine):
     """HTTP/2 to a worker: events HEAD, OVERSIZED, INTERIM, DATA, TRAILERS, RESET, SETTINGS, PONG, GOAWAY, CLOSED."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         super().__init__(False, limits, {2: 0})
 
     def _settle_resets(self, reset: set[int]) -> None:

@@ -53,7 +53,7 @@ from balancer.http.h2.limits import (
     SMALL_BYTES,
     UNLIMITED,
     WINDOW,
-    Limits,
+    Http2Limits,
 )
 from balancer.http.h2.sendable import sendable
 
@@ -67,7 +67,7 @@ class Engine:
     `has_connect`: it takes extended CONNECT (RFC 8441).
     """
 
-    def __init__(self, is_server: bool, limits: Limits, settings: dict[int, int]) -> None:
+    def __init__(self, is_server: bool, limits: Http2Limits, settings: dict[int, int]) -> None:
         self.is_closed = False
         self.is_blocked = False
         self.is_leaving = False

@@ -6,7 +6,7 @@ from typing import Any
 
 import ngh2
 
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 
 try:
     from balancer.http.h2.compiled_session import Session
@@ -17,6 +17,6 @@ LibraryError = ngh2.NGH2Error
 DenialOfService = ngh2.DenialOfServiceError
 
 
-def new_session(is_server: bool, limits: Limits, settings: dict[int, int], window: int) -> Any:
+def new_session(is_server: bool, limits: Http2Limits, settings: dict[int, int], window: int) -> Any:
     """Return a session (`pure_session.py`)."""
     return Session(is_server, limits, settings, window)

@@ -57,7 +57,7 @@ FIELD_OVERHEAD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Http2Limits:
     """Limits of a connection.
 
     `streams`: MAX_CONCURRENT_STREAMS for the peer. `stream_window` in bytes: how much of a body the peer may send

@@ -25,13 +25,13 @@ from balancer.http.h2.events import (
     Event,
     Fields,
 )
-from balancer.http.h2.limits import ACK_LIMIT, FIELD_OVERHEAD, HARD_LIMIT_RATIO, LARGEST_HEAD, Limits
+from balancer.http.h2.limits import ACK_LIMIT, FIELD_OVERHEAD, HARD_LIMIT_RATIO, LARGEST_HEAD, Http2Limits
 
 _WITHOUT_LIMIT = (1 << 40, 1 << 40)
 
 
 @cache
-def _configuration(limits: Limits) -> ngh2.Configuration:
+def _configuration(limits: Http2Limits) -> ngh2.Configuration:
     hard = HARD_LIMIT_RATIO * limits.header_list
     return ngh2.Configuration(
         auto_window_update=False,
@@ -51,7 +51,7 @@ class Session:
     `settings` are sent first, and `window` is that of the connection. Nothing is sent but by `send`.
     """
 
-    def __init__(self, is_server: bool, limits: Limits, settings: dict[int, int], window: int) -> None:
+    def __init__(self, is_server: bool, limits: Http2Limits, settings: dict[int, int], window: int) -> None:
         role = ngh2.Role.SERVER if is_server else ngh2.Role.CLIENT
         self._advertised = limits.header_list
         self._connection = ngh2.Connection(role, _configuration(limits))

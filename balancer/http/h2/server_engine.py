@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import NO_ERROR, OVERSIZED, RESET, Fields
 from balancer.http.h2.library import LibraryError
-from balancer.http.h2.limits import LEAVING, Limits
+from balancer.http.h2.limits import LEAVING, Http2Limits
 from balancer.http.h2.sendable import sendable
 
 
@@ -17,7 +17,7 @@ class ServerEngine(Engine):
     `has_discarded`: the client may still be sending a request that was answered early.
     """
 
-    def __init__(self, limits: Limits, *, connect: bool = False) -> None:
+    def __init__(self, limits: Http2Limits, *, connect: bool = False) -> None:
         """`connect`: offer extended CONNECT (RFC 8441)."""
         super().__init__(True, limits, {3: limits.streams, 8: int(connect)})
         self.has_discarded = False

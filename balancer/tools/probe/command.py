@@ -22,7 +22,7 @@ from balancer.tls.contexts import TlsProblem, UpstreamTls
 from balancer.tools.probe.advice import advice
 from balancer.tools.probe.findings import Findings
 from balancer.tools.probe.survey import Bounds, Survey
-from balancer.tools.probe.target import BadTarget, Target, target_of
+from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
 
 UNREACHED = 1
 """Exit code for a server that cannot be probed."""
@@ -85,14 +85,14 @@ def probe(
     _tell(findings, advice(findings, ca), is_json)
 
 
-def _target(url: str) -> Target:
+def _target(url: str) -> ProbeTarget:
     try:
         return target_of(url)
     except BadTarget as error:
         raise click.UsageError(f"URL: {error}") from None
 
 
-async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
+async def _survey(target: ProbeTarget, bounds: Bounds, tls: UpstreamTls) -> Findings:
     from rich.console import Console  # here and in `_tell`, so that `balancer serve` does not load it
 
     console = Console(stderr=True)
@@ -104,7 +104,7 @@ async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
         return await survey.run()
 
 
-def _unreached(target: Target, error: UpstreamError, is_json: bool) -> Any:
+def _unreached(target: ProbeTarget, error: UpstreamError, is_json: bool) -> Any:
     kind = error.kind if isinstance(error, ConnectFailed) else error.reason
     detail = error.inside if isinstance(error, ConnectFailed) else str(error)
     if is_json:

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to the probed server, with the responses received on it.
 
 It uses the connection class of the data path (`upstream.py`), so both accept the same responses. That class consumes
-connection-level fields such as `Keep-Alive`; `Recorder` therefore copies the bytes before.
+connection-level fields such as `Keep-Alive`; `ResponseRecorder` therefore copies the bytes before.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from balancer.http.h1.field_list import Fields, fields_of
 from balancer.http.h1.fields import END_OF_HEAD
 from balancer.http.h1.response_head import HEAD_LIMIT
 from balancer.tls.contexts import ClientTls
-from balancer.tools.probe.target import Target
+from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.dial.dial import dial
-from balancer.upstream.dial.phases import Phases
-from balancer.upstream.dial.target import Route
+from balancer.upstream.dial.phases import DialTimes
+from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult
 
@@ -29,7 +29,7 @@ BODY_LIMIT = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """A response, with the times at which the request was written and its first and last byte arrived.
 
     `may_follow` is True if the connection can be reused.
@@ -48,7 +48,7 @@ class Answer:
         return [printable(value) for other, value in self.fields if other.lower() == name]
 
 
-def probe_request(target: Target, method: str) -> tuple[InternalRequest, asyncio.Future[InternalResult]]:
+def probe_request(target: ProbeTarget, method: str) -> tuple[InternalRequest, asyncio.Future[InternalResult]]:
     """Return a request to the target, not sent yet, and the future of its result."""
     result: asyncio.Future[InternalResult] = asyncio.get_running_loop().create_future()
 
@@ -59,7 +59,7 @@ def probe_request(target: Target, method: str) -> tuple[InternalRequest, asyncio
     return InternalRequest(target.head(method), ended, method=method.encode(), body_limit=BODY_LIMIT), result
 
 
-class Recorder(asyncio.Protocol):
+class ResponseRecorder(asyncio.Protocol):
     """Protocol with an `UpstreamConnection` that records the first bytes of each response. `closed_at` is the time at
     which the server closed.
     """
@@ -118,7 +118,9 @@ class Recorder(asyncio.Protocol):
 class ProbeConnection:
     """Sequential requests on one connection. `began_at` is the start of connecting; `asked` counts the requests."""
 
-    def __init__(self, target: Target, recorder: Recorder, phases: Phases, began_at: float) -> None:
+    def __init__(
+        self, target: ProbeTarget, recorder: ResponseRecorder, phases: DialTimes, began_at: float
+    ) -> None:
         self.phases = phases
         self.began_at = began_at
         self.asked = 0
@@ -131,7 +133,7 @@ class ProbeConnection:
         """The SSL object of the connection; None without TLS."""
         return cast("ssl.SSLObject | None", self._recorder.upstream.transport.get_extra_info("ssl_object"))
 
-    async def ask(self, method: str, timeout: float) -> Answer:
+    async def ask(self, method: str, timeout: float) -> ProbeAnswer:
         """Send a request and return the response. Raises `UpstreamError`; then the connection is closed."""
         recorder = self._recorder
         if recorder.upstream.is_closed:
@@ -144,7 +146,7 @@ class ProbeConnection:
         status = await self._status_of(result, timeout)
         self._quiet_since = ended_at = monotonic()
         version, fields = head_in(recorder.heard)
-        return Answer(
+        return ProbeAnswer(
             status, version, fields, sent_at, recorder.begun_at, ended_at, recorder.upstream.is_reusable
         )
 
@@ -179,11 +181,11 @@ class ProbeConnection:
 
 
 async def open_connection(
-    target: Target, route: Route, tls: ClientTls | None, timeout: float
+    target: ProbeTarget, route: NetworkRoute, tls: ClientTls | None, timeout: float
 ) -> ProbeConnection:
     """Connect to the target. Raises `ConnectFailed`."""
     began_at = monotonic()
-    recorder, phases = await dial(Recorder, route.host, route.port, timeout, tls, route)
+    recorder, phases = await dial(ResponseRecorder, route.host, route.port, timeout, tls, route)
     return ProbeConnection(target, recorder, phases, began_at)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from balancer.tools.probe.idle_limit import IdleLimit
-from balancer.tools.probe.target import Target
+from balancer.tools.probe.target import ProbeTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class KeepAliveFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class ProbePhases:
     """Times of the first request, of the first request on a second connection (name cached, TLS session to be resumed),
     and of the median request on a reused connection.
     """
@@ -86,7 +86,7 @@ class Findings:
     `connections` and `requests` count those of the probe.
     """
 
-    target: Target
+    target: ProbeTarget
     address: str | None = None
     status: int | None = None
     version: str | None = None
@@ -95,7 +95,7 @@ class Findings:
     http2: Http2Findings | None = None
     tls: TlsFindings | None = None
     keep_alive: KeepAliveFindings | None = None
-    phases: Phases | None = None
+    phases: ProbePhases | None = None
     takes_head: bool | None = None
     connections: int = 0
     requests: int = 0

@@ -10,7 +10,7 @@ from balancer.errors import ConnectFailed
 from balancer.tls.contexts import UpstreamTls
 from balancer.tools.probe.connection import probe_request
 from balancer.tools.probe.findings import Http2Findings
-from balancer.tools.probe.target import Target
+from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pools import Pools
 
@@ -18,7 +18,7 @@ ANY_NUMBER = 1 << 31
 """Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
 
 
-async def check_http2(target: Target, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
+async def check_http2(target: ProbeTarget, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
     """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
     pools = Pools(monotonic(), PoolLimits(connect_timeout=timeout), tls=tls)
     pools.transports = {target.name: "http2"}

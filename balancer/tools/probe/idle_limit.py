@@ -31,7 +31,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class IdleRun:
     """Result of one connection, with its idle time."""
 
     idle: float
@@ -85,7 +85,7 @@ def finer_idle_steps(limit: IdleLimit) -> list[float]:
     return [limit.kept + step * number for number in range(1, FINER_STEPS + 1)]
 
 
-def limit_of(trials: Sequence[Trial], waited: float) -> IdleLimit:
+def limit_of(trials: Sequence[IdleRun], waited: float) -> IdleLimit:
     """Return the estimate from the trials; `waited` is the longest idle time tried."""
     closed = [trial.idle for trial in trials if trial.ending is Ending.CLOSED]
     gone = closed or [trial.idle for trial in trials if trial.ending is Ending.LOST]

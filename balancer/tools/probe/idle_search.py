@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from balancer.errors import UpstreamError
 from balancer.tools.probe.connection import ProbeConnection
-from balancer.tools.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
+from balancer.tools.probe.idle_limit import Ending, IdleLimit, IdleRun, finer_idle_steps, idle_steps, limit_of
 
 Open = Callable[[], Awaitable[ProbeConnection]]
 """Coroutine function that opens a connection. Raises `ConnectFailed`."""
@@ -25,13 +25,13 @@ async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) 
     return limit_of(trials + await _round(open_one, method, finer, timeout), limit) if finer else found
 
 
-async def _round(open_one: Open, method: str, idles: Sequence[float], timeout: float) -> list[Trial]:
+async def _round(open_one: Open, method: str, idles: Sequence[float], timeout: float) -> list[IdleRun]:
     """Run one trial per idle time concurrently; connections that fail before being idle are left out."""
     trials = await asyncio.gather(*(_trial(open_one, method, idle, timeout) for idle in idles))
     return [trial for trial in trials if trial is not None]
 
 
-async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> Trial | None:
+async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> IdleRun | None:
     try:
         conversation = await open_one()
     except UpstreamError:
@@ -42,8 +42,8 @@ async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> Tr
             return None
         closed_after = await conversation.idle_for(idle)
         if closed_after is not None:
-            return Trial(closed_after, Ending.CLOSED)
-        return Trial(idle, await _used_again(conversation, method, timeout))
+            return IdleRun(closed_after, Ending.CLOSED)
+        return IdleRun(idle, await _used_again(conversation, method, timeout))
     except UpstreamError:
         return None
     finally:

@@ -14,13 +14,13 @@ from statistics import median_low
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
-from balancer.tools.probe.connection import Answer, ProbeConnection, open_connection
-from balancer.tools.probe.findings import Findings, KeepAliveFindings, Phases, Timing, TlsFindings
+from balancer.tools.probe.connection import ProbeAnswer, ProbeConnection, open_connection
+from balancer.tools.probe.findings import Findings, KeepAliveFindings, ProbePhases, Timing, TlsFindings
 from balancer.tools.probe.http2_check import check_http2
 from balancer.tools.probe.idle_search import idle_limit
-from balancer.tools.probe.target import Target
+from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.dial.names import NamesPlan
-from balancer.upstream.dial.target import Route, Routes, RoutesPlan
+from balancer.upstream.dial.target import NetworkRoute, Routes, RoutesPlan
 
 Tell = Callable[[str], None]
 """Callback for progress messages."""
@@ -46,7 +46,7 @@ class Bounds:
 class Survey:
     """One probe of one server."""
 
-    def __init__(self, target: Target, bounds: Bounds, tls: UpstreamTls, tell: Tell) -> None:
+    def __init__(self, target: ProbeTarget, bounds: Bounds, tls: UpstreamTls, tell: Tell) -> None:
         self.findings = Findings(target)
         self._target = target
         self._bounds = bounds
@@ -54,8 +54,8 @@ class Survey:
         self._client_tls = tls.of(target.endpoint)
         self._tell = tell
         self._routes = Routes(RoutesPlan(NamesPlan()))
-        self._route = Route(target.endpoint, self._routes)
-        self._answers: list[Answer] = []  # on the first connection
+        self._route = NetworkRoute(target.endpoint, self._routes)
+        self._answers: list[ProbeAnswer] = []  # on the first connection
         self._conversations: list[ProbeConnection] = []
 
     async def run(self) -> Findings:
@@ -89,7 +89,7 @@ class Survey:
         self._conversations.append(conversation)
         return conversation
 
-    async def _ask(self, conversation: ProbeConnection, method: str | None = None) -> Answer:
+    async def _ask(self, conversation: ProbeConnection, method: str | None = None) -> ProbeAnswer:
         return await conversation.ask(method or self._bounds.method, self._bounds.timeout)
 
     # --- checks
@@ -109,7 +109,7 @@ class Survey:
         hint = hint_of(answers[0])
         findings.keep_alive = KeepAliveFindings(len(answers) > 1, hint, len(answers), is_ended)
         cold = timing_of(answers[0], conversation)
-        findings.phases = Phases(cold, None, middle([timing_of(answer) for answer in answers[1:]]))
+        findings.phases = ProbePhases(cold, None, middle([timing_of(answer) for answer in answers[1:]]))
 
     async def _ask_on(self, conversation: ProbeConnection) -> bool:
         """Send further requests on the connection; return whether the server closed it."""
@@ -152,7 +152,7 @@ class Survey:
     def _note_again(self, timing: Timing) -> None:
         findings = self.findings
         if findings.phases is not None:
-            findings.phases = Phases(findings.phases.cold, timing, findings.phases.warm)
+            findings.phases = ProbePhases(findings.phases.cold, timing, findings.phases.warm)
         tls = findings.tls
         if tls is not None:
             resumes = self._route.resumption.resumed > 0
@@ -192,7 +192,7 @@ def may_be_another_protocol(error: UpstreamError) -> bool:
     )
 
 
-def timing_of(answer: Answer, conversation: ProbeConnection | None = None) -> Timing:
+def timing_of(answer: ProbeAnswer, conversation: ProbeConnection | None = None) -> Timing:
     """Return the times of the first request of `conversation`; without one, of a request on a reused connection."""
     if conversation is None:
         return Timing(0.0, 0.0, 0.0, 0.0, answer.begun_at - answer.sent_at, answer.ended_at - answer.sent_at)
@@ -215,12 +215,12 @@ def middle(timings: Sequence[Timing]) -> Timing | None:
     return next(timing for timing in timings if timing.total == total)
 
 
-def cookies_of(answer: Answer) -> list[str]:
+def cookies_of(answer: ProbeAnswer) -> list[str]:
     """Return the names of the cookies that the response sets; values may be secrets."""
     return [value.partition("=")[0].strip() for value in answer.values(b"set-cookie")]
 
 
-def hint_of(answer: Answer) -> dict[str, int]:
+def hint_of(answer: ProbeAnswer) -> dict[str, int]:
     """Parse the numeric parameters of `Keep-Alive: timeout=5, max=100`."""
     pairs = (part.partition("=") for value in answer.values(b"keep-alive") for part in value.split(","))
     return {

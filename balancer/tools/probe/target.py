@@ -21,7 +21,7 @@ class BadTarget(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """A server and a path; `authority` is the Host, `path` the request target with its query."""
 
     scheme: str
@@ -53,7 +53,7 @@ class Target:
         return "\r\n".join((*lines, "User-Agent: steelyard-probe", "", "")).encode("ascii")
 
 
-def target_of(url: str) -> Target:
+def target_of(url: str) -> ProbeTarget:
     """Parse a URL. Raises `BadTarget`."""
     problem = f"{MUST_BE}, got '{url}'"
     try:
@@ -68,4 +68,4 @@ def target_of(url: str) -> Target:
     if not (_FIT_FOR_A_TARGET(path) and _FIT_FOR_A_TARGET(host)):
         raise BadTarget(f"must be written in ASCII, escaped where needed, got '{url}'")
     shown = f"[{host}]" if ":" in host else host
-    return Target(parts.scheme, shown if port is None else f"{shown}:{port}", host, path)
+    return ProbeTarget(parts.scheme, shown if port is None else f"{shown}:{port}", host, path)

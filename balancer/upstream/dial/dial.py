@@ -18,11 +18,11 @@ from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved, Worke
 from balancer.tls.contexts import ClientTls
 from balancer.tls.transport import TlsTransport
 from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolver import LookupFailed
 
 if TYPE_CHECKING:
-    from balancer.upstream.dial.target import Route
+    from balancer.upstream.dial.target import NetworkRoute
 
 FAILED = "no TLS connection with the worker"
 NAME_UNRESOLVED = "the worker's name has no address"
@@ -56,8 +56,8 @@ async def dial(
     port: int,
     timeout: float,
     tls: ClientTls | None = None,
-    route: Route | None = None,
-) -> tuple[P, Phases]:
+    route: NetworkRoute | None = None,
+) -> tuple[P, DialTimes]:
     """Open a connection within `timeout` seconds; returns a connected protocol from `make`, and the connect phases.
 
     `make` is called once for each address that is tried. Raises `ConnectFailed`.
@@ -74,7 +74,9 @@ async def dial(
         tried.by_address.clear()
 
 
-def _fault(error: Exception, timeout: float, host: str, tried: Tried, route: Route | None) -> ConnectFailed:
+def _fault(
+    error: Exception, timeout: float, host: str, tried: Tried, route: NetworkRoute | None
+) -> ConnectFailed:
     """Convert any error of `_dial` to a `ConnectFailed`, and tell the route."""
     if isinstance(error, ConnectFailed):
         fault = error
@@ -92,8 +94,13 @@ def _fault(error: Exception, timeout: float, host: str, tried: Tried, route: Rou
 
 
 async def _dial(
-    make: Callable[[], P], host: str, port: int, tls: ClientTls | None, route: Route | None, tried: Tried
-) -> tuple[P, Phases]:
+    make: Callable[[], P],
+    host: str,
+    port: int,
+    tls: ClientTls | None,
+    route: NetworkRoute | None,
+    tried: Tried,
+) -> tuple[P, DialTimes]:
     now = monotonic if route is None else route.now
     began = now()
     hosts = (host,) if route is None else await route.addresses()
@@ -107,7 +114,7 @@ async def _dial(
     address, line = await first_of(order, begin, _Line.abort, tried)
     connected_at = now()
     handshake_at = connected_at if tls is None else await line.handshake_done(now)
-    phases = Phases(found_at - began, connected_at - began, handshake_at - began)
+    phases = DialTimes(found_at - began, connected_at - began, handshake_at - began)
     if route is not None:
         if tls is not None:
             route.resumption.shaken(line.tls_object, tls, phases.handshake)
@@ -196,7 +203,7 @@ def _failed(error: OSError, host: str, tried: Tried) -> ConnectFailed:
 
 
 def kind_of(error: OSError) -> str:
-    """Kind of connect failure by `errno`, as counted in `Route.faults`."""
+    """Kind of connect failure by `errno`, as counted in `NetworkRoute.faults`."""
     kind = SYSTEM_KINDS.get(error.errno or 0, "other")
     return "reset" if kind == "other" and isinstance(error, ConnectionError) else kind
 

@@ -11,7 +11,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class DialTimes:
     """Seconds until the name was resolved, TCP was connected and the TLS handshake was done. Without TLS, `appconnect`
     equals `connect`."""
 
@@ -30,5 +30,5 @@ class Phases:
         return self.appconnect - self.connect
 
 
-NOTHING: Final = Phases()
+NOTHING: Final = DialTimes()
 """Phases of a connection that was never opened."""

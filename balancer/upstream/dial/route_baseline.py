@@ -22,7 +22,7 @@ MAX_WEIGHT = 0.2
 """Maximum weight of one observation, however long ago the previous one was."""
 
 
-class Change(Enum):
+class RouteChange(Enum):
     """Change of state that an observation causes."""
 
     DEPARTED = "departed"
@@ -61,7 +61,7 @@ class Baseline:
         self._departed_at = 0.0
         self._lowest = 0.0  # lowest observation since then
 
-    def observe(self, value: float, rules: BaselineRules, now: float) -> Change | None:
+    def observe(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
         """Record one observation in seconds; returns the change that it causes, if any."""
         before, self._at = self._at, now
         self.last = value
@@ -83,7 +83,7 @@ class Baseline:
             self.norm = median(self._first)
             self._first.clear()
 
-    def _observe_crossing(self, value: float, rules: BaselineRules, now: float) -> Change | None:
+    def _observe_crossing(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
         if not self._turned:
             self._turned_at = now
             self._lowest = value
@@ -94,7 +94,7 @@ class Baseline:
         self._turned = 0
         self.is_departed = not self.is_departed
         self._departed_at = now
-        return Change.DEPARTED if self.is_departed else Change.RETURNED
+        return RouteChange.DEPARTED if self.is_departed else RouteChange.RETURNED
 
     def _needed(self, rules: BaselineRules) -> float:
         """Seconds that a change must last: fewer the further the observations depart, as chance then explains them
@@ -102,9 +102,9 @@ class Baseline:
         assert self.norm is not None
         return rules.lasting if self.is_departed else rules.lasting * rules.factor * self.norm / self._lowest
 
-    def _observe_departed(self, value: float, rules: BaselineRules, now: float) -> Change | None:
+    def _observe_departed(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
         self._lowest = min(self._lowest, value)
         if now - self._departed_at < rules.settling:
             return None
         self.norm, self.is_departed = self._lowest, False
-        return Change.SETTLED
+        return RouteChange.SETTLED

@@ -17,12 +17,12 @@ from balancer.errors import ConnectFailed
 from balancer.log.output import complain
 from balancer.syntax.printable import with_digits
 from balancer.upstream.dial.dial import dial
-from balancer.upstream.dial.phases import Phases
-from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, Change
+from balancer.upstream.dial.phases import DialTimes
+from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, RouteChange
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
-    from balancer.upstream.dial.target import Route
+    from balancer.upstream.dial.target import NetworkRoute
 
 MOST_EVENTS = 50
 """Number of events that are kept for the status."""
@@ -46,7 +46,7 @@ class WatchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RouteEvent:
     """Change of a route. `who`: an endpoint id, region or name; `number`: sequence number."""
 
     number: int
@@ -79,7 +79,7 @@ class RouteWatch:
     ) -> None:
         self.plan = plan
         self.say = say
-        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.events: deque[RouteEvent] = deque(maxlen=MOST_EVENTS)
         self.counts: Counter[str] = Counter()
         self.regions_departed: set[str] = set()
         self.connects = 0
@@ -110,7 +110,7 @@ class RouteWatch:
         if region in self.regions_departed:
             self._judge_region(region, self._now())
 
-    def opened(self, watched: RouteBaselines, phases: Phases, now: float) -> None:
+    def opened(self, watched: RouteBaselines, phases: DialTimes, now: float) -> None:
         """Record the connect phases of an opened connection."""
         watched.connected_at = now
         if not self.plan.is_enabled:
@@ -142,7 +142,7 @@ class RouteWatch:
         """Number of connects by the watch in progress."""
         return len(self._tasks)
 
-    def sweep(self, routes: Iterable[Route], now: float, room: int | None = None) -> None:
+    def sweep(self, routes: Iterable[NetworkRoute], now: float, room: int | None = None) -> None:
         """Connect to endpoints without a recent connection, with at most `room` connections; None: unlimited.
 
         The watch never closes an idle connection to make room.
@@ -176,17 +176,17 @@ class RouteWatch:
 
     # --- connects by the watch
 
-    def _start_connect(self, route: Route, now: float) -> None:
+    def _start_connect(self, route: NetworkRoute, now: float) -> None:
         route.watched.connected_at = now
         self.connects += 1
         task = asyncio.get_running_loop().create_task(self._connect(route))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, route: Route) -> None:
+    async def _connect(self, route: NetworkRoute) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(ProbeConnection, route.host, route.port, self.plan.timeout, None, route)
+            visit, _ = await dial(WatchConnection, route.host, route.port, self.plan.timeout, None, route)
         except ConnectFailed:
             self.failed += 1
         else:
@@ -218,11 +218,11 @@ class RouteWatch:
 
     def _raise(self, what: str, who: str, text: str, now: float) -> None:
         self.counts[what] += 1
-        self.events.append(Event(sum(self.counts.values()), now, what, who, text))
+        self.events.append(RouteEvent(sum(self.counts.values()), now, what, who, text))
         self.say(f"watch: {who}: {text}")
 
 
-class ProbeConnection(asyncio.Protocol):
+class WatchConnection(asyncio.Protocol):
     """Connection of the watch, which sends no request."""
 
     _transport: asyncio.BaseTransport | None = None
@@ -242,11 +242,11 @@ def network_of(address: str) -> str:
     return str(ip_network(f"{bare}/{48 if ip_address(bare).version == 6 else 24}", strict=False))
 
 
-def _told(what: str, change: Change, seconds: float, norm: float) -> str:
+def _told(what: str, change: RouteChange, seconds: float, norm: float) -> str:
     subject = "connecting" if what == "connect" else "its TLS handshake"
     now, usual = f"{with_digits(seconds * 1000, 3)} ms", f"{with_digits(norm * 1000, 3)} ms"
-    if change is Change.DEPARTED:
+    if change is RouteChange.DEPARTED:
         return f"{subject} takes {now} now, and took {usual}"
-    if change is Change.RETURNED:
+    if change is RouteChange.RETURNED:
         return f"{subject} takes {now}, as usual again"
     return f"{subject} has taken {now} for so long that it is usual now"

@@ -15,7 +15,7 @@ from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
 from balancer.upstream.dial.lookup import is_literal
 from balancer.upstream.dial.names import Names, NamesPlan
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch, WatchPlan
 from policies.facts import Endpoint
 
@@ -28,7 +28,7 @@ class RoutesPlan:
     watch: WatchPlan = field(default_factory=WatchPlan)
 
 
-class Route:
+class NetworkRoute:
     """Route to one endpoint. `best`: address of the last successful connect. `faults`: connect failures by kind.
     `is_down`: the endpoint is in maintenance, so no connection is opened ahead of need or by the route watch."""
 
@@ -50,7 +50,7 @@ class Route:
         """Addresses of the endpoint, from the cache if possible. Raises `LookupFailed`."""
         return self._fixed or await self._routes.names.addresses(self.host)
 
-    def opened(self, address: str, phases: Phases) -> None:
+    def opened(self, address: str, phases: DialTimes) -> None:
         """Record an opened connection: its address and connect phases."""
         self.best = address
         self._routes.watch.opened(self.watched, phases, self.now())
@@ -70,17 +70,17 @@ class Routes:
         self.now = now
         self.watch = RouteWatch(plan.watch, now)
         self.names = Names(plan.names, now, self.watch.resolved)
-        self.by_id: dict[str, Route] = {}
+        self.by_id: dict[str, NetworkRoute] = {}
         self._hosts: Counter[str] = Counter()  # number of routes by host
 
-    def update(self, routes: Iterable[Route]) -> None:
+    def update(self, routes: Iterable[NetworkRoute]) -> None:
         """Replace all routes, their names and watched endpoints."""
         self.by_id = {route.endpoint.id: route for route in routes}
         self._hosts = Counter(route.host for route in self.by_id.values())
         self.names.update(route.host for route in self.by_id.values())
         self.watch.update(route.watched for route in self.by_id.values())
 
-    def put(self, route: Route) -> None:
+    def put(self, route: NetworkRoute) -> None:
         """Add a route, replacing the one that its endpoint had."""
         before = self.by_id.get(route.endpoint.id)
         self.by_id[route.endpoint.id] = route
@@ -94,7 +94,7 @@ class Routes:
         """Remove the route of an endpoint."""
         self._leave(self.by_id.pop(endpoint_id))
 
-    def _leave(self, route: Route) -> None:
+    def _leave(self, route: NetworkRoute) -> None:
         self._hosts[route.host] -= 1
         if not self._hosts[route.host]:
             del self._hosts[route.host]

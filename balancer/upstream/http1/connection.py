@@ -33,7 +33,7 @@ from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounde
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import NOTHING
-from balancer.upstream.dial.target import Route
+from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.request import ResponseSink, UpstreamRequest
 from balancer.upstream.request_body import RequestBody
 
@@ -399,7 +399,7 @@ async def connect(
     port: int,
     timeout: float,
     tls: ClientTls | None = None,
-    route: Route | None = None,
+    route: NetworkRoute | None = None,
 ) -> UpstreamConnection:
     """Open an upstream connection within `timeout` seconds.
 

@@ -26,7 +26,7 @@ from balancer.errors import (
 from balancer.http.h1.field_list import FieldList, Fields, head_of, trailers_of
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.http2.stream import HIGH_WATER_BYTES, LOW_WATER_BYTES
 from balancer.upstream.stream import UpstreamStream
 
@@ -250,7 +250,7 @@ class CurlTransfer:
             return
         found, opened, handshake_done = (self.handle.getinfo(phase) for phase in PHASES)
         counts.opened += connected - 1
-        counts.count_opened(Phases(found, opened, handshake_done or opened))
+        counts.count_opened(DialTimes(found, opened, handshake_done or opened))
 
     # --- Stream
 

@@ -62,7 +62,7 @@ class VerifiedWorker:
         self.fault_state = "well"
         self.looks_well = False
         self.is_leaving = False
-        self.connections: set[Connection] = set()
+        self.connections: set[ProxyConnection] = set()
         self.is_alone = asyncio.Event()
         self._record = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -71,7 +71,7 @@ class VerifiedWorker:
         os.write(self._record, mark + b" " + identity + b"\n")
 
 
-class Connection(asyncio.Protocol):
+class ProxyConnection(asyncio.Protocol):
     """One connection from a proxy, with one request at a time."""
 
     def __init__(self, worker: VerifiedWorker) -> None:
@@ -210,7 +210,7 @@ async def serve(port: int, name: str, record: str, at: float) -> None:
     worker, leaving = VerifiedWorker(name, record), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, leaving.set)
     await asyncio.sleep(max(0.0, at - time.monotonic()))
-    server = await loop.create_server(lambda: Connection(worker), "127.0.0.1", port, backlog=2048)
+    server = await loop.create_server(lambda: ProxyConnection(worker), "127.0.0.1", port, backlog=2048)
     print(f"{name} ready on http://127.0.0.1:{port}", flush=True)
     await leaving.wait()
     server.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from experiments.recorded.access_log import Columns
+from experiments.recorded.access_log import LogColumns
 from experiments.report.palette import INK, REGION_COLOURS, Competitor, policy_colour, worker_colours
 from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples
 
@@ -92,7 +92,7 @@ def part(run: Run, chosen: Flags, label: str) -> Run:
     return Run(run.facts.model_copy(update={"label": label}), Samples(**columns))
 
 
-def log_runs(columns: Columns, name: str) -> LogRuns:
+def log_runs(columns: LogColumns, name: str) -> LogRuns:
     """Sort the columns by time and compute the instants."""
     order = np.argsort(np.array(columns.at), kind="stable")
 
@@ -137,7 +137,7 @@ def log_runs(columns: Columns, name: str) -> LogRuns:
     )
 
 
-def placed(columns: Columns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
+def placed(columns: LogColumns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
     """Endpoints sorted by region and name, and each request's index among them; -1 for none."""
     names = sorted(columns.endpoints, key=lambda name: (columns.regions[name], name))
     places = tuple(Place(worker=name, region=columns.regions[name]) for name in names)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.clients.client_usage import ClientUsages, PendingRequest
+from balancer.clients.client_usage import ClientUsages, PendingBytes
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import RequestHeads
 from tests.support.admin_requests import metrics, status
@@ -228,7 +228,7 @@ def test_shares_leave_room_for_the_next_client(acts: list[Act]) -> None:
     refused charge changes nothing."""
     usages = ClientUsages()
     usages.budget.total = 100
-    charges = [PendingRequest(usages, bytes([number])) for number in range(6)]
+    charges = [PendingBytes(usages, bytes([number])) for number in range(6)]
     clients = [charge.client for charge in charges]
     for number, size in acts:
         before = [charge.size for charge in charges]

@@ -15,7 +15,7 @@ import pytest
 from balancer.clients.turns import Turns
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED, NO_ERROR
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.reset_counts import (
     CLIENTS,
     FREE_PER_SECOND,
@@ -120,7 +120,7 @@ def has(answer: Answer, size: int) -> bool:
 async def test_client_that_is_left_takes_the_end_of_its_response(stage: Stage, taken: int) -> None:
     """A short response that waits for the client's window is not cut off as long as the client takes some of it."""
     await stage.serve(await stage.worker(response(bytes(5000))), timeouts={"linger": 1.0})
-    client = await http2_client(stage, Limits(stream_window=1000))
+    client = await http2_client(stage, Http2Limits(stream_window=1000))
     client.is_slow = True
     stream = client.request()
     answer = client.answers[stream]
@@ -447,11 +447,11 @@ def test_requests_that_are_refused_count_as_resets(kind: str) -> None:
             client.send(refused(kind, 2 * sent + 1))
             stage.turn()
             sent += 1
-        assert sent == Limits().resets + 2
+        assert sent == Http2Limits().resets + 2
         *_, (last, _, _, payload) = frames_of(client.received)
         assert (last, payload[7]) == (frames.GOAWAY, ENHANCE_YOUR_CALM)
         assert stage.cluster.process.resets.add(
-            wireless.CLIENTS.encode(), MAX_RESETS - Limits().resets, stage.loop.now()
+            wireless.CLIENTS.encode(), MAX_RESETS - Http2Limits().resets, stage.loop.now()
         )
         stage.leave()
 
@@ -604,7 +604,7 @@ async def test_websocket_that_the_worker_declines(stage: Stage) -> None:
 async def slow_after_a_declined_websocket(stage: Stage, body: bytes) -> tuple[Http2Client, int]:
     """A client that has taken 16 KiB of a long response, and does not renew its window."""
     await stage.serve(await stage.worker(response(body, status=b"403 No")), limits={"buffer": 1024})
-    client = await http2_client(stage, Limits(stream_window=16_384))
+    client = await http2_client(stage, Http2Limits(stream_window=16_384))
     await client.ask(path=b"/-/live")
     client.is_slow = True
     stream = client.begin(WEBSOCKET)
@@ -634,7 +634,7 @@ async def test_client_that_reads_slowly_is_not_reset(stage: Stage) -> None:
     """While the transport is full, what it sends is progress, though the stream behind it has none."""
     size = 4 << 20
     await stage.serve(await stage.worker(response(bytes(size))))
-    client = await http2_client(stage, Limits(stream_window=1 << 30), receive_buffer=4096)
+    client = await http2_client(stage, Http2Limits(stream_window=1 << 30), receive_buffer=4096)
     await client.ask(path=b"/-/live")
     (connection,) = stage.downstreams
     connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import fields, http2_client
 from tests.support.peers import body_of, digest, nginx, output_of
 from tests.support.stage import Stage
@@ -40,7 +40,7 @@ async def test_bodies_up_and_down_on_many_streams(stage: Stage, tmp_path: Path, 
     bodies = [hashlib.shake_128(b"%d" % number).digest(MIB // 2 + number) for number in range(STREAMS)]
     async with nginx(tmp_path, protocol_of(transport)) as port:
         await serve_before_nginx(stage, port, transport)
-        client = await http2_client(stage, Limits(streams=STREAMS, stream_window=1 << 18))
+        client = await http2_client(stage, Http2Limits(streams=STREAMS, stream_window=1 << 18))
         streams = []
         for number, body in enumerate(bodies):
             length = [] if number % 2 else [(b"content-length", b"%d" % len(body))]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from tests.support.certificates import Shelf
 from tests.support.http2_client import fields, http2_client
 from tests.support.peers import output_of
@@ -117,7 +117,7 @@ async def test_200_mib_each_way_on_100_streams(stage: Stage) -> None:
             wire.received.clear()
 
     await stage.serve(await stage.worker(echo))
-    client = await http2_client(stage, Limits(streams=100, stream_window=1 << 20))
+    client = await http2_client(stage, Http2Limits(streams=100, stream_window=1 << 20))
     bodies = [hashlib.shake_128(b"%d" % number).digest(size) for number in range(100)]
     streams = [client.begin(fields(b"/", (b"content-length", b"%d" % size), method=b"POST")) for _ in bodies]
     for stream, body in zip(streams, bodies, strict=True):

@@ -13,7 +13,7 @@ from typing import ClassVar, cast
 
 import pytest
 
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import Http2Client, fields
 from tests.support.programs import PATIENCE, Program, Start, memory
 from tests.support.wire import Wire, get
@@ -77,7 +77,7 @@ async def slow_client(program: Program, window: int) -> Http2Client:
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", program.port))
     wire = Wire(*await asyncio.open_connection(sock=sock, limit=4096))
     wire.patience = PATIENCE
-    client = Http2Client(wire, Limits(streams=STREAMS, stream_window=window))
+    client = Http2Client(wire, Http2Limits(streams=STREAMS, stream_window=window))
     client.is_slow = True
     for _ in range(STREAMS):
         client.begin(fields(b"/long"), is_last=True)

@@ -11,7 +11,7 @@ import pytest
 from balancer.http.h2.client_engine import ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import DATA
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.server_engine import ServerEngine
 from balancer.http.h2.settings import WORKER_LIMITS
 from tests.support import frames
@@ -44,7 +44,7 @@ def updates(sent: bytes) -> bytes:
 
 def server_of(fields: Fields, streams: range, initial_window: int, connection: int) -> ServerEngine:
     """A server that has begun to answer requests of these streams."""
-    server = ServerEngine(Limits(), connect=True)
+    server = ServerEngine(Http2Limits(), connect=True)
     server.receive(PREFACE + frame(frames.SETTINGS, struct.pack("!HI", 4, initial_window)))
     if connection:
         server.receive(window(0, connection))

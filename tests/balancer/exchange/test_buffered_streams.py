@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.http.h2.limits import Limits
+from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import Http2Client, fields, http2_client
 from tests.support.stage import Stage
 from tests.support.wire import Wire, answering_after, playing, response
@@ -24,7 +24,7 @@ async def serve(stage: Stage, answer: bytes, **buffering: int) -> Any:
 
 async def slow_reader(stage: Stage) -> tuple[Http2Client, int]:
     """A client that has a window of 16 KiB, and does not renew it."""
-    client = await http2_client(stage, Limits(stream_window=16_384))
+    client = await http2_client(stage, Http2Limits(stream_window=16_384))
     client.is_slow = True
     return client, client.request()
 

@@ -36,7 +36,7 @@ from balancer.http.h2.limits import (
     LONGEST_FRAME,
     PIECE,
     WINDOW,
-    Limits,
+    Http2Limits,
 )
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.server_engine import ServerEngine
@@ -47,7 +47,7 @@ GET = [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":p
 POST = [(b":method", b"POST"), *GET[1:]]
 OK = [(b":status", b"200")]
 STREAM_WINDOW = 65_536
-LIMITS = Limits(
+LIMITS = Http2Limits(
     streams=10, stream_window=STREAM_WINDOW, header_list=4096, idle_frames=50, resets=20, resets_per_tick=5
 )
 
@@ -55,7 +55,7 @@ LIMITS = Limits(
 class Pair:
     """A client and a server, each the other's peer; `client_heard` and `server_heard` are all events so far."""
 
-    def __init__(self, limits: Limits = LIMITS, *, connect: bool = False) -> None:
+    def __init__(self, limits: Http2Limits = LIMITS, *, connect: bool = False) -> None:
         self.client, self.server = ClientEngine(limits), ServerEngine(limits, connect=connect)
         self.client_heard: list[Event] = []
         self.server_heard: list[Event] = []
@@ -73,7 +73,7 @@ class Pair:
                 return
 
 
-def lone_server(limits: Limits = LIMITS) -> ServerEngine:
+def lone_server(limits: Http2Limits = LIMITS) -> ServerEngine:
     """A server whose client is the test."""
     server = ServerEngine(limits)
     assert server.receive(PREFACE + frame(frames.SETTINGS)) == [(SETTINGS, 0, None, False)]
@@ -81,7 +81,7 @@ def lone_server(limits: Limits = LIMITS) -> ServerEngine:
     return server
 
 
-def lone_client(limits: Limits = LIMITS) -> ClientEngine:
+def lone_client(limits: Http2Limits = LIMITS) -> ClientEngine:
     """A client whose server is the test, with stream 1 open."""
     client = ClientEngine(limits)
     client.receive(frame(frames.SETTINGS))
@@ -335,7 +335,7 @@ def order_of_bodies(data: bytes) -> list[int]:
 
 def test_what_is_framed_is_bounded_with_many_streams() -> None:
     """The next call goes on where the last one stopped; what waits meanwhile is counted."""
-    pair = Pair(Limits(streams=10, stream_window=1 << 20))
+    pair = Pair(Http2Limits(streams=10, stream_window=1 << 20))
     streams = [pair.client.request(GET, is_last=True) for _ in range(10)]
     pair.turn()
     for stream in streams:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from balancer.control.admin.channel import Channel
+from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.status_command import lines_of
 from tests.support.admin_requests import local
 from tests.support.config_files import write_workers
@@ -229,10 +229,10 @@ async def test_sighup_while_a_process_restarts_reloads_all(
 
 async def test_change_waits_for_a_change_in_another_process(tmp_path: Path) -> None:
     """The lock ends with its holder, also if that fails."""
-    one, other = (Channel(tmp_path / "channel", index, 2) for index in range(2))
+    one, other = (SiblingChannel(tmp_path / "channel", index, 2) for index in range(2))
     order: list[str] = []
 
-    async def change(channel: Channel, name: str, fault: Exception | None = None) -> None:
+    async def change(channel: SiblingChannel, name: str, fault: Exception | None = None) -> None:
         async with channel.turn():
             order.append(f"{name} begins")
             await asyncio.sleep(0)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from balancer.rate_limits.shared_buckets import (
     WAYS,
     WORDS,
-    Bucket,
     Buckets,
+    BucketState,
     SharedBuckets,
     key_of_bucket,
     owner_of,
@@ -30,7 +30,7 @@ class Process:
 
     buckets: Buckets
     rule: TokenBucket
-    pending: list[tuple[Bucket, float, float]] = field(default_factory=list)
+    pending: list[tuple[BucketState, float, float]] = field(default_factory=list)
 
     def decide(self, key: int, now: float) -> bool:
         bucket = self.buckets.read(key)
@@ -188,7 +188,7 @@ def test_numbers_of_a_place_that_was_given_away_are_ignored() -> None:
     [table] = shared.tables
     place = table.find(0, 5)
     for key, taken in ((5, 1.0), (7, 0.0)):
-        bucket = Bucket(key, 0, place)
+        bucket = BucketState(key, 0, place)
         table.add_to(bucket, place)
         assert bucket.taken == taken
 

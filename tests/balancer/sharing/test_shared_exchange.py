@@ -18,16 +18,16 @@ from balancer.sharing.exchange import (
     MOST_PER_SECOND,
     SAVED_REPORTS,
     SILENCE,
-    Channel,
-    Exchange,
     Identity,
+    ReportChannel,
+    ReportExchange,
     StoreLost,
 )
 from balancer.sharing.message import BadMessage, Message, decode, encode
 from policies import registry
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
-from policies.routing.units import EXPIRY, LATENCIES_EVERY, OtherUnits, Report, key_of
+from policies.routing.units import EXPIRY, LATENCIES_EVERY, OtherUnits, UnitReport, key_of
 from policies.stats.shared_latency import SharedLatency
 from tests.support.virtual import VirtualLoop
 
@@ -63,7 +63,7 @@ class Store:
             channel.lose("gone")
 
     @asynccontextmanager
-    async def opened(self, hear: Callable[[object], None]) -> AsyncIterator[Channel]:
+    async def opened(self, hear: Callable[[object], None]) -> AsyncIterator[ReportChannel]:
         self.connects += 1
         if self.is_down:
             raise StoreLost("refused")
@@ -115,7 +115,7 @@ class Unit:
         self.lines: list[str] = []
         self.router = Router([ENDPOINT], registry.make("round-robin", {}, rng), loop, rng)
         self.state = self.router.states[0]
-        self.exchange = Exchange(
+        self.exchange = ReportExchange(
             OtherUnits(self.router),
             store.opened,
             Identity(unit or number, number, place),
@@ -252,7 +252,7 @@ def test_reports_of_others_are_not_used_after_a_loss(units: Units) -> None:
     loop = units.loop
     for n in range(150):
         sent_at = loop.now() - 990.0
-        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: 1}))), loop.now())
+        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, UnitReport({KEY: 1}))), loop.now())
         assert one.state.elsewhere == one.exchange.others == one.exchange.is_connected
         assert n < 100 or not one.exchange.is_connected
         loop.advance(OWN_WITHIN / 100)
@@ -315,7 +315,7 @@ def test_reports_are_limited_to_their_share_of_a_processor(units: Units) -> None
     one, two = units.start()
     for sender in range(50):
         one.exchange.hear(
-            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
+            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, UnitReport({}))), units.loop.now()
         )
     interval, before = one.exchange.interval, one.exchange.counts.sent
     assert interval > 0.1
@@ -333,7 +333,7 @@ def test_many_units_report_less_often(units: Units) -> None:
     assert one.exchange.interval == 0.04
     for sender in range(200):
         one.exchange.hear(
-            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, Report({}))), units.loop.now()
+            encode(Message(sender + 10, sender + 10, 1, 0.04, 0.0, UnitReport({}))), units.loop.now()
         )
     assert one.exchange.interval == LONGEST_INTERVAL
 
@@ -346,11 +346,11 @@ def test_many_units_report_less_often(units: Units) -> None:
         "text",
         None,
         b"x" * 10_000,
-        encode(Message(9, 9, 1, 0.04, 0.0, Report({KEY: 5})))[:-1],
-        b"\x02" + encode(Message(9, 9, 1, 0.04, 0.0, Report({KEY: 5})))[1:],
-        encode(Message(9, 9, 1, float("nan"), 0.0, Report({KEY: 5}))),
-        encode(Message(9, 9, 1, 0.04, float("inf"), Report({KEY: 5}))),
-        encode(Message(9, 9, 1, 0.04, 0.0, Report({}, {KEY: SharedLatency(1.0, -1.0)}))),
+        encode(Message(9, 9, 1, 0.04, 0.0, UnitReport({KEY: 5})))[:-1],
+        b"\x02" + encode(Message(9, 9, 1, 0.04, 0.0, UnitReport({KEY: 5})))[1:],
+        encode(Message(9, 9, 1, float("nan"), 0.0, UnitReport({KEY: 5}))),
+        encode(Message(9, 9, 1, 0.04, float("inf"), UnitReport({KEY: 5}))),
+        encode(Message(9, 9, 1, 0.04, 0.0, UnitReport({}, {KEY: SharedLatency(1.0, -1.0)}))),
     ],
 )
 def test_bad_messages_are_ignored(units: Units, data: object) -> None:
@@ -369,13 +369,13 @@ def test_late_messages_are_ignored(units: Units) -> None:
     [one] = units.start(1)
     for late, count in ((0.0, 1), (0.0, 2), (MAX_REPORT_DELAY_S, 9)):
         sent_at = units.loop.now() - 990.0 - late
-        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: count}))), units.loop.now())
+        one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, UnitReport({KEY: count}))), units.loop.now())
         units.loop.advance(0.1)
     assert (one.state.elsewhere, one.exchange.counts.ignored) == (2, 1)
     units.loop.advance(1.0)
     assert (one.state.elsewhere, one.exchange.others, one.exchange.is_connected) == (0, 0, True)
     sent_at = units.loop.now() - 990.0 - 3.0
-    one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, Report({KEY: 9}))), units.loop.now())
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, sent_at, UnitReport({KEY: 9}))), units.loop.now())
     assert (one.state.elsewhere, one.exchange.counts.ignored) == (0, 2)
 
 
@@ -385,7 +385,7 @@ def test_a_report_expires_by_the_time_at_which_it_was_made(units: Units, delay: 
     units.store.delay = delay
     [one] = units.start(1)
     loop = units.loop
-    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, Report({KEY: 1}))), loop.now())
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, UnitReport({KEY: 1}))), loop.now())
     loop.advance(EXPIRY - delay - 0.01)
     one.exchange.sweep(loop.now())
     assert one.state.elsewhere == 1
@@ -406,7 +406,7 @@ def test_nothing_is_reported_or_heard_before_an_own_report_is_back(units: Units)
     assert not any(report.in_flight or report.latencies for report in reports)
     assert one.exchange.counts.ignored > 0
     assert (one.exchange.others, one.exchange.problem) == (0, "no answer within 0.35 s for 0.7 s")
-    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, Report({KEY: 1}))), units.loop.now())
+    one.exchange.hear(encode(Message(9, 9, 1, 0.04, 5.0, UnitReport({KEY: 1}))), units.loop.now())
     assert one.state.elsewhere == 0
 
 
@@ -425,11 +425,11 @@ def test_a_flood_ends_the_connection(units: Units) -> None:
 
 def test_messages_survive_the_way() -> None:
     own = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 97.0)
-    sent = Message(-1, 2, 3, 0.5, 100.0, Report({KEY: 7}, {KEY: own}))
+    sent = Message(-1, 2, 3, 0.5, 100.0, UnitReport({KEY: 7}, {KEY: own}))
     assert decode(encode(sent), 500.0) == sent._replace(
-        report=Report({KEY: 7}, {KEY: own._replace(at=497.0)})
+        report=UnitReport({KEY: 7}, {KEY: own._replace(at=497.0)})
     )
-    assert decode(encode(sent._replace(report=Report({}))), 500.0).report == Report({}, None)
+    assert decode(encode(sent._replace(report=UnitReport({}))), 500.0).report == UnitReport({}, None)
 
 
 @given(st.binary(max_size=300))
@@ -445,7 +445,7 @@ def test_random_bytes_raise_nothing_else(data: bytes) -> None:
 def test_damaged_messages_are_refused_or_bounded(at: int, value: int) -> None:
     """Whatever a damaged message says, its values are possible ones."""
     own = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 97.0)
-    data = bytearray(encode(Message(1, 2, 3, 0.04, 100.0, Report({1: 7, 2: 8}, {1: own}))))
+    data = bytearray(encode(Message(1, 2, 3, 0.04, 100.0, UnitReport({1: 7, 2: 8}, {1: own}))))
     data[at % len(data)] = value
     try:
         found = decode(bytes(data), 100.0)

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from balancer.config.schema.shared import SharedConfig
 from balancer.control.admin.metrics import metrics_text
 from balancer.sharing.connection import MAX_ANSWER_BYTES
-from balancer.sharing.exchange import Exchange, Identity
+from balancer.sharing.exchange import Identity, ReportExchange
 from balancer.sharing.store import Store
 from policies import registry
 from policies.clock import MonotonicClock
@@ -39,7 +39,7 @@ class Units:
 
     def __init__(self, url: str, verify: bool = True) -> None:
         self._config = SharedConfig(url=SecretStr(url), every=0.01, verify=verify)
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[ReportExchange] = []
         self.routers: list[Router] = []
         self.lines: list[str] = []
 
@@ -47,7 +47,7 @@ class Units:
         clock, rng = MonotonicClock(), Random(1)
         router = Router([Endpoint("e0", "http://e0", "r")], registry.make("round-robin", {}, rng), clock, rng)
         number, config = len(self.routers) + 1, self._config
-        exchange = Exchange(
+        exchange = ReportExchange(
             OtherUnits(router),
             Store(config).opened,
             Identity(number, number, 1),

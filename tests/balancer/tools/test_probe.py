@@ -21,8 +21,8 @@ from balancer.errors import UpstreamError
 from balancer.tls.contexts import UpstreamTls
 from balancer.tools.probe.advice import advice
 from balancer.tools.probe.connection import head_in
-from balancer.tools.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
-from balancer.tools.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
+from balancer.tools.probe.findings import Findings, Http2Findings, KeepAliveFindings, ProbePhases, Timing
+from balancer.tools.probe.idle_limit import Ending, IdleLimit, IdleRun, finer_idle_steps, idle_steps, limit_of
 from balancer.tools.probe.survey import Bounds, Survey
 from balancer.tools.probe.target import BadTarget, target_of
 from tests.support.certificates import Shelf
@@ -74,8 +74,8 @@ def test_idle_steps_double_up_to_the_limit() -> None:
     assert len(idle_steps(75.0)) == 9
 
 
-def trials(**idles: list[float]) -> list[Trial]:
-    return [Trial(idle, Ending(ending)) for ending, found in idles.items() for idle in found]
+def trials(**idles: list[float]) -> list[IdleRun]:
+    return [IdleRun(idle, Ending(ending)) for ending, found in idles.items() for idle in found]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def trials(**idles: list[float]) -> list[Trial]:
         ([], IdleLimit(8, 0)),
     ],
 )
-def test_idle_limit_from_trials(given: list[Trial], found: IdleLimit) -> None:
+def test_idle_limit_from_trials(given: list[IdleRun], found: IdleLimit) -> None:
     """A close gives its own instant; a silent loss only an interval between two idle steps."""
     assert limit_of(given, 8) == found
 
@@ -497,7 +497,7 @@ def test_recommendation_for_a_distant_server(tmp_path: Path) -> None:
         version="1.1",
         http2=Http2Findings(True),
         keep_alive=KeepAliveFindings(True, {}, 10, False, IdleLimit(75, 4, 5.04, 5.1)),
-        phases=Phases(cold, None, warm),
+        phases=ProbePhases(cold, None, warm),
         takes_head=True,
     )
     toml = loaded_recommendation(advice(findings), tmp_path)

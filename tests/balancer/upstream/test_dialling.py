@@ -16,10 +16,10 @@ from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.names import NamesPlan
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolved_name import NameRules
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
-from balancer.upstream.dial.target import Route, Routes, RoutesPlan
+from balancer.upstream.dial.target import NetworkRoute, Routes, RoutesPlan
 from benchmarks.harness.open_load import without_collections
 from policies.facts import Endpoint
 from tests.support.virtual import VirtualLoop, settle
@@ -63,7 +63,7 @@ class Network:
         self.transports: dict[str, Transport] = {}
         plan = RoutesPlan(NamesPlan(NameRules(), self._look))
         self.routes = Routes(plan, self.loop.now)
-        self.route = Route(Endpoint("a", "http://api.test:80", "r"), self.routes)
+        self.route = NetworkRoute(Endpoint("a", "http://api.test:80", "r"), self.routes)
 
     async def _look(self, name: str) -> Addresses:
         if self.lookup is None:
@@ -88,7 +88,7 @@ class Network:
         self.dialled.append(host)
         return self.loop.create_task(connect())
 
-    def dial(self, timeout: float = 2.0) -> tuple[Connected, Phases]:
+    def dial(self, timeout: float = 2.0) -> tuple[Connected, DialTimes]:
         return self.run(dial(Connected, "api.test", 80, timeout, None, self.route))
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, get, playing, post, response
 
@@ -127,7 +127,7 @@ async def test_configured_round_trip_counts_where_handshakes_do_not_show_it(stag
         assert (pool.round_trip, pool.connect_time) == (stated, stated)
     stage.control_plane.put_endpoint(replace(pool.endpoint, id="farther"))
     farther = stage.cluster.pools.by_id["farther"]
-    farther.connector.record_opened(Phases(0.0, 0.5, 0.5), 0.5)
+    farther.connector.record_opened(DialTimes(0.0, 0.5, 0.5), 0.5)
     assert (farther.round_trip, farther.connect_time) == (0.5, 0.5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
 from balancer.upstream.dial.backoff import FAILURES, MIN_PAUSE_S, Backoff
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.peak import WINDOW, Peak
 
 
@@ -93,5 +93,5 @@ def test_pool_counts_add_up() -> None:
     assert (sum(counts.lost_ages), counts.lost_idle, counts.lost_ages[-1]) == (4, 4, 1)
     assert counts.lost_seconds == pytest.approx(10007.6)
     for _ in range(2):
-        counts.count_opened(Phases(0.1, 0.2, 0.4))
+        counts.count_opened(DialTimes(0.1, 0.2, 0.4))
     assert (counts.opened, counts.namelookup, counts.connect, counts.appconnect) == (2, 0.2, 0.4, 0.8)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.upstream.dial.phases import Phases
+from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import metrics, status
@@ -35,7 +35,7 @@ class RecordedWatch:
         for _ in range(times):
             self.clock.at += 10.0
             for id_, trip in trips.items():
-                self.watch.opened(self.by_id[id_], Phases(0.0, trip, trip + tls), self.clock.at)
+                self.watch.opened(self.by_id[id_], DialTimes(0.0, trip, trip + tls), self.clock.at)
 
     @property
     def event_kinds(self) -> list[tuple[str, str]]:
@@ -233,7 +233,7 @@ async def test_departure_in_status_metrics_and_log(stage: Stage, capsys: pytest.
     routes, watched = stage.cluster.pools.routes, stage.pool().route.watched
     for trip in [USUAL] * 10 + [DETOUR] * 5:
         stage.clock.at += 10.0
-        routes.watch.opened(watched, Phases(0.0, trip, trip), stage.clock.at)
+        routes.watch.opened(watched, DialTimes(0.0, trip, trip), stage.clock.at)
     stage.clock.at += 5.0
     document = await status(stage)
     (event,) = document["events"]

@@ -26,7 +26,7 @@ class Conditions(BaseModel):
     terminating: bool | None = None
 
 
-class Target(BaseModel):
+class TargetReference(BaseModel):
     """Object behind an address, usually a pod."""
 
     uid: Text | None = None
@@ -38,7 +38,7 @@ class SliceEndpoint(BaseModel):
     addresses: tuple[Text, ...] = Field(min_length=1)
     conditions: Conditions = Conditions()
     zone: Text | None = None
-    target: Target | None = Field(default=None, alias="targetRef")
+    target: TargetReference | None = Field(default=None, alias="targetRef")
 
     @property
     def pod(self) -> str:
@@ -120,7 +120,7 @@ class SliceList(BaseModel):
     items: Annotated[tuple[EndpointSlice, ...], NoneAsEmpty]
 
 
-class Event(BaseModel):
+class WatchEvent(BaseModel):
     """One line of a watch."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]

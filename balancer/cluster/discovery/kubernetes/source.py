@@ -20,7 +20,7 @@ from balancer.cluster.discovery.kubernetes.api import (
     valid,
 )
 from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
-from balancer.cluster.discovery.kubernetes.objects import EndpointSlice, Event, Versioned
+from balancer.cluster.discovery.kubernetes.objects import EndpointSlice, Versioned, WatchEvent
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
@@ -137,7 +137,7 @@ class KubernetesSource:
                 self._ends_at = now + seconds
                 self._succeed()
                 async for line in lines:
-                    self._apply(valid(Event, line))
+                    self._apply(valid(WatchEvent, line))
                     self._pause = FIRST_PAUSE
         except TimeoutError:
             raise ApiFailed(
@@ -147,7 +147,7 @@ class KubernetesSource:
             self._ends_at = None
         self._pause = FIRST_PAUSE
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: WatchEvent) -> None:
         """Apply an event to the known slices. Raises `ApiRefused` if it is invalid or reports an error."""
         if event.type == "ERROR":
             self._version = None  # an event may be lost

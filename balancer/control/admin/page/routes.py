@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from balancer.control.admin.channel import Channel, is_from_sibling
+from balancer.control.admin.channel import SiblingChannel, is_from_sibling
 from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.client import target_of
 from balancer.control.admin.page.document import page
@@ -28,7 +28,7 @@ SAMPLE = "/-/sample"
 class PageRoutes:
     """Routes of the live page; one sampler for all viewers of a cluster in this process."""
 
-    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
+    def __init__(self, control_plane: ControlPlane, channel: SiblingChannel | None = None) -> None:
         self._control_plane = control_plane
         self._channel = channel
         self._samplers: WeakKeyDictionary[ControlPlane, Sampler] = WeakKeyDictionary()  # by cluster
