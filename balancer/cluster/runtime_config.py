@@ -22,7 +22,6 @@ from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import HealthChecksConfig
 from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.load_probes import LoadProbesConfig
-from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig, QueueConfig
@@ -38,13 +37,7 @@ from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.syntax.networks import Network
 from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
-from balancer.upstream.dial.lookup import DnsLookup, SystemLookup
-from balancer.upstream.dial.names import NamesPlan
-from balancer.upstream.dial.resolved_name import NameRules
-from balancer.upstream.dial.route_baseline import BaselineRules
-from balancer.upstream.dial.route_watch import WatchPlan
 from balancer.upstream.dial.target import RoutesPlan
-from balancer.upstream.load_probes import ProbePlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.facts import Region
 from policies.health.health import Health
@@ -67,7 +60,7 @@ class RuntimeConfig:
     hedging: Hedging | None
     health_checks: HealthChecksConfig
     seed: int | None
-    probe_plan: ProbePlan
+    load_probes: LoadProbesConfig
     health: Health
     timeouts: Timeouts
     limits: Limits
@@ -123,14 +116,14 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         hedging=settings.hedging.hedging(),
         health_checks=settings.health_checks,
         seed=settings.seed,
-        probe_plan=_probe_plan(settings.load_probes),
+        load_probes=settings.load_probes,
         health=settings.health(),
         timeouts=settings.timeouts,
         limits=settings.limits,
         http2=_http2_limits(settings),
         buffering=settings.buffering,
         pools=settings.pool_limits,
-        network_routes=RoutesPlan(_names_plan(settings.names), _watch_plan(settings.route_watch)),
+        network_routes=RoutesPlan(settings.names, settings.route_watch),
         trusted_proxies=settings.trusted_proxies,
         flood_exempt=settings.http2.flood_exempt,
         proxy_protocol=settings.proxy_protocol,
@@ -155,22 +148,6 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         rate_limits=settings.rate_limits,
         named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.clusters},
     )
-
-
-def _probe_plan(config: LoadProbesConfig) -> ProbePlan:
-    return ProbePlan(config.path, config.timeout, config.max_in_flight)
-
-
-def _names_plan(config: NamesConfig) -> NamesPlan:
-    rules = NameRules(config.min_ttl, config.max_ttl, config.max_stale, config.negative_ttl)
-    if config.resolver == "dns":
-        return NamesPlan(rules, DnsLookup(config.servers, config.timeout), config.resolver, config.prefetch)
-    return NamesPlan(rules, SystemLookup(config.ttl, config.timeout), config.resolver, config.prefetch)
-
-
-def _watch_plan(config: RouteWatchConfig) -> WatchPlan:
-    rules = BaselineRules(factor=config.factor, least=config.minimum, lasting=config.duration)
-    return WatchPlan(config.enabled, rules, config.interval)
 
 
 def _http2_limits(settings: Settings) -> Http2Limits | None:

@@ -167,7 +167,7 @@ class ControlPlane:
     def _apply(self, config: RuntimeConfig) -> None:
         router = self.cluster.router
         self.checks.apply(check_plan(config))
-        self.load_probes.apply(config.probe_plan)
+        self.load_probes.apply(config.load_probes)
         router.apply_health(config.health)
         router.apply_concurrency(config.concurrency)
         self.recording.apply(config.record)

@@ -1,7 +1,7 @@
 """Load probes: out-of-band requests by which a routing policy asks workers for their load.
 
 No request waits for a load probe. A probe is sent after the request that triggered it, over an idle connection or a new
-one that the pool keeps, one at a time per endpoint and at most `ProbePlan.most` in all. Probes beyond these bounds are
+one that the pool keeps, one at a time per endpoint and at most `max_in_flight` in all. Probes beyond these bounds are
 skipped and counted. A worker answers with the fields of `http/h1/load_report.py` on any response, so `path` should be
 cheap for it.
 
@@ -15,21 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.http.h1.load_report import reported_load
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
-
-
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
-    """Configuration of load probes. `path`: target of the GET, None: no probes. `timeout`: seconds from before the
-    connect to the last byte. `most`: maximum number of probes in flight."""
-
-    path: str | None = None
-    timeout: float = 1.0
-    most: int = 100
 
 
 @dataclass(slots=True)
@@ -48,22 +39,22 @@ class LoadProbes:
     """All load probes of the balancer. `under_way`: probes in flight by endpoint id, None: not sent yet."""
 
     def __init__(self, router: Router, pools: Pools, now: Callable[[], float]) -> None:
-        self.plan = ProbePlan()
         self.counts = ProbeCounts()
         self.under_way: dict[str, InternalRequest | None] = {}
         self._router = router
         self._pools = pools
         self._now = now
+        self.apply(LoadProbesConfig())
 
-    def apply(self, plan: ProbePlan) -> None:
+    def apply(self, config: LoadProbesConfig) -> None:
         """Apply a configuration; a path of None turns probes off."""
-        self.plan = plan
-        self._router.on_probe = self.request if plan.path is not None else None
+        self._path, self._timeout, self._most = config.path, config.timeout, config.max_in_flight
+        self._router.on_probe = self.request if config.path is not None else None
 
     def request(self, state: EndpointState) -> None:
         """Request a probe of an endpoint, on behalf of the policy. Called while a request is being routed, so sending
         is deferred to the next loop iteration."""
-        if state.id in self.under_way or len(self.under_way) >= self.plan.most:
+        if state.id in self.under_way or len(self.under_way) >= self._most:
             self.counts.skipped += 1
             return
         self.under_way[state.id] = None
@@ -74,15 +65,15 @@ class LoadProbes:
         use."""
         if state.id not in self.under_way:  # stopped
             return
-        plan, pool = self.plan, self._pools.by_id.get(state.id)
-        if pool is None or plan.path is None:  # removed, or turned off by a reload
+        pool = self._pools.by_id.get(state.id)
+        if pool is None or self._path is None:  # removed, or turned off by a reload
             del self.under_way[state.id]
             return
         self.counts.sent += 1
         probe = self.under_way[state.id] = InternalRequest(
-            internal_head(state.endpoint, plan.path, "load-probe"),
+            internal_head(state.endpoint, self._path, "load-probe"),
             partial(self._ended, state),
-            timeout=plan.timeout,
+            timeout=self._timeout,
             started_at=self._now(),
             clock=self._now,
         )

@@ -28,13 +28,13 @@ def names_status(cluster: Cluster) -> dict[str, Any]:
         {
             "name": host,
             "addresses": list(name.hosts),
-            "state": name.worth(names.plan.rules, now).value,
+            "state": name.worth(names.config, now).value,
             "age": _rounded(name.age(now)),
             "problem": name.fault,
         }
         for host, name in names.known.items()
     ]
-    return {"resolver": names.plan.resolver, **asdict(names.counts), "known": known}
+    return {"resolver": names.config.resolver, **asdict(names.counts), "known": known}
 
 
 def watch_status(cluster: Cluster) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def watch_status(cluster: Cluster) -> dict[str, Any]:
         for region, norm in sorted(usual.items())
     ]
     return {
-        "enabled": watch.plan.is_enabled,
+        "enabled": watch.config.enabled,
         "connects": watch.connects,
         "failed": watch.failed,
         "regions": regions,

@@ -19,8 +19,7 @@ from balancer.tools.probe.findings import Findings, KeepAliveFindings, ProbePhas
 from balancer.tools.probe.http2_check import check_http2
 from balancer.tools.probe.idle_search import idle_limit
 from balancer.tools.probe.target import ProbeTarget
-from balancer.upstream.dial.names import NamesPlan
-from balancer.upstream.dial.target import NetworkRoute, Routes, RoutesPlan
+from balancer.upstream.dial.target import NetworkRoute, Routes
 
 Tell = Callable[[str], None]
 """Callback for progress messages."""
@@ -53,7 +52,7 @@ class Survey:
         self._tls = tls
         self._client_tls = tls.of(target.endpoint)
         self._tell = tell
-        self._routes = Routes(RoutesPlan(NamesPlan()))
+        self._routes = Routes()
         self._route = NetworkRoute(target.endpoint, self._routes)
         self._answers: list[ProbeAnswer] = []  # on the first connection
         self._conversations: list[ProbeConnection] = []

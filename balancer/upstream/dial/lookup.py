@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from balancer.config.schema.names import NamesConfig
 from balancer.upstream.dial.resolver import Addresses, LookupFailed, Resolver
 
 Look = Callable[[str], Awaitable[Addresses]]
@@ -61,6 +62,13 @@ class DnsLookup:
         finally:
             await resolver.close()
         return Addresses(tuple(sorted(found.hosts, key=lambda host: ":" not in host)), found.ttl)
+
+
+def lookup_of(config: NamesConfig) -> Look:
+    """Return the lookup that a configuration describes."""
+    if config.resolver == "dns":
+        return DnsLookup(config.servers, config.timeout)
+    return SystemLookup(config.ttl, config.timeout)
 
 
 def is_literal(host: str) -> bool:

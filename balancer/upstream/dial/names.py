@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from balancer.upstream.dial.lookup import Look, SystemLookup, is_literal
-from balancer.upstream.dial.resolved_name import CachedName, CacheState, NameRules
+from balancer.config.schema.names import NamesConfig
+from balancer.upstream.dial.lookup import is_literal, lookup_of
+from balancer.upstream.dial.resolved_name import CachedName, CacheState
 from balancer.upstream.dial.resolver import LookupFailed
 
 MAX_LOOKUPS = 16
@@ -20,17 +21,6 @@ MAX_LOOKUPS = 16
 
 OnAnswer = Callable[[str, tuple[str, ...], float], None]
 """Callback for each answer: name, addresses, time in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamesPlan:
-    """Configuration of name lookups. `resolver`: name of the resolver for display. `is_ahead`: whether the sweep
-    refreshes names."""
-
-    rules: NameRules = field(default_factory=NameRules)
-    look: Look = field(default_factory=lambda: SystemLookup(ttl=30.0, timeout=5.0))
-    resolver: str = "system"
-    is_ahead: bool = True
 
 
 @dataclass(slots=True)
@@ -49,14 +39,20 @@ class NameCounts:
 class Names:
     """Cache of the names of all endpoints. `now`: clock in seconds."""
 
-    def __init__(self, plan: NamesPlan, now: Callable[[], float], on_answer: OnAnswer | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self, config: NamesConfig, now: Callable[[], float], on_answer: OnAnswer | None = None
+    ) -> None:
+        self.apply(config)
         self.counts = NameCounts()
         self.known: dict[str, CachedName] = {}
         self._now = now
         self._on_answer = on_answer
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(MAX_LOOKUPS)
+
+    def apply(self, config: NamesConfig) -> None:
+        """Apply a configuration; cached names are kept."""
+        self.config, self.look = config, lookup_of(config)
 
     @property
     def is_looking(self) -> bool:
@@ -83,7 +79,7 @@ class Names:
 
     def sweep(self, now: float) -> None:
         """Start the lookups that are due."""
-        if not self.plan.is_ahead:
+        if not self.config.prefetch:
             return
         for host, known in self.known.items():
             if known.is_due(now):
@@ -94,12 +90,12 @@ class Names:
         if is_literal(host):
             return (host,)
         known = self.known.get(host) or self.known.setdefault(host, CachedName())
-        worth = known.worth(self.plan.rules, self._now())
+        worth = known.worth(self.config, self._now())
         if worth is CacheState.FRESH:
             self.counts.fresh += 1
         elif worth is CacheState.STALE:
             self.counts.stale += 1
-            if not self.plan.is_ahead and known.is_due(self._now()):
+            if not self.config.prefetch and known.is_due(self._now()):
                 self._start(host, known)
         elif worth is CacheState.FAILED:
             self.counts.refused += 1
@@ -143,15 +139,14 @@ class Names:
             del self._tasks[host]
 
     async def _look(self, host: str, known: CachedName) -> None:
-        plan = self.plan
         try:
             async with self._places:
-                found = await plan.look(host)
+                found = await self.look(host)
         except LookupFailed as error:
             self.counts.failed += 1
-            known.failed(str(error), plan.rules, self._now())
+            known.failed(str(error), self.config, self._now())
             return
         self.counts.answered += 1
-        known.answered(found.hosts, found.ttl, plan.rules, self._now())
+        known.answered(found.hosts, found.ttl, self.config, self._now())
         if self._on_answer is not None:
             self._on_answer(host, found.hosts, self._now())

@@ -7,8 +7,9 @@ failure is cached, too, so that a name that does not resolve is not looked up fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from balancer.config.schema.names import NamesConfig
 
 
 class CacheState(Enum):
@@ -18,17 +19,6 @@ class CacheState(Enum):
     STALE = "stale"  # usable, to be refreshed
     FAILED = "failed"  # cached failure, too early for a new lookup
     UNKNOWN = "unknown"  # needs a lookup before use
-
-
-@dataclass(frozen=True, slots=True)
-class NameRules:
-    """Cache lifetimes in seconds. An answer is fresh for its TTL, clamped to `shortest` and `longest`, then stale for
-    `stale`. A failure is cached for `negative`."""
-
-    shortest: float = 1.0
-    longest: float = 300.0
-    stale: float = 86_400.0
-    negative: float = 5.0
 
 
 class CachedName:
@@ -42,21 +32,21 @@ class CachedName:
         self._fresh_until = 0.0
         self._due_at = float("-inf")
 
-    def answered(self, hosts: tuple[str, ...], ttl: float, rules: NameRules, now: float) -> None:
+    def answered(self, hosts: tuple[str, ...], ttl: float, config: NamesConfig, now: float) -> None:
         """Store an answer with its TTL in seconds."""
         self.hosts, self.fault, self.answered_at = hosts, None, now
-        self._fresh_until = self._due_at = now + min(max(ttl, rules.shortest), rules.longest)
+        self._fresh_until = self._due_at = now + min(max(ttl, config.min_ttl), config.max_ttl)
 
-    def failed(self, fault: str, rules: NameRules, now: float) -> None:
+    def failed(self, fault: str, config: NamesConfig, now: float) -> None:
         """Store a failed lookup; the addresses of the last answer are kept."""
         self.fault = fault
-        self._due_at = now + rules.negative
+        self._due_at = now + config.negative_ttl
 
-    def worth(self, rules: NameRules, now: float) -> CacheState:
+    def worth(self, config: NamesConfig, now: float) -> CacheState:
         """State of the entry at `now`."""
         if self.hosts and now < self._fresh_until:
             return CacheState.FRESH
-        if self.hosts and now < self._fresh_until + rules.stale:
+        if self.hosts and now < self._fresh_until + config.max_stale:
             return CacheState.STALE
         return CacheState.FAILED if self.fault is not None and not self.is_due(now) else CacheState.UNKNOWN
 

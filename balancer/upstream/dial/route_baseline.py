@@ -6,10 +6,11 @@ never causes one. Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from math import exp
 from statistics import median
+
+from balancer.config.schema.names import RouteWatchConfig
 
 INITIAL_OBSERVATIONS = 5
 """Number of observations whose median is the initial baseline; the very first one meets cold caches."""
@@ -21,6 +22,12 @@ a row are lost once in eleven days, with one connection per ten seconds."""
 MAX_WEIGHT = 0.2
 """Maximum weight of one observation, however long ago the previous one was."""
 
+MEMORY_S = 600.0
+"""Time constant with which the baseline follows observations."""
+
+SETTLING_S = 3600.0
+"""Time after which a departure becomes the baseline."""
+
 
 class RouteChange(Enum):
     """Change of state that an observation causes."""
@@ -30,25 +37,13 @@ class RouteChange(Enum):
     SETTLED = "settled"  # departed for so long that it becomes the baseline
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineRules:
-    """Parameters of a baseline.
-
-    A departure is at least `factor` times the baseline and `least` seconds above it for `lasting` seconds; half of that
-    time suffices at twice the distance. The baseline follows observations with a time constant of `memory` seconds. A
-    departure becomes the baseline after `settling` seconds.
-    """
-
-    factor: float = 2.0
-    least: float = 0.005
-    lasting: float = 60.0
-    memory: float = 600.0
-    settling: float = 3600.0
-
-
 class Baseline:
     """Baseline of one measure of one route, in seconds. `norm`: the baseline, None while it is being learned. `last`:
-    last observation, None before the first."""
+    last observation, None before the first.
+
+    A departure is at least `factor` times the baseline and `minimum` above it for `duration`; half of that time
+    suffices at twice the distance.
+    """
 
     def __init__(self) -> None:
         self.norm: float | None = None
@@ -61,20 +56,20 @@ class Baseline:
         self._departed_at = 0.0
         self._lowest = 0.0  # lowest observation since then
 
-    def observe(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
+    def observe(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
         """Record one observation in seconds; returns the change that it causes, if any."""
         before, self._at = self._at, now
         self.last = value
         if self.norm is None:
             self._learn(value)
             return None
-        is_high = value >= self.norm * rules.factor and value >= self.norm + rules.least
+        is_high = value >= self.norm * config.factor and value >= self.norm + config.minimum
         if is_high != self.is_departed:
-            return self._observe_crossing(value, rules, now)
+            return self._observe_crossing(value, config, now)
         self._turned = 0
         if self.is_departed:
-            return self._observe_departed(value, rules, now)
-        self.norm += (value - self.norm) * min(1 - exp(-(now - before) / rules.memory), MAX_WEIGHT)
+            return self._observe_departed(value, config, now)
+        self.norm += (value - self.norm) * min(1 - exp(-(now - before) / MEMORY_S), MAX_WEIGHT)
         return None
 
     def _learn(self, value: float) -> None:
@@ -83,28 +78,28 @@ class Baseline:
             self.norm = median(self._first)
             self._first.clear()
 
-    def _observe_crossing(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
+    def _observe_crossing(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
         if not self._turned:
             self._turned_at = now
             self._lowest = value
         self._turned += 1
         self._lowest = min(self._lowest, value)
-        if self._turned < MIN_OBSERVATIONS or now - self._turned_at < self._needed(rules):
+        if self._turned < MIN_OBSERVATIONS or now - self._turned_at < self._needed(config):
             return None
         self._turned = 0
         self.is_departed = not self.is_departed
         self._departed_at = now
         return RouteChange.DEPARTED if self.is_departed else RouteChange.RETURNED
 
-    def _needed(self, rules: BaselineRules) -> float:
+    def _needed(self, config: RouteWatchConfig) -> float:
         """Seconds that a change must last: fewer the further the observations depart, as chance then explains them
         less."""
         assert self.norm is not None
-        return rules.lasting if self.is_departed else rules.lasting * rules.factor * self.norm / self._lowest
+        return config.duration * (1.0 if self.is_departed else config.factor * self.norm / self._lowest)
 
-    def _observe_departed(self, value: float, rules: BaselineRules, now: float) -> RouteChange | None:
+    def _observe_departed(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
         self._lowest = min(self._lowest, value)
-        if now - self._departed_at < rules.settling:
+        if now - self._departed_at < SETTLING_S:
             return None
         self.norm, self.is_departed = self._lowest, False
         return RouteChange.SETTLED

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
+from balancer.config.schema.names import RouteWatchConfig
 from balancer.errors import ConnectFailed
 from balancer.log.output import complain
 from balancer.syntax.printable import with_digits
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, RouteChange
+from balancer.upstream.dial.route_baseline import Baseline, RouteChange
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
@@ -33,16 +34,8 @@ MAX_CONNECTS = 8
 NETWORKS = 64
 """Number of networks remembered per name, the most recent ones."""
 
-
-@dataclass(frozen=True, slots=True)
-class WatchPlan:
-    """Configuration of the route watch. `every`: seconds without a connection after which the watch opens one, None:
-    never. `timeout`: connect timeout of the watch in seconds."""
-
-    is_enabled: bool = True
-    rules: BaselineRules = field(default_factory=BaselineRules)
-    every: float | None = None
-    timeout: float = 2.0
+CONNECT_TIMEOUT_S = 2.0
+"""Timeout of a connect by the watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +68,9 @@ class RouteWatch:
     """Watch of all routes. `say`: writes a line to the log; `now`: clock in seconds."""
 
     def __init__(
-        self, plan: WatchPlan, now: Callable[[], float], say: Callable[[str], None] = complain
+        self, config: RouteWatchConfig, now: Callable[[], float], say: Callable[[str], None] = complain
     ) -> None:
-        self.plan = plan
+        self.config = config
         self.say = say
         self.events: deque[RouteEvent] = deque(maxlen=MOST_EVENTS)
         self.counts: Counter[str] = Counter()
@@ -113,7 +106,7 @@ class RouteWatch:
     def opened(self, watched: RouteBaselines, phases: DialTimes, now: float) -> None:
         """Record the connect phases of an opened connection."""
         watched.connected_at = now
-        if not self.plan.is_enabled:
+        if not self.config.enabled:
             return
         who = watched.endpoint.id
         has_changed = self._observe(watched.trip, phases.trip, "connect", who, now)
@@ -124,7 +117,7 @@ class RouteWatch:
 
     def resolved(self, name: str, addresses: tuple[str, ...], now: float) -> None:
         """Record the addresses of a name; raises an event if none is in a network seen before."""
-        if not self.plan.is_enabled:
+        if not self.config.enabled:
             return
         known = self._networks.setdefault(name, {})
         found = dict.fromkeys(network_of(address) for address in addresses)
@@ -147,8 +140,8 @@ class RouteWatch:
 
         The watch never closes an idle connection to make room.
         """
-        every = self.plan.every
-        if every is None or self._is_stopped or not self.plan.is_enabled:
+        every = self.config.interval
+        if every is None or self._is_stopped or not self.config.enabled:
             return
         most = MAX_CONNECTS if room is None else min(MAX_CONNECTS, self.under_way + room)
         for route in routes:
@@ -186,7 +179,7 @@ class RouteWatch:
     async def _connect(self, route: NetworkRoute) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(WatchConnection, route.host, route.port, self.plan.timeout, None, route)
+            visit, _ = await dial(WatchConnection, route.host, route.port, CONNECT_TIMEOUT_S, None, route)
         except ConnectFailed:
             self.failed += 1
         else:
@@ -196,7 +189,7 @@ class RouteWatch:
 
     def _observe(self, baseline: Baseline, seconds: float, what: str, who: str, now: float) -> bool:
         norm = baseline.norm or 0.0
-        change = baseline.observe(seconds, self.plan.rules, now)
+        change = baseline.observe(seconds, self.config, now)
         if change is not None:
             self._raise(f"{what}_{change.value}", who, _told(what, change, seconds, norm), now)
         return change is not None

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from urllib.parse import urlsplit
 
+from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
 from balancer.upstream.dial.lookup import is_literal
-from balancer.upstream.dial.names import Names, NamesPlan
+from balancer.upstream.dial.names import Names
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch, WatchPlan
+from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch
 from policies.facts import Endpoint
 
 
@@ -24,8 +25,8 @@ from policies.facts import Endpoint
 class RoutesPlan:
     """Configuration of name lookups and of the route watch."""
 
-    names: NamesPlan = field(default_factory=NamesPlan)
-    watch: WatchPlan = field(default_factory=WatchPlan)
+    names: NamesConfig = field(default_factory=NamesConfig)
+    watch: RouteWatchConfig = field(default_factory=RouteWatchConfig)
 
 
 class NetworkRoute:
@@ -103,7 +104,8 @@ class Routes:
 
     def apply(self, plan: RoutesPlan) -> None:
         """Apply a configuration; learned state is kept."""
-        self.names.plan, self.watch.plan = plan.names, plan.watch
+        self.names.apply(plan.names)
+        self.watch.config = plan.watch
 
     def sweep(self, now: float, room: int | None = None) -> None:
         """Start the name lookups and route-watch connects that are due at `now`. `room`: number of connections that may

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.policy_spec import PolicySpec
-from balancer.upstream.load_probes import ProbePlan
 from policies import registry
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -97,7 +97,7 @@ async def test_requests_take_idle_connections_first(stage: Stage) -> None:
     await serve(stage, worker)
     await stage.ask(get())
     await settled(stage)
-    stage.control_plane.load_probes.apply(ProbePlan())
+    stage.control_plane.load_probes.apply(LoadProbesConfig())
     assert (stage.pool().idle, len(worker.connections)) == (2, 2)
     assert [wire.requests[0].line for wire in worker.connections] == [
         b"GET / HTTP/1.1",
@@ -192,7 +192,7 @@ async def test_requested_probe_is_dropped_when_disabled(stage: Stage) -> None:
     await serve(stage, worker)
     probes = stage.control_plane.load_probes
     probes.request(stage.state())
-    probes.apply(ProbePlan())
+    probes.apply(LoadProbesConfig())
     await settled(stage)
     assert counts(stage) == (0, 0, 0, 0, 0)
     assert worker.connections == []

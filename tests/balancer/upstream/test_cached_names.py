@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.upstream.dial.resolved_name import CachedName, CacheState, NameRules
+from balancer.config.schema.names import NamesConfig
+from balancer.upstream.dial.resolved_name import CachedName, CacheState
 
-RULES = NameRules(shortest=2.0, longest=100.0, stale=50.0, negative=5.0)
+RULES = NamesConfig(min_ttl=2.0, max_ttl=100.0, max_stale=50.0, negative_ttl=5.0)
 HOSTS = ("192.0.2.1",)
 
 

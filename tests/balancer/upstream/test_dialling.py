@@ -15,11 +15,9 @@ from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import dial
-from balancer.upstream.dial.names import NamesPlan
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.resolved_name import NameRules
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
-from balancer.upstream.dial.target import NetworkRoute, Routes, RoutesPlan
+from balancer.upstream.dial.target import NetworkRoute, Routes
 from benchmarks.harness.open_load import without_collections
 from policies.facts import Endpoint
 from tests.support.virtual import VirtualLoop, settle
@@ -61,8 +59,8 @@ class Network:
         self.refusing: dict[str, OSError] = {}
         self.dialled: list[str] = []
         self.transports: dict[str, Transport] = {}
-        plan = RoutesPlan(NamesPlan(NameRules(), self._look))
-        self.routes = Routes(plan, self.loop.now)
+        self.routes = Routes(now=self.loop.now)
+        self.routes.names.look = self._look
         self.route = NetworkRoute(Endpoint("a", "http://api.test:80", "r"), self.routes)
 
     async def _look(self, name: str) -> Addresses:

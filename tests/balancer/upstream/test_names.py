@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
+from balancer.config.schema.names import NamesConfig
 from balancer.upstream.dial.lookup import DnsLookup, SystemLookup, is_literal
-from balancer.upstream.dial.names import MAX_LOOKUPS, Names, NamesPlan
-from balancer.upstream.dial.resolved_name import NameRules
+from balancer.upstream.dial.names import MAX_LOOKUPS, Names
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
 from tests.support.admin_requests import status
 from tests.support.name_server import AAAA, SERVFAIL, A, NameServer
@@ -18,7 +17,7 @@ from tests.support.stage import ManualClock, Stage
 from tests.support.wire import get, response
 
 NAME = "api.test"
-RULES = NameRules(shortest=1.0, longest=300.0, stale=100.0, negative=5.0)
+CONFIG = NamesConfig(min_ttl=1.0, max_ttl=300.0, max_stale=100.0, negative_ttl=5.0)
 
 
 class HeldLookup:
@@ -45,8 +44,8 @@ class NamesWithLookup:
         self.lookup = HeldLookup()
         self.clock = ManualClock()
         self.reported: list[tuple[str, ...]] = []
-        plan = NamesPlan(RULES, self.lookup)
-        self.names = Names(plan, self.clock.now, lambda _, hosts, __: self.reported.append(hosts))
+        self.names = Names(CONFIG, self.clock.now, lambda _, hosts, __: self.reported.append(hosts))
+        self.names.look = self.lookup
         self.names.update([NAME, "192.0.2.9", "2001:db8::9"])
 
     async def sweep(self, seconds: float = 0.0) -> None:
@@ -101,15 +100,15 @@ async def test_stale_answer_serves_without_waiting(resolver: NamesWithLookup) ->
 async def test_answer_without_ttl_serves_the_waiting_request(resolver: NamesWithLookup) -> None:
     """An answer with TTL 0 has expired before the waiting request resumes."""
     resolver.lookup.answer = Addresses(("192.0.2.3",), 0.0)
-    resolver.names.plan = replace(resolver.names.plan, rules=NameRules(shortest=0.0, longest=0.0, stale=0.0))
+    resolver.names.config = NamesConfig.model_construct(min_ttl=0.0, max_ttl=0.0, max_stale=0.0)
     for _ in range(3):
         assert await resolver.get() == ("192.0.2.3",)
     assert (resolver.names.counts.waited, len(resolver.lookup.asked)) == (3, 3)
 
 
 async def test_names_are_looked_up_on_demand_without_ahead(resolver: NamesWithLookup) -> None:
-    """`is_ahead` False: the sweep looks nothing up, and a stale answer serves during the look-up."""
-    resolver.names.plan = replace(resolver.names.plan, is_ahead=False)
+    """`prefetch` False: the sweep looks nothing up, and a stale answer serves during the look-up."""
+    resolver.names.config = CONFIG.model_copy(update={"prefetch": False})
     await resolver.sweep()
     assert resolver.lookup.asked == []
     assert await resolver.get() == ("192.0.2.1",)

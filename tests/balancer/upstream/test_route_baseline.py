@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from balancer.upstream.dial.route_baseline import Baseline, BaselineRules, RouteChange
+from balancer.config.schema.names import RouteWatchConfig
+from balancer.upstream.dial.route_baseline import Baseline, RouteChange
 
-RULES = BaselineRules()
+CONFIG = RouteWatchConfig()
 USUAL = 0.090
 
 
@@ -17,7 +18,7 @@ def learned(value: float = USUAL) -> Baseline:
     """A baseline that has learned `value` from observations every ten seconds up to 0."""
     baseline = Baseline()
     for turn in range(-9, 1):
-        assert baseline.observe(value, RULES, turn * 10.0) is None
+        assert baseline.observe(value, CONFIG, turn * 10.0) is None
     return baseline
 
 
@@ -26,7 +27,7 @@ def changes(
 ) -> list[tuple[float, RouteChange]]:
     """Times and kinds of the changes; the first value comes after one period."""
     seen = (
-        (turn * every, baseline.observe(value, RULES, turn * every)) for turn, value in enumerate(values, 1)
+        (turn * every, baseline.observe(value, CONFIG, turn * every)) for turn, value in enumerate(values, 1)
     )
     return [(at, change) for at, change in seen if change is not None]
 
@@ -36,7 +37,7 @@ def test_first_norm_is_the_median() -> None:
     baseline = Baseline()
     for turn, value in enumerate((0.9, 0.1, 0.11, 1.1, 0.09)):
         assert baseline.norm is None
-        baseline.observe(value, RULES, float(turn))
+        baseline.observe(value, CONFIG, float(turn))
     assert (baseline.norm, baseline.last) == (0.11, 0.09)
 
 
@@ -69,7 +70,7 @@ def test_return_to_the_norm() -> None:
     assert changes(baseline, [USUAL * 8] * 20) == [(50.0, RouteChange.DEPARTED)]
     assert baseline.is_departed
     assert baseline.norm == pytest.approx(USUAL)
-    back = [baseline.observe(USUAL, RULES, 210.0 + turn * 10) for turn in range(7)]
+    back = [baseline.observe(USUAL, CONFIG, 210.0 + turn * 10) for turn in range(7)]
     assert back == [None] * 6 + [RouteChange.RETURNED]
     assert not baseline.is_departed
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from balancer.config.schema.names import RouteWatchConfig
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
+from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, network_of
 from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import metrics, status
 from tests.support.stage import ManualClock, Stage
@@ -23,7 +24,7 @@ class RecordedWatch:
     def __init__(self, is_enabled: bool = True) -> None:
         self.clock = ManualClock()
         self.logged: list[str] = []
-        self.watch = RouteWatch(WatchPlan(is_enabled), self.clock.now, self.logged.append)
+        self.watch = RouteWatch(RouteWatchConfig(enabled=is_enabled), self.clock.now, self.logged.append)
         regions = {"e0": "emea", "e1": "emea", "u0": "us"}
         self.by_id = {
             id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
@@ -252,4 +253,4 @@ async def test_reload_keeps_baselines(stage: Stage) -> None:
     route = stage.pool().route
     await stage.reload(route_watch={"factor": 3.0})
     assert stage.pool().route is route
-    assert stage.cluster.pools.routes.watch.plan.rules.factor == 3.0
+    assert stage.cluster.pools.routes.watch.config.factor == 3.0
