@@ -1,7 +1,7 @@
 """The runtime configuration: immutable plain values, created whole and replaced whole.
 
 `Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
-and a line of `runtime_config_of`, and is applied in `Cluster.apply`, or in `Server._apply_prepared` if it concerns the
+and a line of `runtime_config_of`, and is applied in `Cluster.apply`, or in `Server._commit_prepared` if it concerns the
 listener.
 """
 

@@ -131,11 +131,11 @@ class ControlPlane:
         any cluster.
         """
         kept = [(plane, config.named[name]) for name, plane in self.named.items() if name in config.named]
-        changes = [plane._prepared(one) for plane, one in ((self, config), *kept)]
-        gone, *_ = [apply() for apply in changes]
+        commits = [plane._prepare(one) for plane, one in ((self, config), *kept)]
+        gone, *_ = [commit() for commit in commits]
         return gone
 
-    def _prepared(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
+    def _prepare(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
         """Create what a runtime configuration needs. Returns a function that applies it and does not fail.
 
         Raises `TlsProblem`, `ConfigError` or `PoliciesError`.
@@ -143,19 +143,19 @@ class ControlPlane:
         spec = config.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
         with in_cluster(self.cluster.name):
-            sources = self.discovery.prepared(config.discovery, config.upstream_tls_config)
+            sources = self.discovery.prepare(config.discovery, config.upstream_tls_config)
         self.registry.warm(config, sources.found or ())
 
-        def apply() -> list[RemoteSource]:
+        def commit() -> list[RemoteSource]:
             self.config = config  # first: endpoints get its TLS contexts
             if policy is not None:
-                self._put_in_force(spec, policy)
-            gone = self.discovery.apply(sources)
+                self._set_policy(spec, policy)
+            gone = self.discovery.commit(sources)
             self.apply(config)
             self.registry.apply(config)
             return gone
 
-        return apply
+        return commit
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
@@ -180,9 +180,9 @@ class ControlPlane:
 
     def apply_policy(self, spec: PolicySpec) -> None:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
-        self._put_in_force(spec, spec.make(self._rng))
+        self._set_policy(spec, spec.make(self._rng))
 
-    def _put_in_force(self, spec: PolicySpec, policy: Policy) -> None:
+    def _set_policy(self, spec: PolicySpec, policy: Policy) -> None:
         self._use(policy)
         self.policy = spec
         self.cluster.policy = spec.label

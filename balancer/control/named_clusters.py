@@ -49,8 +49,8 @@ class NamedClusters:
                 if name not in self._front.named:
                     with in_cluster(name):
                         new[name] = plane = self._build(name, one)
-                        plane.discovery.apply(
-                            plane.discovery.prepared(one.discovery, one.upstream_tls_config)
+                        plane.discovery.commit(
+                            plane.discovery.prepare(one.discovery, one.upstream_tls_config)
                         )
             async with asyncio.TaskGroup() as lookups:
                 for plane in new.values():
@@ -65,7 +65,7 @@ class NamedClusters:
         for plane in new.values():
             await _close(plane)
 
-    def apply(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+    def commit(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
         """Apply the routes of a configuration, add its `new` clusters, as `prepare` has returned them, and remove those
         that it does not have.
 

@@ -40,7 +40,7 @@ class Prepared:
 
 
 class Reloads:
-    """Serialized reloads: `read` returns the current configuration, `put_in_force` applies it.
+    """Serialized reloads: `read` returns the current configuration, `commit` applies it.
 
     `settings` are those of the start, which fixed keys are compared with.
     """
@@ -50,13 +50,13 @@ class Reloads:
         control_plane: ControlPlane,
         settings: Settings,
         read: Read,
-        put_in_force: Callable[[Prepared], Awaitable[None]],
+        commit: Callable[[Prepared], Awaitable[None]],
     ) -> None:
         self._control_plane = control_plane
         self._started_with = settings
         self._log = settings.log
         self._read = read
-        self._put_in_force = put_in_force
+        self._commit = commit
         self._turn = asyncio.Lock()
 
     async def run(self, files: Sequence[Source] = ()) -> None:
@@ -79,7 +79,7 @@ class Reloads:
     async def _run(self, files: Sequence[Source]) -> Settings:
         prepared = await asyncio.to_thread(self._prepare, files)
         try:
-            await self._put_in_force(prepared)
+            await self._commit(prepared)
         except Exception:
             if prepared.output is not None:
                 prepared.output.close()

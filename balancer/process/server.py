@@ -122,8 +122,8 @@ class Server:
         self._say = complain if member is None or not member.index else _in_silence
         self._apply_tracing(config.tracing)
         discovery = self.control_plane.discovery
-        discovery.apply(discovery.prepared(config.discovery, config.upstream_tls_config))
-        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._apply)
+        discovery.commit(discovery.prepare(config.discovery, config.upstream_tls_config))
+        self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
         channel: SiblingChannel | None = None
         if member is not None:
             channel = SiblingChannel(member.directory, member.index, member.of)
@@ -185,7 +185,7 @@ class Server:
             self.process.access_log.start()
         await self.control_plane.start()
         config = self.control_plane.config
-        self.named_clusters.apply(config, await self.named_clusters.prepare(config))
+        self.named_clusters.commit(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.control_plane.begin()
@@ -241,17 +241,17 @@ class Server:
         await self.reloads.run()
         return []
 
-    async def _apply(self, prepared: Prepared) -> None:
+    async def _commit(self, prepared: Prepared) -> None:
         """Look up the endpoints of new clusters, then apply a prepared configuration in one step; connected clients are
         updated after it, in slices."""
         is_met_alike = prepared.config.meets_clients_like(self.control_plane.config)
         new = await self.named_clusters.prepare(prepared.config)
         try:
-            gone = self._apply_prepared(prepared)
+            gone = self._commit_prepared(prepared)
         except BaseException:
             await self.named_clusters.discard(new)
             raise
-        self.named_clusters.apply(prepared.config, new)
+        self.named_clusters.commit(prepared.config, new)
         if self._sweep is not None:  # else this is part of the start, which begins all clusters
             for one in new.values():
                 one.begin()
@@ -259,7 +259,7 @@ class Server:
         if not is_met_alike:
             await self._update_clients(list(self.process.downstreams))
 
-    def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
+    def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
 
         The step that may fail comes first: raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything

@@ -357,7 +357,7 @@ class Wireless:
             self.control_plane, lambda name, one: build_cluster(one, self.cluster.process, name=name)
         )
         config = self.control_plane.config
-        self.named_clusters.apply(
+        self.named_clusters.commit(
             config,
             {name: build_cluster(one, self.cluster.process, name=name) for name, one in config.named.items()},
         )

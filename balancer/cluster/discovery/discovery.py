@@ -65,8 +65,8 @@ class Discovery:
         if self._kubernetes is not None:
             yield self._kubernetes
 
-    def prepared(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
-        """Return the sources of a configuration, for `apply`: those that are unchanged, and new ones.
+    def prepare(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
+        """Return the sources of a configuration, for `commit`: those that are unchanged, and new ones.
 
         Raises `ConfigError` for an invalid file.
         """
@@ -77,8 +77,8 @@ class Discovery:
         names = {dns.source: self._name(dns, tls) for dns in config.dns}
         return Sources(file, found, names, self._watched(config.kubernetes, tls))
 
-    def apply(self, sources: Sources) -> list[RemoteSource]:
-        """Replace the sources by what `prepared` has returned; the endpoints of removed sources are removed.
+    def commit(self, sources: Sources) -> list[RemoteSource]:
+        """Replace the sources by what `prepare` has returned; the endpoints of removed sources are removed.
 
         Returns the removed sources, whose requests are cancelled.
         """

@@ -101,11 +101,11 @@ class SidecarServer(Server):
         self._next = config, [runtime_config_of(config.unit_of(one)) for one in config.origins]
         return config.front()
 
-    def _apply_prepared(self, prepared: Prepared) -> list[RemoteSource]:
+    def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         config, runtime_configs = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
-        gone = super()._apply_prepared(prepared)  # nothing can fail from here on
+        gone = super()._commit_prepared(prepared)  # nothing can fail from here on
         self._apply_origins(config, runtime_configs, new)
         return gone
 
