@@ -50,7 +50,7 @@ WAIT_PRICE = 8.0
 """Cost in seconds of one second of expected wait.
 
 At 1 every request minimizes its own latency only, and all regions end up equally slow (Wardrop's equilibrium): the near
-ones saturate and round-robin is better. The pool is served best when the wait is priced with its effect on all later
+ones saturate and round-robin is better. The cluster is served best when the wait is priced with its effect on all later
 requests: W + λ·dW/dλ, which is W/(1 − ρ) for an M/M/1 queue, so eight times the wait at ρ = 0.88.
 
 Simulated mean latency in ms, six workers of 50 req/s with round trips of 350, 450, 580 ms:
@@ -66,7 +66,7 @@ Simulated mean latency in ms, six workers of 50 req/s with round trips of 350, 4
                        240/s           628  542  536  530  533  534   517
 
 8 is within 3 % of the best price in every row. Where service varies, mean − floor holds service as well as wait: a high
-price then spills early at low load, and near the pool's capacity round-robin stays 1–3 % ahead.
+price then spills early at low load, and near the cluster's capacity round-robin stays 1–3 % ahead.
 """
 
 EXPLORE = 0.01

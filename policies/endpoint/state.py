@@ -357,10 +357,10 @@ class EndpointState:
     def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:
         """Return the seconds that one more request, sent now, is expected to cost; always finite.
 
-        Each second of wait counts `wait_price` seconds: a policy that optimizes the pool rather than one request also
-        prices the wait that the request causes to others. An unmeasured endpoint gets one trial request at a time, at
-        the lesser of its own floor and the latency prior of its peers. While that trial is under way it costs more than
-        any other.
+        Each second of wait counts `wait_price` seconds: a policy that optimizes the cluster rather than one request
+        also prices the wait that the request causes to others. An unmeasured endpoint gets one trial request at a time,
+        at the lesser of its own floor and the latency prior of its peers. While that trial is under way it costs more
+        than any other.
         """
         latency = self.latency
         measured_at = latency.measured_at

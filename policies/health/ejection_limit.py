@@ -1,9 +1,9 @@
 """Maximum number of ejected endpoints (Envoy's max ejection percent).
 
-At most half of the pool is ejected, of two endpoints one, so that ejection alone never leads to panic. Within a region
-it is half as well, at least one, since its clients may be bound to it. The limit per region applies to ejections by
-outlier detection only: endpoints that are unreachable, or in a region without any success for a while, are no use in
-the pool, and a whole region of them may be ejected within the limit of the pool.
+At most half of the cluster is ejected, of two endpoints one, so that ejection alone never leads to panic. Within a
+region it is half as well, at least one, since its clients may be bound to it. The limit per region applies to ejections
+by outlier detection only: endpoints that are unreachable, or in a region without any success for a while, are no use in
+the cluster, and a whole region of them may be ejected within the limit of the cluster.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LOST_AFTER = 5.0
 
 
 def max_ejected(size: int) -> int:
-    """Return how many endpoints of a pool of `size` may be ejected."""
+    """Return how many endpoints of a cluster of `size` may be ejected."""
     return size // 2
 
 
 def max_ejected_in_region(size: int) -> int:
-    """Return how many endpoints of a region of `size` may be ejected: at least one, if the pool's limit allows it."""
+    """Return how many endpoints of a region of `size` may be ejected: at least one, if the cluster's limit allows."""
     return max(1, size // 2)
 
 
@@ -66,7 +66,7 @@ class HealthCounts:
             self._add(self.out, state, -1 if state.is_healthy else 1)
 
     def can_spare(self, state: EndpointState) -> bool:
-        """Whether the pool may lose one more endpoint."""
+        """Whether the cluster may lose one more endpoint."""
         return self.out[None] < max_ejected(self.size[None])
 
     def region_can_spare(self, state: EndpointState) -> bool:

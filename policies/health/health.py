@@ -172,7 +172,7 @@ class Health:
         return True
 
     def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:
-        """Return ejected endpoints to the pool, soonest due first, where a smaller pool allows fewer ejections."""
+        """Return ejected endpoints to the cluster, soonest due first, where a smaller one allows fewer ejections."""
         out = [
             state
             for state in states

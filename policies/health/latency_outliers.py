@@ -1,8 +1,8 @@
 """Latency outliers: ejects endpoints that wait many times as long as the median.
 
 Distance does not count. A latency is compared with the floor of its own region, the least of its endpoints lately, and
-only the wait above that floor is compared across the pool. So a far region is judged like a near one, and one of two in
-a region is judged by the whole pool.
+only the wait above that floor is compared across the cluster. So a far region is judged like a near one, and one of two
+in a region is judged by the whole cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.endpoint.state import EndpointState
 from policies.facts import Region
 
 MIN_WAIT_S = 0.05
-"""Seconds of wait below which no endpoint is an outlier: waits in an idle pool are all noise."""
+"""Seconds of wait below which no endpoint is an outlier: waits in an idle cluster are all noise."""
 
 MIN_ENDPOINTS = 3
 """Least number of measured endpoints: of two that differ neither can be called normal."""
@@ -28,7 +28,7 @@ MIN_SUCCESSES = 5
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:
-    """Return the endpoints whose wait exceeded `factor` times the pool's median for SLOW_TICKS ticks.
+    """Return the endpoints whose wait exceeded `factor` times the cluster's median for SLOW_TICKS ticks.
 
     Call once a second.
     """

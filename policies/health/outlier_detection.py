@@ -2,7 +2,7 @@
 
 A success costs nothing here. Consecutive failures are derived from totals that are kept anyway, and success rates from
 the same totals once a second. An endpoint is not ejected while the others fail as well: then the fault is the
-application's, and losing half the pool would not help.
+application's, and losing half the cluster would not help.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OutlierDetector:
     def __init__(self, rules: EjectionRules, rng: Random) -> None:
         self.rules = rules
         self._rng = rng
-        self._successes = self._requests = 0  # of the pool, in the window, at the last tick
+        self._successes = self._requests = 0  # of the cluster, in the window, at the last tick
         self._alone: OutlierState | None = None  # of the only healthy endpoint at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:

@@ -1,10 +1,10 @@
 """Panic mode: when too few endpoints are healthy, health is ignored.
 
-If most of a pool looks unhealthy, either the detection is wrong or the few that are left will fail next, and both get
-worse by leaving the many out. Panic is limited to where this argument holds:
+If most of a cluster looks unhealthy, either the detection is wrong or the few that are left will fail next, and both
+get worse by leaving the many out. Panic is limited to where this argument holds:
 
 - A region panics only under a policy that keeps sending its share there however few are left
-  (`Policy.keeps_to_regions`). Other policies send the load elsewhere, and treat the pool as one.
+  (`Policy.keeps_to_regions`). Other policies send the load elsewhere, and treat the cluster as one.
 - A region without any healthy endpoint is lost, not in panic: its requests go to other regions.
 - An unreachable endpoint stays out, as one more attempt helps no request; unless no other is left.
 """
@@ -19,7 +19,7 @@ from policies.health.ejection_limit import HealthCounts
 
 
 class Panic:
-    """Panic state of the pool and of regions. `share` is the part that must be healthy (0: never panic).
+    """Panic state of the cluster and of regions. `share` is the part that must be healthy (0: never panic).
 
     `times` counts how often panic began anywhere, `requests` how many were routed while it lasted.
     """

@@ -12,7 +12,7 @@ failed in a queue if
   nearly as long but not longer: the request did not hang; and the endpoint has answered others since: nor does it.
 
 Shedding lasts until PERIOD after the first answer to a request sent since it began: such an answer has passed the
-queue. Rejections cannot tell whether it is still needed, because in a small pool every endpoint is busy half of the
+queue. Rejections cannot tell whether it is still needed, because in a small cluster every endpoint is busy half of the
 time under a healthy load, too. So then nothing is rejected, and the queue itself says whether the load is above the
 capacity: if within WATCH even the cheapest endpoint has a LONG_WAIT queue that is MIN_QUEUED, shedding begins again,
 before requests fail.
@@ -54,7 +54,7 @@ MIN_QUEUED_SOON: Final = 30.0
 1.5 to 3 times the capacity and 90 % of it afterwards, 2 of 306 simulated runs rejected requests by it after 30 s."""
 
 LONG_WAIT: Final = 2.0
-"""Wait, as a multiple of the service time, by which shedding begins again, if that is more. In large pools requests
+"""Wait, as a multiple of the service time, by which shedding begins again, if that is more. In large clusters requests
 wait for so long only above the capacity."""
 
 DEEP_WAIT: Final = 5.0
@@ -71,7 +71,7 @@ shorter one bounds the wait by itself, and its rejections are no reason for more
 
 SHORT_WAIT: Final = 1.0
 """Wait, as a multiple of the service time, from which a request is rejected: endpoints are busy, and the others wait
-for little longer than one service. Simulated with eight pools of 4 to 64 slots at 1.1 and 1.5 times their capacity,
+for little longer than one service. Simulated with eight clusters of 4 to 64 slots at 1.1 and 1.5 times their capacity,
 one or four balancers: with 2 up to 5 % more of the capacity is used, and answers within seven service times are as many
 with one balancer and half as many with four that share nothing."""
 

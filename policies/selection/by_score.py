@@ -1,7 +1,7 @@
 """Least-score selection among a random sample or all endpoints: the base of the policies that score endpoints.
 
 Samples are drawn without replacement and ties are broken at random: a scan that gives ties to the first endpoint sends
-every request of an idle pool to the same one.
+every request of an idle cluster to the same one.
 """
 
 from __future__ import annotations
