@@ -15,7 +15,7 @@ import click
 from benchmarks.harness.options import CHECK, QUICK, names_in
 from experiments.commands.options import PATIENCE
 from experiments.platform.session import Session
-from experiments.platform.terminal import duration
+from experiments.platform.terminal import seconds_of
 
 EPILOG = """\b
 Examples:
@@ -77,7 +77,7 @@ def fidelity(
         chosen = names_in(policies) or list(campaigns.known_policies())
         names = names_in(scenarios) or campaigns.SCENARIOS
         made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, time_scale) for name in names)
-        seconds = 0.0 if patience is None else duration("--patience", patience)
+        seconds = 0.0 if patience is None else seconds_of("--patience", patience)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         comparison = campaigns.FidelityComparison(made, directory, command, mend, seconds)
         with session.interruptible():

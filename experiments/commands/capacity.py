@@ -30,6 +30,7 @@ from experiments.platform.terminal import (
     in_ms,
     print_stopped,
     require_writable,
+    seconds_of,
     signals_interrupt,
     write_json,
 )
@@ -39,7 +40,6 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live, require_simulated
-from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.estimates import logarithms, paired_student
 
 EPILOG = """\b
@@ -117,7 +117,7 @@ def capacity(
         raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
     require_writable("--json", file)
     chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
-    bound = chosen.slo if slo is None else seconds(slo)
+    bound = chosen.slo if slo is None else seconds_of("--slo", slo)
     first = start or FIRST_PART * pooled(chosen)
     at_rate(chosen, first, duration)
     command = Searches(chosen, bound, duration, runner_of(simulated), console_here())
@@ -133,14 +133,6 @@ def runnable(scenario: str, given: Overrides, simulated: bool) -> Scenario:
     chosen = overridden(load_scenario(scenario), given)
     (require_simulated if simulated else require_live)(chosen)
     return chosen
-
-
-def seconds(text: str) -> float:
-    """Parse a duration. Raises `BadInputError`."""
-    try:
-        return parse_threshold(f"p99 < {text}").bound
-    except BadInputError:
-        raise BadInputError(f"--slo: {text!r} is not understood; write it like 250ms or 1.5s") from None
 
 
 class Searches:

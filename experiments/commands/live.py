@@ -10,7 +10,7 @@ import click
 from experiments.commands.live_options import percent, policies_chosen, usual_washout
 from experiments.commands.options import PAGE, command_line, live_page, new_directory
 from experiments.errors import BadInputError
-from experiments.platform.terminal import clock, console_here, duration
+from experiments.platform.terminal import clock, console_here, seconds_of
 from experiments.results.directory import require_new
 from experiments.scenario.files import validated
 from experiments.scenario.service import LiveScenario
@@ -110,8 +110,8 @@ def live(
     from experiments.switchback.turns import PolicyTurns
 
     chosen, control = policies_chosen(policies, tables)
-    seconds = duration("--block", period)
-    rest = usual_washout(seconds) if washout is None else duration("--washout", washout)
+    seconds = seconds_of("--block", period)
+    rest = usual_washout(seconds) if washout is None else seconds_of("--washout", washout)
     if rest >= seconds:
         raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
     if not url.startswith(("http://", "https://", "unix:/")):
@@ -120,7 +120,7 @@ def live(
     require_new(directory)
     turns = PolicyTurns(
         HttpBalancer(url, token, cluster=cluster),
-        None if max_p99 is None else duration("--max-p99", max_p99),
+        None if max_p99 is None else seconds_of("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
         lambda line: console.print(line, highlight=False),
         min(1.0, seconds / 10),
@@ -129,7 +129,7 @@ def live(
         "blocks": blocks,
         "period": seconds,
         "washout": rest,
-        "timeout": duration("--deadline", deadline),
+        "timeout": seconds_of("--deadline", deadline),
     }
     with live_page(page) as shown:
         if shown is not None:

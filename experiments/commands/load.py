@@ -18,7 +18,7 @@ from experiments.commands.options import PATIENCE, Number, command_line, new_dir
 from experiments.errors import BadInputError
 from experiments.generator.generator import SPARE_CONNECTIONS
 from experiments.platform.descriptors import open_files
-from experiments.platform.terminal import clock, console_here, duration
+from experiments.platform.terminal import clock, console_here, seconds_of
 from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
@@ -60,9 +60,7 @@ SECRET = ("--header", "--data", "--token")
     show_default=True,
     help="Requests per second.",
 )
-@click.option(
-    "--duration", "span", default="10s", show_default=True, metavar="DURATION", help="Time of each run."
-)
+@click.option("--duration", default="10s", show_default=True, metavar="DURATION", help="Time of each run.")
 @click.option(
     "--warmup",
     default="1s",
@@ -170,7 +168,7 @@ def load(
         raise BadInputError("--cacert: without effect with --insecure")
     body = parse_body(data)
     message = Message(method or ("GET" if data is None else "POST"), parse_fields(headers), body)
-    seconds = 0.0 if patience is None else duration("--patience", patience)
+    seconds = 0.0 if patience is None else seconds_of("--patience", patience)
     contestants = contestants_of(urls)
     is_in_turns = policies is not None or bool(tables)
     if is_in_turns:
@@ -178,13 +176,13 @@ def load(
     else:
         only = {"admin": admin, "max_p99": max_p99, "max_errors": max_errors}
         require_none(only, "only with --policies or --policy")
-    most = allowed_connections(connections, given["rate"], duration("--timeout", given["timeout"]))
+    most = allowed_connections(connections, given["rate"], seconds_of("--timeout", given["timeout"]))
     service = {
         "method": message.method,
         "fields": message.names,
         "body": len(body),
         "connections": most,
-        "warmup": 0.0 if warmup.strip() in ("0", "0s") else duration("--warmup", warmup),
+        "warmup": 0.0 if warmup.strip() in ("0", "0s") else seconds_of("--warmup", warmup),
         "verifies": not insecure,
     }
     scenario = scenario_of(contestants, service, **given)
@@ -200,7 +198,7 @@ def load(
     if is_in_turns:
         turns = PolicyTurns(
             HttpBalancer(admin or contestants[0].target.origin, token),
-            None if max_p99 is None else duration("--max-p99", max_p99),
+            None if max_p99 is None else seconds_of("--max-p99", max_p99),
             None if max_errors is None else percent("--max-errors", max_errors),
             lambda line: console.print(Text(line)),
         )
@@ -236,7 +234,7 @@ def scenario_of(
     service: dict[str, Any],
     *,
     rate: float,
-    span: str,
+    duration: str,
     blocks: int | None,
     arrivals: str,
     timeout: str,
@@ -248,11 +246,11 @@ def scenario_of(
     several = len(contestants) > 1
     scenario = service_scenario(
         contestants,
-        {"rate": rate, "duration": duration("--duration", span), "arrivals": arrivals},
+        {"rate": rate, "duration": seconds_of("--duration", duration), "arrivals": arrivals},
         service,
         blocks=blocks or (ENOUGH_BLOCKS if several else 1),
-        timeout=duration("--timeout", timeout),
-        slo=duration("--slo", slo),
+        timeout=seconds_of("--timeout", timeout),
+        slo=seconds_of("--slo", slo),
         thresholds=thresholds,
         seed=seed,
     )

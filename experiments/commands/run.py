@@ -58,7 +58,7 @@ def run(
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
     from experiments.commands.session import run_campaign, runner_of
-    from experiments.platform.terminal import duration
+    from experiments.platform.terminal import seconds_of
     from experiments.running.patience import Patience
 
     if simulated and patience is not None:
@@ -69,7 +69,7 @@ def run(
         from experiments.report.exports import require_parquet
 
         require_parquet()
-    seconds = 0.0 if patience is None else duration("--patience", patience)
+    seconds = 0.0 if patience is None else seconds_of("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
     (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)

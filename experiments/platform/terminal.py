@@ -144,7 +144,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def duration(option: str, text: str) -> float:
+def seconds_of(option: str, text: str) -> float:
     """Parse a duration option into seconds, more than 0. Raises `BadInputError`."""
     try:
         seconds = parse_duration(text)
