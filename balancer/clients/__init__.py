@@ -1,1 +1,1 @@
-"""What the clients of a process share: records of their use, turns of expensive input, and budgets of bytes."""
+"""Clients of a process: records of their use, turns of expensive input, and budgets of bytes."""

@@ -1,4 +1,4 @@
-"""What each client uses of the process, over all its connections, and the bytes of requests that wait.
+"""Usage of the process by each client over all its connections, and the bytes of requests that wait.
 
 A client is an address, of IPv6 one /64. Its record is found when a connection opens, so a request costs the increment
 of an attribute. Behind a trusted proxy clients are told apart by the forwarded address as soon as a request waits; the

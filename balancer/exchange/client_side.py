@@ -1,4 +1,4 @@
-"""What a client's connection has in common with each of its streams in HTTP/2: back-pressure and abort.
+"""Back-pressure and abort of a client, common to its HTTP/1.1 connection and to each of its HTTP/2 streams.
 
 The connections are in `downstream/`; an exchange uses a `Responder`, which a connection in HTTP/1.1 is itself.
 Reading may be paused for several reasons at a time; it resumes when the last of them is gone.

@@ -1,4 +1,4 @@
-"""One of several sibling processes: its index, its shared resources and its share of the configured limits.
+"""Sibling process of a balancer: its index, its shared resources and its share of the configured limits.
 
 Limits apply to the balancer and are divided among the processes: a bound that every process keeps by itself holds at
 every instant, and no process waits for another.

@@ -1,4 +1,4 @@
-"""What the connection pools of all endpoints of a cluster share, and the limit on their total number of connections."""
+"""Context of connection pools: what those of a cluster share, and the limit on their total number of connections."""
 
 from __future__ import annotations
 

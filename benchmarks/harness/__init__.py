@@ -1,1 +1,1 @@
-"""Shared by all benchmarks: session frame, options, bounds, blocks, peers and their configuration, loads, CPU time."""
+"""Harness of all benchmarks: session frame, options, bounds, blocks, peers and their configuration, loads, CPU time."""

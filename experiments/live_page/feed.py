@@ -1,4 +1,4 @@
-"""What the viewers of an experiment get: newest snapshot and note, and the points of the charts of all runs."""
+"""Feed of the viewers of an experiment: newest snapshot and note, and the points of the charts of all runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all rooms need of the machine and the terminal: processes, ports, processor time, output, versions."""
+"""Machine and terminal, for all folders: processes, ports, processor time, output, versions."""

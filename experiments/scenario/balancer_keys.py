@@ -1,4 +1,4 @@
-"""What a simulated run does with each key of the table `[balancer]`: simulates it, has no use for it, or refuses it.
+"""Keys of the table `[balancer]` that a simulated run simulates, has no use for, or refuses.
 
 Every key is in exactly one of the three tables; a test compares them with the models of the configuration.
 """

@@ -1,4 +1,4 @@
-"""What a verdict needs to know of a campaign, of a load or of a live evaluation: which labels compete, and by what."""
+"""Contest of a campaign, of a load or of a live evaluation: which labels compete, and by what measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a verdict was reached, in sentences: observed order, standings, noise, rule."""
+"""Explanation of a verdict in sentences: observed order, standings, noise, rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other routers report of an endpoint: sibling processes are one source, other units another."""
+"""Reports of other routers on an endpoint: sibling processes are one source, other units another."""
 
 from __future__ import annotations
 

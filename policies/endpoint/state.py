@@ -71,27 +71,11 @@ class EndpointState:
     """State of one endpoint: load, latency, health.
 
     `id`, `region`, `weight`, `limit` repeat the endpoint's fields as plain attributes because every pick reads them;
-    `limit` is `inf` where the endpoint has none. During a slow start `share` (0..1) is less than 1, and `weight` and
-    `limit` are less than the endpoint's. `order` is its position in the configuration.
-
-    `passes_checks` is the result of active checks, `is_reachable` whether these got an answer, `record` the state of
-    outlier detection. `is_healthy`: `admin_state` is ready, all of these are good, and it is still configured
-    (`is_member`). `is_eligible`: it may be used, possibly because a panic ignores its health.
-    `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
-    busy with requests of this process, `failures` the number of requests it has failed since the start. `proven_at` is
-    the latest time at which a request was sent that has succeeded; `overtaken` tells which of those that wait were sent
-    long before it.
-
-    `connections` gives the cost of opening a connection; None where connections are not tracked.
-
-    `awaiting` counts the requests of this process that have no response head yet. `in_flight` counts the requests of
-    all sibling processes and of other units; `elsewhere` is the estimated part of these, by `siblings` and `units`.
-    This process publishes its own count in `published[published_at]` for its siblings; `published` is None where it
-    runs alone. It is process `part` of `parts`, each of which has its share of `limit`.
+    `limit` is `inf` where the endpoint has none. A slow start reduces `weight` and `limit`.
     """
 
     __slots__ = (
-        "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
+        "_before_look",
         "_silent_since",
         "_slow_start_limit",
         "_waited",
@@ -140,25 +124,33 @@ class EndpointState:
         concurrency: Concurrency | None = None,
     ) -> None:
         self.concurrency = concurrency
-        self.connections: Connections | None = None
+        self.connections: Connections | None = None  # None: connections are not tracked
+        self.in_flight = 0  # requests of all sibling processes and of other units
+        self.elsewhere = 0  # the estimated part of the others in it
         self.siblings, self.units = Elsewhere(), Elsewhere()
-        self.in_flight = self.awaiting = self.elsewhere = self.published_at = self.part = 0
-        self.parts = 1
-        self.published: memoryview[int] | None = None
+        self.awaiting = 0  # requests of this process that have no response head yet
+        self.part, self.parts = 0, 1  # this process and their number: each has its share of `limit`
+        self.published: memoryview[int] | None = None  # counts for siblings; None: this process is alone
+        self.published_at = 0  # index of this process's own count
         self.admin_state = AdminState.READY
-        self.passes_checks = self.is_reachable = self.is_member = True
-        self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
+        self.passes_checks = self.is_reachable = True  # result of active checks; whether these got an answer
+        self.is_member = True  # still configured
+        self.is_healthy = False  # ready, a member, and all of checks and outlier detection are good
+        self.is_eligible = False  # it may be used, possibly because a panic ignores its health
+        self.is_selectable = False  # it is in the router's list of available states
         self.record = OutlierState()
-        self.overtaken = Overtaken()
-        self.share = 1.0
-        self.busy_since = self._silent_since = self._waited = self._waited_until = 0.0
-        self.proven_at = -inf
+        self.overtaken = Overtaken()  # requests that wait though sent long before `proven_at`
+        self.share = 1.0  # of its weight, during a slow start
+        self.busy_since = 0.0  # when it last went from idle to busy with requests of this process
+        self.proven_at = -inf  # latest time at which a request was sent that has succeeded
+        self._silent_since = self._waited = self._waited_until = 0.0
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
-        self.failures = self._before_look = 0
+        self.failures = 0  # requests that it has failed since the start
+        self._before_look = 0  # in-flight minus successes at the last failure: what the trial may exceed
         self.latency_prior = latency_prior if latency_prior is not None else LatencyPrior([self])
-        self.order = order
+        self.order = order  # position in the configuration
         self._copy(endpoint)
 
     def _copy(self, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""How a user's class is constructed, and whether it has the methods of a policy.
+"""Construction of a user's policy class, and the check that it has the methods of a policy.
 
 class Tempered: ...                                              neither randomness nor options
 def __init__(self, *, sharpness: float = 2.0)                    options

@@ -1,4 +1,4 @@
-"""One line for a fault of a user's policy, with the file and the line of the user's code where there is one."""
+"""Message for a fault of a user's policy, one line, with the file and line of the user's code where there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's own policy: the endpoint at which the request is expected to cost the cluster least.
+"""Steelyard, the default policy: the endpoint at which the request is expected to cost the cluster least.
 
 One sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
 

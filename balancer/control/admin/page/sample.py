@@ -1,4 +1,4 @@
-"""What one process contributes to a snapshot of the live page: the keys of /-/status that the page shows.
+"""Part of one process in a snapshot of the live page: the keys of /-/status that the page shows.
 
 Values come from the functions of /-/status, so the page and the status cannot differ. `/-/status` itself is three times
 as expensive: it lists names, routes and single connections, which the page does not show.
