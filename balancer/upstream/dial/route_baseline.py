@@ -29,7 +29,7 @@ SETTLING_S = 3600.0
 """Time after which a departure becomes the baseline."""
 
 
-class RouteChange(Enum):
+class BaselineChange(Enum):
     """Change of state that an observation causes."""
 
     DEPARTED = "departed"
@@ -56,7 +56,7 @@ class Baseline:
         self._departed_at = 0.0
         self._lowest = 0.0  # lowest observation since then
 
-    def observe(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
+    def observe(self, value: float, config: RouteWatchConfig, now: float) -> BaselineChange | None:
         """Record one observation in seconds; returns the change that it causes, if any."""
         before, self._at = self._at, now
         self.last = value
@@ -78,7 +78,7 @@ class Baseline:
             self.norm = median(self._first)
             self._first.clear()
 
-    def _observe_crossing(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
+    def _observe_crossing(self, value: float, config: RouteWatchConfig, now: float) -> BaselineChange | None:
         if not self._turned:
             self._turned_at = now
             self._lowest = value
@@ -89,7 +89,7 @@ class Baseline:
         self._turned = 0
         self.is_departed = not self.is_departed
         self._departed_at = now
-        return RouteChange.DEPARTED if self.is_departed else RouteChange.RETURNED
+        return BaselineChange.DEPARTED if self.is_departed else BaselineChange.RETURNED
 
     def _needed(self, config: RouteWatchConfig) -> float:
         """Seconds that a change must last: fewer the further the observations depart, as chance then explains them
@@ -97,9 +97,9 @@ class Baseline:
         assert self.norm is not None
         return config.duration * (1.0 if self.is_departed else config.factor * self.norm / self._lowest)
 
-    def _observe_departed(self, value: float, config: RouteWatchConfig, now: float) -> RouteChange | None:
+    def _observe_departed(self, value: float, config: RouteWatchConfig, now: float) -> BaselineChange | None:
         self._lowest = min(self._lowest, value)
         if now - self._departed_at < SETTLING_S:
             return None
         self.norm, self.is_departed = self._lowest, False
-        return RouteChange.SETTLED
+        return BaselineChange.SETTLED

@@ -19,7 +19,7 @@ from balancer.log.output import complain
 from balancer.syntax.printable import with_digits
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.route_baseline import Baseline, RouteChange
+from balancer.upstream.dial.route_baseline import Baseline, BaselineChange
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
@@ -235,11 +235,11 @@ def network_of(address: str) -> str:
     return str(ip_network(f"{bare}/{48 if ip_address(bare).version == 6 else 24}", strict=False))
 
 
-def _told(what: str, change: RouteChange, seconds: float, norm: float) -> str:
+def _told(what: str, change: BaselineChange, seconds: float, norm: float) -> str:
     subject = "connecting" if what == "connect" else "its TLS handshake"
     now, usual = f"{with_digits(seconds * 1000, 3)} ms", f"{with_digits(norm * 1000, 3)} ms"
-    if change is RouteChange.DEPARTED:
+    if change is BaselineChange.DEPARTED:
         return f"{subject} takes {now} now, and took {usual}"
-    if change is RouteChange.RETURNED:
+    if change is BaselineChange.RETURNED:
         return f"{subject} takes {now}, as usual again"
     return f"{subject} has taken {now} for so long that it is usual now"

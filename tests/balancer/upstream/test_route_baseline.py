@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from balancer.config.schema.names import RouteWatchConfig
-from balancer.upstream.dial.route_baseline import Baseline, RouteChange
+from balancer.upstream.dial.route_baseline import Baseline, BaselineChange
 
 CONFIG = RouteWatchConfig()
 USUAL = 0.090
@@ -24,7 +24,7 @@ def learned(value: float = USUAL) -> Baseline:
 
 def changes(
     baseline: Baseline, values: Iterable[float], every: float = 10.0
-) -> list[tuple[float, RouteChange]]:
+) -> list[tuple[float, BaselineChange]]:
     """Times and kinds of the changes; the first value comes after one period."""
     seen = (
         (turn * every, baseline.observe(value, CONFIG, turn * every)) for turn, value in enumerate(values, 1)
@@ -43,14 +43,14 @@ def test_first_norm_is_the_median() -> None:
 
 def test_double_time_for_a_minute_is_a_departure() -> None:
     """Not before a minute, and not below twice the usual time."""
-    assert changes(learned(), [USUAL * 2] * 8) == [(70.0, RouteChange.DEPARTED)]
+    assert changes(learned(), [USUAL * 2] * 8) == [(70.0, BaselineChange.DEPARTED)]
     assert changes(learned(), [USUAL * 1.99] * 100) == []
 
 
 @pytest.mark.parametrize(("factor", "at"), [(2.5, 60.0), (4, 50.0), (8, 50.0), (100, 50.0)])
 def test_larger_departures_are_detected_sooner(factor: float, at: float) -> None:
     """Eight times the usual time is detected within a minute, by five connections."""
-    assert changes(learned(), [USUAL * factor] * 8) == [(at, RouteChange.DEPARTED)]
+    assert changes(learned(), [USUAL * factor] * 8) == [(at, BaselineChange.DEPARTED)]
 
 
 def test_one_quick_connection_prevents_a_departure() -> None:
@@ -67,11 +67,11 @@ def test_small_absolute_differences_are_ignored() -> None:
 def test_return_to_the_norm() -> None:
     """It also takes a minute; the norm stays as it was meanwhile."""
     baseline = learned()
-    assert changes(baseline, [USUAL * 8] * 20) == [(50.0, RouteChange.DEPARTED)]
+    assert changes(baseline, [USUAL * 8] * 20) == [(50.0, BaselineChange.DEPARTED)]
     assert baseline.is_departed
     assert baseline.norm == pytest.approx(USUAL)
     back = [baseline.observe(USUAL, CONFIG, 210.0 + turn * 10) for turn in range(7)]
-    assert back == [None] * 6 + [RouteChange.RETURNED]
+    assert back == [None] * 6 + [BaselineChange.RETURNED]
     assert not baseline.is_departed
 
 
@@ -79,8 +79,8 @@ def test_lasting_departure_becomes_the_norm() -> None:
     """After an hour the new time is the norm."""
     baseline = learned()
     assert changes(baseline, [USUAL * 8] * 400) == [
-        (50.0, RouteChange.DEPARTED),
-        (3650.0, RouteChange.SETTLED),
+        (50.0, BaselineChange.DEPARTED),
+        (3650.0, BaselineChange.SETTLED),
     ]
     assert baseline.norm == pytest.approx(USUAL * 8)
 
