@@ -1,6 +1,6 @@
 """Run the tests in parts, one after another: python -m tests.parts first|second [--seed N] [--minutes M]
 
-`first` is what `make test` runs; `second`, what `make test-all` adds, begins with the first tier on other interpreters.
+`first` is what `make test` runs; `second`, what `make test-all` adds, begins with other interpreters.
 pytest-xdist divides the tests of a part between two processes.
 The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
 begun, one that takes three times its usual time is stopped, and the last lines name both.
@@ -102,7 +102,7 @@ def other_interpreters(choice: Choice) -> list[Part]:
             ]
         else:
             tested = [(*run, "-m", chosen_tests)]
-        parts.append(Part(f"CPython {name_of(version)}", 240, (made, *tested)))
+        parts.append(Part(f"CPython {name_of(version)}", 150, (made, *tested)))
     return parts
 
 
@@ -111,8 +111,12 @@ def second_tier(choice: Choice) -> list[Part]:
     measured on another interpreter.
     """
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
-    properties = ("tests/balancer", "tests/policies", "-m", "hypothesis and not second_tier", *TWO_PROCESSES)
-    more_examples = ("env", f"STEELYARD_EXAMPLES={EXAMPLES}", *pytest(sys.executable, *properties))
+    properties = ("tests/balancer", "tests/policies", "--timeout=300", "-m", "hypothesis and not second_tier")
+    more_examples = (
+        "env",
+        f"STEELYARD_EXAMPLES={EXAMPLES}",
+        *pytest(sys.executable, *properties, *TWO_PROCESSES),
+    )
     is_covered = any(map(monitors, choice.found))
     compiled = (
         "tests/policies/test_built_in_options.py",
@@ -122,14 +126,14 @@ def second_tier(choice: Choice) -> list[Part]:
     return [
         Part("compiled", 250, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
         tests_part("policies and balancer", 225, "tests/policies", "tests/balancer", *SECOND),
-        Part("more examples", 120, (more_examples,)),
+        Part("more examples", 60, (more_examples,)),
         tests_part("faultsim", 35, "tests/faultsim", *SECOND),
         tests_part("experiments", 160, "tests/experiments", *SECOND),
-        tests_part("simulated", 320, "tests/simulated", *SECOND),
+        tests_part("simulated", 240, "tests/simulated", *SECOND),
         tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
         tests_part("rest", 120, *REST, *SECOND),
         *([] if is_covered else [tests_part("coverage", 200, *covered)]),
-        Part("deploy", 500, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
+        Part("deploy", 430, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
     ]  # fmt: skip
 
 

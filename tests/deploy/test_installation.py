@@ -181,24 +181,6 @@ def test_both_builds_describe_policies_and_options_alike(compiled: Installed, pu
     assert "steelyard" in json.dumps(listed[0])
 
 
-def test_missing_laboratory_is_one_line_whose_remedy_works(compiled: Installed, tmp_path: Path) -> None:
-    environment = compiled.environment
-    for command in (SHORT_RUN, SHORT_SWEEP):
-        done = environment.run(*command, "--out", str(tmp_path / "absent"))
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "experiments: needs numpy: pip install '.[lab]' in the checkout\n"
-    assert not (tmp_path / "absent").exists()
-    program, verb, *words = shlex.split(done.stderr.partition("numpy: ")[2])
-    assert (program, verb) == ("pip", "install")
-    remedied = environment.pip_install(*words, cwd=tmp_path)
-    assert remedied.returncode == 0, remedied.stdout
-    assert environment.version_line == version_line("compiled build")
-    assert (
-        environment.packages() & {"dask", "distributed", "pyarrow", "pytest"} == set()
-    )  # clusters need Dask
-    check_laboratory(environment, tmp_path)
-
-
 # --- pure
 
 
@@ -207,14 +189,26 @@ def test_hidden_compiler_gives_the_pure_build_with_one_line(pure: Installed) -> 
     assert pure.environment.version_line == version_line(f"pure build ({NO_COMPILER})")
 
 
-def test_pure_on_demand(pure: Installed, sources: Path) -> None:
-    """Although a compiler is on the PATH."""
+def test_missing_laboratory_is_one_line_whose_remedy_works(
+    pure: Installed, sources: Path, tmp_path: Path
+) -> None:
+    """In the checkout, here as a pure build on demand; without Dask, which only clusters need."""
+    environment = pure.environment
+    for command in (SHORT_RUN, SHORT_SWEEP):
+        done = environment.run(*command, "--out", str(tmp_path / "absent"))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "experiments: needs numpy: pip install '.[lab]' in the checkout\n"
+    assert not (tmp_path / "absent").exists()
+    program, verb, what, *_ = shlex.split(done.stderr.partition("numpy: ")[2])
+    assert (program, verb) == ("pip", "install")
+    remedied = environment.pip_install("--verbose", what, cwd=sources, variables={"STEELYARD_PURE": "1"})
+    assert remedied.returncode == 0, remedied.stdout
     reason = "STEELYARD_PURE=1 was set"
-    lines = reinstall(pure.environment, sources, STEELYARD_PURE="1")
-    assert lines == [f"steelyard: the pure build is installed: {reason}"]
-    assert pure.environment.run("balancer", "--version").stdout.strip() == version_line(
-        f"pure build ({reason})"
-    )
+    assert PURE_LINE.findall(remedied.stdout) == [f"steelyard: the pure build is installed: {reason}"]
+    found = environment.run("balancer", "--version").stdout.strip()
+    assert found == version_line(f"pure build ({reason})")
+    assert environment.packages() & {"dask", "distributed", "pyarrow", "pytest"} == set()
+    check_laboratory(environment, tmp_path)
 
 
 def check_laboratory(environment: Environment, results: Path) -> None:

@@ -69,12 +69,14 @@ def rejected(samples: Samples, since: float, until: float = 1e9) -> int:
 
 
 QUICK: list[Any] = [(pool, load, 2.0, {}) for pool, load in (((4, 1), 0.75), ((1, 4), 0.75), ((4, 1), 0.9))]
+LOADS, BURSTS = (0.5, 0.6, 0.75, 0.85, 0.9), (1.5, 2.0, 4.0)
 MANY: list[Any] = [
-    *product(POOLS, (0.5, 0.6, 0.75, 0.85, 0.9), (1.5, 2.0, 4.0), [{}]),
-    *product(LARGE_POOLS, (0.75, 0.9), [2.0], [{}]),
+    *((pool, load, BURSTS[(i + j) % 3], {}) for i, pool in enumerate(POOLS) for j, load in enumerate(LOADS)),
+    *((pool, load, 2.0, {}) for pool, load in zip(LARGE_POOLS, (0.75, 0.9), strict=True)),
     *product([(4, 4)], (0.75, 0.9), [2.0], [{"balancers": 4}, {"rtt": 0.1}]),
 ]
-"""Also balancers that share nothing, and a pool far away. A run of a large pool takes half a minute."""
+"""Each two values of pool, load and burst; also balancers that share nothing, and a pool far away. A run of a large
+pool takes half a minute."""
 
 
 @pytest.mark.parametrize(
