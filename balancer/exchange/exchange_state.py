@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from balancer.clients.client_usage import ClientUsage, PendingBytes
 from balancer.cluster.cluster import Cluster
@@ -25,6 +25,8 @@ from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
     from balancer.exchange.attempt import Attempt
+
+NEW: Final = State.NEW  # an attribute of an Enum is looked up anew each time
 
 
 class CallRules:
@@ -91,7 +93,7 @@ class ExchangeState:
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     rules: CallRules
-    state: State = State.NEW
+    state: State = NEW
     level = 0  # its priority, and the instant after which its response is useless: with admission control
     deadline = inf
     active_at = 0.0  # when request or response last made progress

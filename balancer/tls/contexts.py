@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
@@ -24,7 +24,8 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites of TLS 1.2: only with forward secrecy and authenticated encryption (RFC 9325 § 4.2). All those of TLS
 1.3 have both."""
 
-HTTP1, HTTP2 = "http/1.1", "h2"
+HTTP1: Final = "http/1.1"
+HTTP2: Final = "h2"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY_MODES = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

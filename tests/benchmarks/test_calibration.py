@@ -47,15 +47,13 @@ def without_twin(campaign: CampaignSummaries) -> CampaignSummaries:
 
 
 def test_difference_of_10_percent_is_found_in_80_percent_of_campaigns() -> None:
-    """12 blocks, 7 % noise of a pair; the rate of other false verdicts is at most 5 %. So few campaigns cannot tell 5 %
-    of verdicts between equals from 9 %: the next test does.
+    """12 blocks, 7 % noise of a pair. So few campaigns cannot tell a rate of false verdicts of 5 % from one of 9 %: the
+    next test does.
     """
     done = list(many(partial(one_request, 0.07), scenario_of(12, 1, 3), 1.10, range(120), 1))
     found = outcome(done, 12, "student", 1.10)
     assert found.spread == pytest.approx(0.07, rel=0.1)
     assert found.has_power
-    assert found.wrong is not None
-    assert found.wrong.value <= 0.05
 
 
 @pytest.mark.timeout(300)
