@@ -89,7 +89,7 @@ class Start(Content):
     _has_a_name = field_validator("policy")(named_policy)
 
 
-class PolicyChange(Content):
+class PolicyChange(Content, title="change"):
     """Another policy from `at` on, in seconds from the start of the recording."""
 
     at: Seconds
@@ -108,7 +108,7 @@ class Named(Content):
     connect: Seconds
 
 
-class RecordingEnd(Content):
+class RecordingEnd(Content, title="end"):
     """End of a recording."""
 
     dropped: int = Field(ge=0)
@@ -314,7 +314,7 @@ def document(kind: type[Document], payload: bytes) -> Document:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{kind.__name__.lower()}: {place}: {first['msg']}") from None
+        raise ValueError(f"{error.title.lower()}: {place}: {first['msg']}") from None
 
 
 def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
