@@ -131,7 +131,7 @@ async def test_reload(stage: Stage) -> None:
     await stage.serve(worker)
     client = await stage.client()
     await client.ask(get())
-    await stage.reload(tracing={"enabled": True})
+    await stage.reload(tracing={"enabled": True, "sample": 0.0})
     await client.ask(get())
     assert proxy_status(stage.control_plane)["tracing"] is None
     await stage.reload(tracing=exporting(one))
