@@ -90,7 +90,7 @@ class Http1Responder(Responder):
         if self._framing is CHUNKED:
             pieces = [chunk(piece) for piece in pieces]
         head, self._response_head = self._response_head, b""
-        self.write(b"".join([part for part in (head, *pieces, end) if part]))  # a single one is not copied
+        self.write(b"".join([part for part in [head, *pieces, end] if part]))  # a single one is not copied
 
     def send_interim(self, response: Response, fields: bytes) -> None:
         self.write(response.line + fields + b"\r\n")

@@ -77,8 +77,9 @@ class EventKind:
 
     effect: str
     costs: Literal["share", "time", "nothing"]
-    """What an oracle has to expect. A share of the requests is lost or held: that of the field named as the kind. They
-    take more time or break off: `clairvoyant.py` derives it. Nothing: balancers are told or see it."""
+    """What the kind costs the requests that an oracle sends to such a worker. `share`: the field with the name of the
+    kind is the share of requests that are lost or held. `time`: requests take longer or break off, and `clairvoyant.py`
+    derives by how much. `nothing`: an oracle reads it from the endpoint, as balancers do."""
 
     value: Value | None = None
     changes: Mapping[str, Callable[[Any, float], Any]] = field(default_factory=dict)

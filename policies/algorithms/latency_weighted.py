@@ -58,4 +58,5 @@ class LatencyWeighted:
         return self._rng.choices(available, chances)[0]
 
     def _attraction(self, state: EndpointState, now: float) -> float:
-        return state.weight / max(MIN_LATENCY_S, state.predicted_latency(now)) ** self._power  # type: ignore[no-any-return]
+        latency = max(MIN_LATENCY_S, state.predicted_latency(now))
+        return state.weight / latency**self._power  # type: ignore[no-any-return] # typeshed: a power may be complex

@@ -12,7 +12,6 @@ from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError
 from balancer.config.schema.listen import ListenAddress
 from balancer.configuration import load
-from policies import registry
 from tests.support.config_files import ENDPOINT, problem, write
 
 SAMPLE = """
@@ -115,7 +114,7 @@ def test_invalid_configuration(tmp_path: Path, name: str) -> None:
     message = problem(tmp_path, text)
     assert message.startswith(named[0]) or name == "not-toml"
     assert all(word in message for word in named), message
-    assert len(message.replace(", ".join(registry.known()), "")) < 300
+    assert len(message) < 300
 
 
 @pytest.mark.parametrize(
