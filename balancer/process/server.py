@@ -335,6 +335,7 @@ class Server:
         for cluster in self.clusters:
             cluster.close()
         process.abort()
+        await asyncio.sleep(0)  # the loop's next iteration logs their requests
         if self._sweep is not None:
             self._sweep.stop()
         await self._admin.stop()

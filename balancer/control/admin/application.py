@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApplication:
-    """The admin application, with an aiohttp runner for each entrance that is open, and its listening sockets."""
+    """The admin application, with an aiohttp runner for each entrance that was used, and its listening sockets."""
 
     def __init__(
         self,
@@ -73,8 +74,23 @@ class AdminApplication:
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: dict[AdminConnection, None] = {}  # in order of arrival
         self._runners: dict[Entrance, web.AppRunner] = {}
+        self._is_running = False
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
+        """Return the runner of an entrance. It is made for the first connection: its routes take milliseconds."""
+        if entrance not in self._runners:
+            self._runners[entrance] = self._new_runner(entrance)
+            with suppress(StopIteration):  # without start-up handlers it never waits
+                self._runners[entrance].setup().send(None)
+        return self._runners[entrance]
+
+    def _protocol(self, entrance: Entrance) -> web.RequestHandler:
+        """Return the protocol of a new connection."""
+        server = self._runner(entrance).server
+        assert server is not None  # its runner is set up
+        return server()
+
+    def _new_runner(self, entrance: Entrance) -> web.AppRunner:
         limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
         app = web.Application(middlewares=[self._guard], client_max_size=limit)
         app[ENTRANCE] = entrance
@@ -111,28 +127,22 @@ class AdminApplication:
 
     async def start(self) -> None:
         """Start listening; one of several processes first applies the runtime overrides of its siblings."""
-        is_open = {
-            Entrance.TRAFFIC: True,  # it takes over what `admin.listen` admits, too
-            Entrance.SOCKET: self._sockets.unix is not None,
-            Entrance.PROCESS: self._channel is not None,
-        }
-        for entrance in filter(is_open.get, is_open):
-            self._runners[entrance] = self._runner(entrance)
-            await self._runners[entrance].setup()
+        self._is_running = True
         if self._channel is not None and self._orders is not None:
             async with self._channel.turn():
-                await self._channel.start(self._runners[Entrance.PROCESS])
+                await self._channel.start(self._runner(Entrance.PROCESS))
                 await self._orders.catch_up()
         loop, sockets = asyncio.get_running_loop(), self._sockets
         if sockets.unix is not None:
-            server = self._runners[Entrance.SOCKET].server
             keeps_file: dict[str, Any] = {}
             if sys.version_info >= (3, 13) and isinstance(
                 loop, asyncio.SelectorEventLoop
             ):  # uvloop never removes the file
                 keeps_file["cleanup_socket"] = False
             self._servers.append(
-                await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
+                await loop.create_unix_server(
+                    partial(self._protocol, Entrance.SOCKET), sock=sockets.unix, **keeps_file
+                )
             )
         if sockets.tcp is not None:
             self._servers.append(
@@ -165,19 +175,19 @@ class AdminApplication:
     async def stop(self) -> None:
         """Stop accepting connections, finish open requests and close."""
         self.close()
+        self._is_running = False
         self._page.close()
-        for runner in self._runners.values():
+        for runner in [*self._runners.values()]:
             await runner.cleanup()
         if self._channel is not None:
             self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""
-        runner = self._runners.get(Entrance.TRAFFIC)
-        if runner is None or runner.server is None:
+        if not self._is_running:
             transport.close()
             return
-        protocol = runner.server()
+        protocol = self._protocol(Entrance.TRAFFIC)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(request)
@@ -313,11 +323,6 @@ class AdminApplication:
         except ConfigError as error:
             return web.json_response({"error": str(error)}, status=422)
         return web.json_response(reload_status(self._control_plane))
-
-
-def _factory(server: web.Server | None) -> web.Server:
-    assert server is not None  # its runner is set up
-    return server
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
