@@ -73,8 +73,10 @@ def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[
 def settle(figure: Figure) -> Figure:
     """Compute the layout once and freeze it; otherwise every file format repeats it."""
     with mpl.rc_context(STYLE):
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        engine = figure.get_layout_engine()
+        assert engine is not None  # of `blank`
+        engine.execute(figure)
+        figure.set_layout_engine(None)  # the placeholder of "none" would have every file drawn twice
     return figure
 
 
