@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_type_hints
@@ -188,6 +188,12 @@ def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
     }
 
 
+@cache
+def _options_of_built_in(factory: Factory) -> dict[str, inspect.Parameter]:
+    """Return `options_of` a policy of the table, read once: it takes longer than to make the policy."""
+    return options_of(factory)
+
+
 def meanings_of(factory: Factory) -> dict[str, str]:
     """Return option -> meaning of the options of `factory` that are annotated as `Annotated[TYPE, "meaning"]`."""
     hints = get_type_hints(_made_by(factory), include_extras=True)
@@ -212,7 +218,7 @@ def _describe(name: str) -> str:
 
 def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library: Library) -> dict[str, Any]:
     try:
-        allowed = options_of(factory)
+        allowed = _options_of_built_in(factory) if name in TABLE else options_of(factory)
     except Exception as fault:  # an annotation that names nothing
         raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
     for option in options:
