@@ -101,11 +101,9 @@ def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:
     """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
     ejection ends, or its requests succeed."""
     rules = EjectionRules(failures=2, base_time=2.0) if signal is RecoverySignal.BY_ITS_TIME else None
-    trial = Trial(
-        make, endpoints(*[1] * 6), _failing_from_10_to_13(), health=Health(Random(4), ejection=rules)
-    )
+    trial = Trial(make, endpoints(*[1] * 6), _failing_from_5_to_8(), health=Health(Random(4), ejection=rules))
     state = trial.router.find(f"{REGION}-0")
-    trial.open_loop(500, 10.5)
+    trial.open_loop(500, 5.5)
     trial.router.set_healthy(state.id, signal is not RecoverySignal.BY_A_CHECK)
     trial.open_loop(500, 2.5)
     trial.router.set_healthy(state.id, True)
@@ -115,11 +113,11 @@ def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:
     return picked[state.id] / picked.total()
 
 
-def _failing_from_10_to_13() -> Answer:
+def _failing_from_5_to_8() -> Answer:
     rng = Random(5)  # with equal latencies, rounding errors would decide which one is faster
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        fails = state.id == f"{REGION}-0" and 10 <= now < 13
+        fails = state.id == f"{REGION}-0" and 5 <= now < 8
         return (0.005, OutcomeKind.RESET) if fails else (0.015 + 0.01 * rng.random(), OutcomeKind.OK)
 
     return answer

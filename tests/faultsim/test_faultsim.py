@@ -27,7 +27,7 @@ SLICES = 20
 FIRST = 1000
 """First seed of a run without `--seed`."""
 
-IN_FIRST_TIER = 2
+IN_FIRST_TIER = 1
 """Number of slices in the first tier."""
 
 

@@ -21,7 +21,7 @@ NEARLY_FULL = Overrides(rate=285.0, duration=15.0)
 """`region-aware` uses reports of at least 90 % utilisation."""
 
 SCENARIOS = [
-    overridden(load_scenario("unequal-speeds"), Overrides(duration=20.0)),
+    overridden(load_scenario("unequal-speeds"), Overrides(duration=10.0)),
     overridden(load_scenario("steady"), NEARLY_FULL),
 ]
 
