@@ -36,7 +36,7 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
   Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint serve compiled wheels bench fuzz faultsim clean stale
+.PHONY: help demo test test-all lint style serve compiled wheels bench fuzz faultsim clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -47,17 +47,19 @@ demo: $(VENV)/installed ## install, compare four policies on real processes, the
 	@echo
 	$(RUN) experiments run region-brownout --policies $(COMPARED) --simulated --blocks 8 --out $(DEMO)/simulated
 
-test: lint ## install, then lint, types and the first tier of the tests: what every change must pass
+test: style ## install, then lint, types and the first tier of the tests: what every change must pass
 	$(RUN) tests.parts first $(SEEDED)
 
 test-all: test ## the same, then peers, coverage, the compiled build, real experiments and images; FRESH=1 for new seeds
 	.ci/peers
 	$(RUN) tests.parts second $(SEEDED)
 
-lint: $(VENV)/installed-dev ## style, formatting and types
+lint: style ## style, formatting and types
+	$(RUN) mypy
+
+style: $(VENV)/installed-dev
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) mypy
 
 serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $PORT or 5000
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(RUN) honcho start

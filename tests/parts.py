@@ -1,7 +1,7 @@
 """Run the tests in parts, one after another: python -m tests.parts first|second [--seed N] [--minutes M]
 
 `first` is what `make test` runs; `second`, what `make test-all` adds, begins with other interpreters.
-pytest-xdist divides the tests of a part between two processes.
+pytest-xdist divides the tests of a part between two processes. In the first tier, mypy runs beside them.
 The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
 begun, one that takes three times its usual time is stopped, and the last lines name both.
 """
@@ -15,6 +15,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 
@@ -57,11 +58,14 @@ STUCK_S = 1200.0
 
 @dataclass(frozen=True)
 class Part:
-    """Commands that run one after another; `seconds` is how long they take on an idle machine with two cores."""
+    """Commands that run one after another, and one beside them; `seconds` is how long they take on an idle machine with
+    two cores.
+    """
 
     name: str
     seconds: float
     commands: tuple[tuple[str, ...], ...]
+    beside: tuple[str, ...] = ()
 
 
 def tests_part(name: str, seconds: float, *arguments: str) -> Part:
@@ -73,11 +77,9 @@ def pytest(python: str, *arguments: str) -> tuple[str, ...]:
 
 
 def first_tier() -> list[Part]:
-    """The workers' times are compared with theory, so nothing else runs beside them."""
-    return [
-        Part("workers", 0, (pytest(sys.executable, "tests/workers", *FIRST),)),
-        tests_part("all others", 900, "tests", "--ignore=tests/workers", *FIRST),
-    ]
+    """All of it at once: the last tests to end leave a processor to mypy, or mypy to them."""
+    tests = pytest(sys.executable, "tests", *FIRST, *TWO_PROCESSES)
+    return [Part("types and tests", 900, (tests,), beside=(sys.executable, "-m", "mypy"))]
 
 
 def monitors(version: tuple[int, ...]) -> bool:
@@ -156,8 +158,11 @@ def run(parts: Sequence[Part], seed: Sequence[str], deadline: float) -> Outcome:
             outcome.left_out.append(f"{part.name} ({reason})")
             continue
         ends = began + (3 * part.seconds if left < inf else max(STUCK_S, 3 * part.seconds))
-        codes = (run_until(ends, (*one, *seed) if "pytest" in one else one) for one in part.commands)
-        is_failed = any(code != 0 for code in codes)
+        with ThreadPoolExecutor() as pool:
+            beside = [pool.submit(run_until, ends, command) for command in (part.beside,) if command]
+            codes = (run_until(ends, (*one, *seed) if "pytest" in one else one) for one in part.commands)
+            is_failed = any(code != 0 for code in codes)
+            is_failed |= any(one.result() != 0 for one in beside)
         seconds, is_stopped = time.monotonic() - began, is_failed and time.monotonic() > ends
         if is_stopped and left < inf:
             outcome.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")

@@ -43,6 +43,12 @@ def test_failed_command_ends_its_part(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_part_fails_with_either_of_two_commands_at_once(failing: int) -> None:
+    first, second = (python("", f"raise SystemExit({at == failing})").commands[0] for at in range(2))
+    assert run([Part("two", 60.0, (first,), beside=second)], (), inf).failed == ["two"]
+
+
 def test_bytecode_is_kept_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the environment says: without, every process compiles all sources, a second and more each time."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
