@@ -68,9 +68,14 @@ def programs_without_compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory, sources: Path) -> Installed:
+    """Not optimised, in a fifth of the compiler's time; the part `compiled` of the tests is optimised."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
-    return install(tmp_path_factory.mktemp("compiled"), sources, ".")
+    place = tmp_path_factory.mktemp("compiled")
+    text = (
+        'for word; do shift; case "$word" in -O?) ;; *) set -- "$@" "$word" ;; esac; done; exec cc -O0 "$@"'
+    )
+    return install(place, sources, ".", CC=script(place / "cc", text))
 
 
 @pytest.fixture(scope="module")
