@@ -321,6 +321,7 @@ CIRCLES = {
         "experiments.simulator",
         "clairvoyant",
         "fleet",
+        "informed",
         "oracles",
     ): "oracles see the whole fleet, which has them",
 }

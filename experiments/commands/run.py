@@ -35,7 +35,8 @@ Examples:
 
 With --simulated, the policies, the router and its mechanisms are the balancer's own; workers, network and clients are
 simulated. The oracles are policies that use information that no balancer has: oracle-least-work,
-oracle-least-work-of-two, oracle-central-queue, oracle-static-split and oracle-clairvoyant, which knows most.
+oracle-least-work-of-two, oracle-central-queue, oracle-static-split, oracle-informed, which knows the present
+but not the work of a request, and oracle-clairvoyant, which knows most.
 """
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+INFORMED = "oracle-informed"
 CLAIRVOYANT = "oracle-clairvoyant"
-"""The bound to which reports state the distance of every policy."""
+
+BOUNDS = {
+    INFORMED: "knows the present speed, queue and faults of every worker, but not the work of a request",
+    CLAIRVOYANT: "knows all work, queues and faults, future ones too, which no balancer can",
+}
+"""The oracles to which reports state the distance of every policy, and what each knows."""
 
 ORACLE_NAMES = (
     "oracle-least-work",
     "oracle-least-work-of-two",
     "oracle-central-queue",
     "oracle-static-split",
-    CLAIRVOYANT,
+    *BOUNDS,
 )
 
 

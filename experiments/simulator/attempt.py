@@ -123,9 +123,9 @@ class SimulatedAttempt(PendingRequest):
         return self.tries
 
     def fire(self, now: float) -> None:
-        """Perform the next step of the attempt's stage."""
+        """Perform the next step of the attempt's stage; one that is over is served to its end nevertheless."""
         stage = self.stage
-        if self.is_over:
+        if self.is_over and stage != SERVED:
             return
         if stage == RETURNING:
             if self.due_at > now:

@@ -8,6 +8,7 @@ An oracle implements the policy interface and is constructed with the simulated 
 | `oracle-least-work-of-two` | the same among `choices` drawn at random |
 | `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one queue |
 | `oracle-static-split` | the best constant shares for the given rate, each worker an M/M/1 |
+| `oracle-informed` | the worker of least expected cost in its present state, see `informed.py` |
 | `oracle-clairvoyant` | the worker that answers this request first, see `clairvoyant.py` |
 """
 
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.errors import BadInputError
 from experiments.scenario.oracles import ORACLE_NAMES
 from experiments.simulator.clairvoyant import Clairvoyant
+from experiments.simulator.informed import Informed
 from experiments.simulator.theory import static_split
 from experiments.simulator.worker import SimulatedWorker
 from policies import registry
@@ -103,6 +105,7 @@ CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (
     LeastWorkOfFew,
     CentralQueue,
     StaticSplit,
+    Informed,
     Clairvoyant,
 )
 ORACLES = dict(zip(ORACLE_NAMES, CONSTRUCTORS, strict=True))

@@ -68,7 +68,7 @@ class SimulatedWorker:
         self.fail_status = 500
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
-        self.paused_until = 0.0
+        self.paused_since = self.paused_until = 0.0
         self.present: dict[SimulatedAttempt, None] = {}
         self.hung: dict[SimulatedAttempt, None] = {}
         self.worker_connections: list[WorkerConnections] = []
@@ -213,6 +213,10 @@ class SimulatedWorker:
             del expected[attempt]
         return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
 
+    def arrivals(self) -> list[float]:
+        """When each request in transit arrives, the first first. Requires `expect`."""
+        return sorted(at for at, _ in self.in_transit())
+
     def _seconds_of(self, attempt: SimulatedAttempt) -> float:
         return attempt.demand[self.profile][attempt.number & MASK] * self.pace
 
@@ -263,7 +267,7 @@ class SimulatedWorker:
 
     def pause(self, now: float, until: float) -> None:
         """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
-        self.paused_until = until
+        self.paused_since, self.paused_until = now, until
         if self.shared is not None:
             self.shared.pause(now, until)
             self._expect()

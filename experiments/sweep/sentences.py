@@ -11,6 +11,7 @@ from balancer.syntax.printable import with_digits
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
 from experiments.sweep.matrix import Matrix, Square
+from experiments.sweep.overview import distance_sentences
 from experiments.verdict.phrases import show
 
 MIN_DIFFERENCE = 0.01
@@ -65,7 +66,7 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
-    """Sentence about the worst scenario; then, given a verdict, one for each scenario where the policy loses."""
+    """Sentences about the worst scenario and the bounds; then, given a verdict, one for each scenario that is lost."""
     row = matrix.row(ours)
     if not row:
         return []
@@ -79,6 +80,7 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
     )
     return [
         first,
+        *distance_sentences(matrix, ours),
         *overloaded_scenarios(matrix),
         *(loss_sentence(matrix, square) for square in squares if not square.is_as_good),
     ]

@@ -11,7 +11,7 @@ from experiments.measured.faults import faults_of
 from experiments.results.directory import plan_block
 from experiments.run_data import Run
 from experiments.scenario.event_kinds import KINDS, FaultState
-from experiments.scenario.oracles import CLAIRVOYANT
+from experiments.scenario.oracles import BOUNDS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timeline import timeline
 from experiments.simulator.run import simulate
@@ -71,12 +71,13 @@ def test_an_event_reaches_a_live_worker(kind: str) -> None:
     assert changed & BY_THE_FLEET or any(faults_of(state) for state in states)
 
 
+@pytest.mark.parametrize("oracle", BOUNDS)
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.costs != "nothing"])
-def test_the_oracle_that_knows_all_faults_avoids_a_worker_that_has_one(kind: str) -> None:
+def test_the_oracles_that_know_faults_avoid_a_worker_that_has_one(kind: str, oracle: str) -> None:
     """It gets a lesser part of the requests, and none fails, without ejection and retries."""
 
     def part(*events: dict[str, Any]) -> float:
-        samples = simulated(scenario(*events, policy=CLAIRVOYANT)).samples
+        samples = simulated(scenario(*events, policy=oracle)).samples
         lasting = (samples.scheduled_at > 4.2) & (samples.scheduled_at < 9.8)
         assert samples.ok[lasting].all()
         return float((samples.worker[lasting] == 0).mean())

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.report.palette import ON_DARK, ON_LIGHT
-from experiments.scenario.oracles import CLAIRVOYANT
+from experiments.scenario.oracles import BOUNDS, CLAIRVOYANT, INFORMED
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import CellRow, State
 from experiments.sweep.cells import cells_of
@@ -148,7 +148,7 @@ def test_oracle_is_a_bound_and_never_the_best() -> None:
     assert marks(matrix)["oracle-least-work"] == "bound"
     assert matrix.ranked() == ["a", "oracle-least-work"]
     assert matrix_table(matrix).rows[1][0].text == "oracle-least-work (bound)"
-    assert distances(matrix) == []  # only to the one that knows everything
+    assert distances(matrix) == []  # only to those that know most
 
 
 def test_distance_to_the_bound() -> None:
@@ -164,6 +164,26 @@ def test_distance_to_the_bound() -> None:
     assert [one.worst for one in found] == pytest.approx([4.0, 3.0])
     table = distance_table(matrix_of(cells))
     assert [cell.text for cell in table.rows[0]][2:] == ["2", "4.00", "two"]
+
+
+def test_distance_to_each_bound_side_by_side() -> None:
+    """With what each knows, in the table and in a sentence; a policy without a common scenario has no ratio."""
+    cells = [
+        *rows({"a": 0.3, INFORMED: 0.2, CLAIRVOYANT: 0.1}, "one", noise=0, seeds=1),
+        *rows({"a": 0.3, "b": 0.3, CLAIRVOYANT: 0.1}, "two", noise=0, seeds=1),
+    ]
+    matrix = matrix_of(cells)
+    found = {(one.policy, one.bound): one.ratio.ratio for one in distances(matrix)}
+    assert found == pytest.approx({("a", INFORMED): 1.5, ("a", CLAIRVOYANT): 3.0, ("b", CLAIRVOYANT): 3.0})
+    table = distance_table(matrix)
+    assert [name for name in table.columns if "/" in name] == [f"p99 / {INFORMED}", f"p99 / {CLAIRVOYANT}"]
+    assert [[cell.text for cell in row][2:5] for row in table.rows] == [["1", "1.50", "one"], ["–"] * 3]
+    told = [line for line in sentences(matrix, "a") if "bound that" in line]
+    for bound, line in zip(BOUNDS, told, strict=True):
+        assert f"{bound}, a bound that {BOUNDS[bound]}" in line
+        assert BOUNDS[bound] in table.note
+    assert {matrix.squares[bound, "one"].mark for bound in BOUNDS} == {"bound"}
+    assert not any(square.leads for square in matrix.squares.values() if square.policy in BOUNDS)
 
 
 def test_standing_over_all_scenarios() -> None:
