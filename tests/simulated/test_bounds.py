@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import exp
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ from experiments.simulator.theory import mmc_wait
 from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 
-def worker(name: str, **rest: object) -> WorkerModel:
-    return replace(WorkerModel(name, service=Fixed(0.1)), **rest)  # type: ignore[arg-type]
+def worker(name: str, **rest: Any) -> WorkerModel:
+    return replace(WorkerModel(name, service=Fixed(0.1)), **rest)
 
 
 def run(
@@ -35,16 +36,16 @@ def run(
     *instants: float,
     policy: str = CLAIRVOYANT,
     seed: int = 1,
-    **rest: object,
+    **rest: Any,
 ) -> Columns:
-    model = Model(workers=workers, policy={"name": policy}, steps=steps, **rest)  # type: ignore[arg-type]
+    model = Model(workers=workers, policy={"name": policy}, steps=steps, **rest)
     simulation = Simulation(model, seed)
     simulation.begin_steps()
     return simulation.open(np.array(instants))
 
 
-def picks(*args: object, policy: str = INFORMED, **rest: object) -> list[int]:
-    return list(run(*args, policy=policy, **rest).workers.tolist())  # type: ignore[arg-type]
+def picks(*args: Any, policy: str = INFORMED, **rest: Any) -> list[int]:
+    return list(run(*args, policy=policy, **rest).workers.tolist())
 
 
 def test_names_and_constructors_belong_together() -> None:
@@ -222,7 +223,7 @@ def test_pause_is_expected_to_last_as_long_again_and_at_least_a_second() -> None
 
 
 @pytest.mark.parametrize(
-    "seed", [12, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (1, 4, 10, 17))]
+    "seed", [4, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (1, 10, 12, 17))]
 )
 def test_no_policy_is_better_in_random_scenarios(seed: int) -> None:
     names = ("round-robin", "least-in-flight", "steelyard", *BOUNDS)

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -79,9 +78,12 @@ class AdminApplication:
     def _runner(self, entrance: Entrance) -> web.AppRunner:
         """Return the runner of an entrance. It is made for the first connection: its routes take milliseconds."""
         if entrance not in self._runners:
-            self._runners[entrance] = self._new_runner(entrance)
-            with suppress(StopIteration):  # without start-up handlers it never waits
-                self._runners[entrance].setup().send(None)
+            runner = self._runners[entrance] = self._new_runner(entrance)
+            try:
+                runner.setup().send(None)
+            except StopIteration:
+                return runner
+            raise RuntimeError("a start-up handler waits: set the runner up in `start`")
         return self._runners[entrance]
 
     def _protocol(self, entrance: Entrance) -> web.RequestHandler:
