@@ -3,8 +3,8 @@
 A policy that is tuned on the packaged scenarios may suit nothing else. Drawn ones separate tuning from evaluation: tune
 on one range of seeds, freeze the code, and evaluate on seeds that were not used before.
 
-Only `Random.random` is used, whose sequence is the same in every version of Python, and numbers have three digits. The
-distribution is part of the meaning of a name: a change to it is another name, never another `random-SEED`.
+Only `Random.random` is used, whose sequence is the same in every version of Python, and most numbers have three digits.
+The distribution is part of the meaning of a name: figures that were measured before it changed say so, with the date.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from experiments.errors import BadInputError
+from experiments.scenario.events import ALL
 
 PREFIX: Final = "random-"
 MOST_SEED: Final = 999_999_999
@@ -28,11 +29,29 @@ ALLOWED: Final = (
 )
 
 REQUESTS: Final = (10_000, 18_000)
-SECONDS: Final = (10.0, 300.0)
+SECONDS: Final = (10.0, 1000.0)
 """Least and greatest number of requests of a run and of seconds of its arrivals."""
 
-SERVICES: Final = ("fixed:{}", "exponential:{}", "lognormal:{},0.7", "lognormal:{},1.5")
-"""Distributions of service times; their squared coefficients of variation are 0, 1, 0.6 and 8.5."""
+SERVICES: Final = ("fixed", "exponential", "lognormal", "lognormal", "mixed")
+"""Distributions of service times, as often as they are drawn."""
+
+ARRIVALS: Final = ("poisson",) * 6 + ("mmpp", "mmpp", "burst", "surge", "ramp", "constant")
+"""Arrival processes, as often as they are drawn; `surge` is a single burst."""
+
+EVENTS: Final = (
+    *(("slow",) * 3 + ("down",) * 2),
+    *("pause", "pauses", "hang", "fail", "reset", "restart", "rtt", "add", "drain", "unhealthy"),
+)
+"""Kinds of events, as often as they are drawn; `pauses` are repeated."""
+
+RETRIES: Final[tuple[dict[str, Any], ...]] = (
+    *({},) * 9,
+    *({"retries": 0}, {"retries": 1}, {"retries": 3}, {"retry": {"statuses": [500, 502, 503]}}),
+)
+"""Settings of retries, as often as they are drawn."""
+
+OF_REGIONS: Final = ("slow", "pauses", "down", "restart", "rtt")
+"""Kinds of events that may affect a whole region."""
 
 Item = TypeVar("Item")
 
@@ -77,18 +96,14 @@ class Draw:
 
     def document(self, name: str) -> dict[str, Any]:
         """The whole scenario."""
-        workers, used, requests = (
-            round(self._scaled(2, 60)),
-            self._within(0.15, 1.05),
-            self._within(*REQUESTS),
-        )
+        workers, used = round(self._scaled(2, 60)), self._within(0.15, 1.05)
+        requests = self._within(*REQUESTS)
         regions, capacity, mean = self._regions(workers)
         while not SECONDS[0] <= requests / (capacity * used) <= SECONDS[1]:
             regions, capacity, mean = self._regions(workers)
-        rate = rounded(capacity * used)
-        duration = rounded(requests / rate)
+        duration = rounded(requests / (capacity * used))
         home, farthest = regions[0]["rtt"], max(region["rtt"] for region in regions)
-        events = self._events(regions, duration, mean)
+        events = self._events(regions, duration)
         return {
             "name": name,
             "question": "Which policy is best in a scenario that was drawn at random?",
@@ -97,28 +112,53 @@ class Draw:
             "preset": "standard" if len(regions) == 1 else "regions",
             "baseline": "round-robin",
             "home_region": regions[0]["name"],
-            "slo": rounded(0.02 + home + 0.5 * (farthest - home) + 6 * mean),
-            "timeout": 10.0,
+            "slo": rounded(0.02 + home + 0.5 * (farthest - home) + self._within(2, 6) * mean),
+            "timeout": self._pick((5.0, 10.0)),
             "warmup": 20,
-            "balancers": self._pick((1, 1, 1, 2, 3, 4, 6, 8, 12)),
-            "balancer": settings(events, mean, farthest),
-            "load": {"mode": "open", "rate": rate, "duration": duration},
+            "balancers": self._pick((1, 1, 1, 1, 1, 2, 3, 4, 6, 8, 12)),
+            "staleness": rounded(self._scaled(0.05, 1.5)) if self._random() < 0.3 else 0.0,
+            "balancer": self._settings(events, mean, farthest),
+            "load": self._load(capacity * used, duration),
             "quick": {"duration": rounded(max(5.0, duration / 4)), "warmup": 10},
             "regions": regions,
             "events": events,
         }
 
+    def _load(self, mean: float, duration: float) -> dict[str, Any]:
+        """Arrivals with a mean of so many per second."""
+        kind, times, change = self._pick(ARRIVALS), self._within(1.5, 4.0), self._within(-0.65, 0.65)
+        load: dict[str, Any] = {"mode": "open", "duration": duration, "arrivals": kind}
+        match kind:
+            case "poisson" | "constant":
+                return load | {"rate": rounded(mean)}
+            case "ramp":
+                return load | {"rate": rounded(mean * (1 - change)), "peak": rounded(mean * (1 + change))}
+            case "surge":
+                part = self._within(0.05, 0.3)
+                start = rounded(duration * self._within(0.2, 0.5))
+                load |= {"arrivals": "burst", "start": start, "lasts": rounded(duration * part)}
+            case _:
+                every = duration / ceil(max(4.0, duration / self._scaled(2.0, 60.0)))
+                part = self._within(0.07, 0.33)
+                load |= {"every": every, "lasts": every * part}
+        rate = mean / (1 + (times - 1) * part)
+        return load | {"rate": rounded(rate), "peak": rounded(rate * times)}
+
     def _regions(self, workers: int) -> tuple[list[dict[str, Any]], float, float]:
         """Regions, the requests/s that all their workers can serve, and the mean service time in seconds."""
         count = min(workers, self._pick((1, 1, 2, 3, 4)))
         sizes = self._sizes(workers, count)
-        mean = rounded(self._scaled(0.002, 0.2))
-        service = self._pick(SERVICES).format(f"{mean * 1000:g}ms")
-        slots = [self._pick((1, 1, 2, 4, 8, 16, 32))] * count
+        mean = rounded(self._scaled(0.002, 0.5))
+        service = self._service(mean)
+        slots = [self._slots()] * count
         if self._random() < 0.25:
-            slots = [self._pick((1, 2, 4, 8, 16, 32)) for _ in sizes]
-        speeds = self._pick(("equal", "two", "any"))
-        idle_timeout, setup_rtts = self._pick((None, None, 5.0)), self._pick((1, 1, 2, 3))
+            slots = [self._slots() for _ in sizes]
+        rtts = self._rtts(count)
+        speeds = self._pick(("equal", "equal", "two", "any"))
+        idle_timeout = self._pick((None, None, None, 2.0, 5.0, 15.0, 60.0))
+        setup_rtts = self._pick((1, 1, 2, 3))
+        waiting = self._pick((None, None, 5, 20))
+        discipline = "sharing" if self._random() < 0.1 else "fifo"
         weighted = self._pick(("none", "none", "capacity", "capacity", "slots"))
         regions, capacity = list[dict[str, Any]](), 0.0
         for number, size in enumerate(sizes):
@@ -127,11 +167,14 @@ class Draw:
             region: dict[str, Any] = {
                 "name": "home" if number == 0 else f"away{number}",
                 "workers": size,
-                "rtt": rounded(self._scaled(0.0005, 0.01) if number == 0 else self._scaled(0.02, 0.25)),
+                "rtt": rtts[number],
                 "service": service,
                 "slots": slots[number],
                 "setup_rtts": setup_rtts,
+                "discipline": discipline,
             }
+            if waiting is not None:
+                region["queue"] = waiting * slots[number]
             if speeds != "equal":
                 region["speed"] = speed
             if weighted != "none":
@@ -149,47 +192,60 @@ class Draw:
         sizes[0] += max(0, workers - sum(sizes))
         return sizes
 
+    def _slots(self) -> int:
+        return round(self._scaled(0.8, 32))
+
+    def _rtts(self, regions: int) -> list[float]:
+        """Round trip to each region: all as likely to be near or far, or one near and the others far."""
+        if self._random() < 0.6:
+            rtts = [rounded(self._scaled(0.001, 0.25)) for _ in range(regions)]
+            return rtts if self._random() < 0.2 else sorted(rtts)
+        return [
+            rounded(self._scaled(0.02, 0.25) if n else self._scaled(0.0005, 0.01)) for n in range(regions)
+        ]
+
+    def _service(self, mean: float) -> str:
+        """The distribution of service times. Of `mixed`, long requests are at most 0.8 of the work, and end in 3 s."""
+        kind, sigma, share = self._pick(SERVICES), self._scaled(0.3, 1.8), self._scaled(0.005, 0.15)
+        text = f"{kind}:{mean * 1000:g}ms"
+        if kind == "lognormal":
+            return f"{text},{sigma:.2f}"
+        if kind != "mixed":
+            return text
+        long = min(3.0, mean * self._scaled(4.0, 30.0))
+        share = min(share, 0.8 * mean / long)
+        short = (mean - share * long) / (1 - share)
+        return f"mixed:{short * 1000:.6g}ms,{long * 1000:.6g}ms,{share:.6g}"
+
     def _speed(self, speeds: str) -> float:
         if speeds == "two":
             return self._pick((1.0, 1.0, 0.4))
-        return rounded(self._scaled(0.4, 2.5)) if speeds == "any" else 1.0
+        return rounded(self._scaled(0.3, 3.0)) if speeds == "any" else 1.0
 
-    def _events(
-        self, regions: Sequence[dict[str, Any]], duration: float, mean: float
-    ) -> list[dict[str, Any]]:
-        """Up to three events, which begin in the first half of the run."""
-        return [self._event(regions, duration, mean) for _ in range(self._pick((0, 0, 1, 1, 2, 3)))]
+    def _events(self, regions: Sequence[dict[str, Any]], duration: float) -> list[dict[str, Any]]:
+        """Up to three events, which begin in the first 0.6 of the run, and some of which affect the same worker."""
+        events, place = list[dict[str, Any]](), self._place(regions)
+        for _ in range(self._pick((0, 0, 1, 1, 2, 3))):
+            events.append(self._event(*place, len(regions) == 1, duration))
+            place = place if self._random() < 0.15 else self._place(regions)
+        return events
 
-    def _event(self, regions: Sequence[dict[str, Any]], duration: float, mean: float) -> dict[str, Any]:
+    def _place(self, regions: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+        """A region and one of its workers."""
         region = self._pick(regions)
-        worker = f"{region['name']}-{int(self._random() * region['workers'])}"
-        target = self._pick((worker, worker, worker, region["name"]))
-        kind = self._pick(
-            (
-                "slow",
-                "slow",
-                "pause",
-                "pauses",
-                "hang",
-                "fail",
-                "reset",
-                "down",
-                "restart",
-                "rtt",
-                "add",
-                "drain",
-            )
-        )
-        if target != worker and kind not in ("slow", "pauses", "down", "rtt"):
+        return region, f"{region['name']}-{int(self._random() * region['workers'])}"
+
+    def _event(self, region: dict[str, Any], worker: str, is_only: bool, duration: float) -> dict[str, Any]:
+        kind = self._pick(EVENTS)
+        target = self._pick((worker, region["name"], ALL if kind == "pauses" else worker))
+        if kind not in OF_REGIONS or (is_only and kind == "down"):
             target = worker
-        if target == region["name"] and len(regions) == 1 and kind == "down":
-            target = worker
-        at = rounded(duration * self._within(0.1, 0.5))
-        lasts = rounded(min(duration * 0.4, self._scaled(2.0, 30.0)))
+        at = rounded(duration * self._within(0.02, 0.6))
+        lasts = rounded(min(duration * 0.4, self._scaled(2.0, 60.0)))
         event: dict[str, Any] = {"at": at, "target": target, "kind": kind}
         match kind:
             case "pause":
-                return event | {"value": rounded(self._scaled(0.1, 3.0))}
+                return event | {"value": rounded(self._scaled(0.1, 4.0))}
             case "pauses":
                 value = rounded(self._scaled(0.02, 0.5))
                 return event | {
@@ -198,16 +254,29 @@ class Draw:
                     "every": rounded(value * self._within(8, 30)),
                 }
             case "slow":
-                return event | {"lasts": lasts, "value": rounded(self._scaled(1.5, 10.0))}
+                event["value"] = rounded(self._scaled(1.5, 10.0))
+                return event if self._random() < 0.2 else event | {"lasts": lasts}
             case "rtt":
                 return event | {"lasts": lasts, "value": rounded(region["rtt"] + self._scaled(0.02, 0.3))}
             case "hang" | "fail" | "reset":
-                return event | {"lasts": lasts, "value": self._pick((1.0, 1.0, 0.3, 0.05))}
+                return event | {"lasts": lasts, "value": self._pick((1.0, 0.5, 0.1, 0.05))}
             case "restart":
-                return event | {"lasts": lasts, "value": rounded(min(1.0, lasts / 2))}
+                event |= {"lasts": lasts, "value": rounded(min(self._scaled(1.0, 4.0), lasts / 2))}
+                return event if target == worker else event | {"stagger": lasts}
             case "add":
                 return event
         return event | {"lasts": lasts}
+
+    def _settings(self, events: Sequence[dict[str, Any]], mean: float, farthest: float) -> dict[str, Any]:
+        """The balancer's settings: active checks, retries; a time limit of attempts if a worker may not answer."""
+        settings, interval = dict(self._pick(RETRIES)), self._pick((None, 1.0, 2.0, 5.0))
+        if interval is not None:
+            fast = min(2.0, interval)
+            settings["health_checks"] = {"path": "/healthz", "interval": interval, "fast_interval": fast}
+        if self._random() < 0.1 or any(event["kind"] == "hang" for event in events):
+            usual = self._within(32, 60) * mean + 5 * farthest  # longer than a long request of `mixed`
+            settings["timeouts"] = {"attempt": rounded(min(max(1.0, usual), 4.0))}
+        return settings
 
     def _pick(self, items: Sequence[Item]) -> Item:
         return items[int(self._random() * len(items))]
@@ -219,14 +288,6 @@ class Draw:
     def _scaled(self, low: float, high: float) -> float:
         """A number from `low` to `high` whose logarithm is uniform."""
         return exp(log(low) + (log(high) - log(low)) * self._random())
-
-
-def settings(events: Sequence[dict[str, Any]], mean: float, farthest: float) -> dict[str, Any]:
-    """The balancer's settings: active checks; a time limit of attempts if a worker may not answer."""
-    checks = {"health_checks": {"path": "/healthz", "interval": 2.0, "fast_interval": 1.0}}
-    if all(event["kind"] != "hang" for event in events):
-        return checks
-    return checks | {"timeouts": {"attempt": float(ceil(max(1.0, 40 * mean + 4 * farthest)))}}
 
 
 def rounded(number: float) -> float:

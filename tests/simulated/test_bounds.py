@@ -235,5 +235,5 @@ def test_no_policy_is_better_in_random_scenarios(seed: int) -> None:
         found[entry.label] = float(np.percentile(latency, 99))
     clairvoyant, informed = found.pop(CLAIRVOYANT), found.pop(INFORMED)
     assert clairvoyant <= 1.02 * min(found.values())
-    if seed != 12:  # where a crash, which it cannot foresee, breaks more than one request in a hundred
+    if seed != 12:  # where at 18 % load hardly a request waits, and single ones decide: 1.023
         assert informed <= 1.02 * min(found.values())
