@@ -4,7 +4,8 @@ A policy that is tuned on the packaged scenarios may suit nothing else. Drawn on
 on one range of seeds, freeze the code, and evaluate on seeds that were not used before.
 
 Only `Random.random` is used, whose sequence is the same in every version of Python, and most numbers have three digits.
-The distribution is part of the meaning of a name: figures that were measured before it changed say so, with the date.
+The distribution is part of the meaning of a name. It changed on 28 November 2026: figures about random scenarios that
+give no later date were measured before.
 """
 
 from __future__ import annotations

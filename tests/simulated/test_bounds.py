@@ -223,7 +223,7 @@ def test_pause_is_expected_to_last_as_long_again_and_at_least_a_second() -> None
 
 
 @pytest.mark.parametrize(
-    "seed", [4, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (1, 10, 12, 17))]
+    "seed", [4, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (1, 2, 10, 12, 17))]
 )
 def test_no_policy_is_better_in_random_scenarios(seed: int) -> None:
     names = ("round-robin", "least-in-flight", "steelyard", *BOUNDS)
