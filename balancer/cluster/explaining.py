@@ -1,7 +1,7 @@
 """Explanations of routing decisions: for all requests for a limited time, or for single requests that ask in a field.
 
 Disabled, it costs one attribute test per attempt. An explanation never contains a request's key, path or client: only
-the endpoints considered and their scores.
+the endpoints considered, their scores, and the parts of these.
 """
 
 from __future__ import annotations
@@ -77,13 +77,15 @@ class Explanations:
             self._router.explain(self.trace if is_wanted else None)
 
     def status(self) -> dict[str, Any]:
-        """Return whether explanations are on, the seconds left, and how often each reason was given."""
+        """Return whether explanations are on, the seconds left, how often each reason was given, and the last pick."""
+        last = self.trace.last
         left = max(0.0, self._until - self._now()) if self._until > -inf else None
         return {
             "on": self.is_on,
             "seconds_left": left,
             "picks": self.trace.picks,
             "reasons": dict(self.reasons),
+            "last": None if last is None else last.text,
         }
 
     def document(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def place_of(what: str) -> Path:
 
 
 def show_policy(name: str, console: Console) -> None:
-    """Print a policy: its description, and its options with their defaults."""
+    """Print a policy: its description, its options with their defaults, and the parts of its cost, if it names them."""
     try:
         factory = registry.find(name)
         options, meanings = registry.options_of(factory).values(), registry.meanings_of(factory)
@@ -103,6 +103,9 @@ def show_policy(name: str, console: Console) -> None:
     ]
     if facts:
         print_facts(facts, console)
+    if parts := getattr(factory, "cost_parts", None):
+        console.print(Text("cost of an endpoint, in seconds, the sum of:"))
+        print_facts([*parts.items()], console)
     console.print(Text("See docs/policies.md."))
 
 

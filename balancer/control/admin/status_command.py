@@ -107,12 +107,13 @@ def lines_of(
         f"clients {document['clients']}, {counts_line(document)}",
     ]
     if "policy" in document:
-        lines += policy_lines(document["policy"])
+        lines += [*policy_lines(document["policy"]), *pick_lines(document)]
         lines.append(document["health"]["summary"])
         if now is not None and (document["endpoints"] or "clusters" not in document):
             lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
     for cluster in document.get("clusters", ()):
         lines += ["", f"cluster {cluster['name']}: {counts_line(cluster)}", *policy_lines(cluster["policy"])]
+        lines += pick_lines(cluster)
         lines.append(cluster["health"]["summary"])
         counts, earlier = (
             next((each for each in (of or {}).get("clusters", ()) if each["name"] == cluster["name"]), None)
@@ -147,6 +148,12 @@ def policy_lines(policy: dict[str, Any]) -> list[str]:
     if policy.get("differs"):
         lines.append("  processes have different policies or versions; reload to make them equal")
     return lines
+
+
+def pick_lines(document: dict[str, Any]) -> list[str]:
+    """Format the last explained pick, if there is one, with what the endpoints would have cost."""
+    last = document.get("explaining", {}).get("last")
+    return ["last explained pick", *(f"  {line}" for line in last.splitlines())] if last else []
 
 
 @click.command("admin", short_help="Send an admin request to a running balancer.")

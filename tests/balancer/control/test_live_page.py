@@ -127,6 +127,7 @@ async def test_snapshot_equals_the_status(stage: Stage) -> None:
         del mine["recent"]
         assert mine == {key: theirs[key] for key in mine}
     assert snapshot["picks"][0]["picked"] == "w0"
+    assert snapshot["picks"][0]["text"] == report["explaining"]["last"] == "in-turn(w0)"
 
 
 @pytest.mark.usefixtures("fast")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
-from tests.support.admin_requests import local, metrics
+from balancer.control.admin.status_command import lines_of
+from tests.support.admin_requests import local, metrics, status
 from tests.support.stage import Stage
 from tests.support.wire import answering_after, get, response
 
@@ -47,6 +49,28 @@ async def test_recorded_picks(stage: Stage) -> None:
     assert {each["id"] for step in newest["steps"] for each in step["candidates"]} == {"w0", "w1"}
     assert sum(report["reasons"].values()) >= 3
     assert "secret" not in json.dumps(report)
+
+
+async def test_parts_of_costs_are_shown(stage: Stage) -> None:
+    """In the explanation, the status, the lines of `balancer status` and the response of a request that asks."""
+    await serve_two_workers(stage, policy="steelyard", explain={"header": "X-Explain", "trust": "all"})
+    assert (await status(stage))["explaining"]["last"] is None
+    assert "last explained pick" not in lines_of(await status(stage))
+    await stage.ask(local(EXPLAIN, method=b"POST", body=b'{"seconds": 30}'))
+    line = (await stage.ask(get(b"/", b"X-Explain: 1"))).value(b"X-Picked") or b""
+    newest = (await explained(stage))["recent"][0]
+    candidates = newest["steps"][0]["candidates"]
+    assert all(sum(each["parts"].values()) == pytest.approx(each["score"], abs=1e-8) for each in candidates)
+    assert all({"service", "occupancy"} <= set(each["parts"]) for each in candidates)
+    assert re.match(rb"costs\(w\d: [^;]* occupancy[^;]* = [\d.]+ ms; w\d: ", line)
+    document = await status(stage)
+    last = document["explaining"]["last"]
+    assert re.match(r"costs:\n  w\d: .* occupancy.* = [\d.]+ ms\n  w\d: ", last)
+    assert last.endswith(newest["comparison"])
+    assert newest["comparison"].encode() in line
+    shown = lines_of(document)
+    at = shown.index("last explained pick")
+    assert [each[2:] for each in shown[at + 1 :]][: last.count("\n") + 1] == last.splitlines()
 
 
 async def test_recording_ends_after_its_time(stage: Stage) -> None:

@@ -96,6 +96,8 @@ def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[s
 
 
 def recent_picks(explanations: Explanations, now: float) -> list[dict[str, Any]]:
-    """Return the last explained picks, newest first; `age` in seconds."""
-    recent = islice(reversed(explanations.trace.recent), PICKS)
-    return [{"age": round(now - pick.now, 3), **pick.as_dict()} for pick in recent]
+    """Return the last explained picks, newest first; `age` in seconds. /-/explain has their numbers."""
+    return [
+        {"age": round(now - pick.now, 3), "picked": pick.picked and pick.picked.id, "text": pick.text}
+        for pick in islice(reversed(explanations.trace.recent), PICKS)
+    ]

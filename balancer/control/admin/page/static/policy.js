@@ -94,9 +94,6 @@ function showFacts(list, facts) {
   keyed(list, facts, ([term]) => term, create, (row, [, value]) => setText(row.lastChild, value));
 }
 
-const scored = ({ id, score }) => (score === null ? id : `${id} = ${significant(score)}`);
-const stepText = (step) => (step.candidates.length ? `${step.reason} (${step.candidates.map(scored).join(", ")})` : step.reason);
-
 class Picks {
   constructor(section) {
     this.state = find("#picks-state", section);
@@ -123,7 +120,7 @@ class Picks {
     keyed(this.table.tBodies[0], rows, (row) => row.number, pickRow, (row, { pick }) => {
       setText(row.children[0], longAge(pick.age));
       setText(row.children[1], pick.picked ?? "none");
-      setText(row.children[2], pick.steps.map(stepText).join("; "));
+      setText(row.children[2], pick.text);
     });
   }
 
