@@ -85,6 +85,18 @@ class OutcomeKind(Enum):
         return self not in (OutcomeKind.OK, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
 
 
+_OK: Final = OutcomeKind.OK
+_ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+
+BUSY_STATUS: Final = 503
+"""Status by which a worker rejects a request, mostly because its queue is full."""
+
+
+def kind_of_answer(status: int) -> OutcomeKind:
+    """Return how an attempt ended to which the worker sent a whole response of this status."""
+    return _OK if status < 500 else _ERROR_STATUS
+
+
 class ReportedLoad(NamedTuple):
     """Load that a worker reports in its response headers; None where it reports nothing.
 
@@ -97,7 +109,11 @@ class ReportedLoad(NamedTuple):
 
 
 class Outcome:
-    """Result of one attempt. Times are in seconds of the router's clock; None for a phase that was not reached."""
+    """Result of one attempt. Times are in seconds of the router's clock; None for a phase that was not reached.
+
+    What it means is judged here alone, by `kind` and the properties below; each mechanism decides only what follows for
+    itself. `docs/design.md` has a table of that.
+    """
 
     __slots__ = (
         "bytes_in",
@@ -129,3 +145,13 @@ class Outcome:
         self.bytes_in = bytes_in
         self.bytes_out = bytes_out
         self.reported_load = reported_load
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker rejected the request: its queue is full or it is broken, which one outcome cannot tell."""
+        return self.kind is _ERROR_STATUS and self.status == BUSY_STATUS
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it ended before a response, or within one of which the client has seen nothing."""
+        return self.status is None and self.kind is not _ERROR_STATUS

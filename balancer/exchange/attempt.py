@@ -32,15 +32,13 @@ from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import is_taken
 from balancer.log.formats import NEW, REUSED
 from balancer.upstream.request import ResponseSink, UpstreamRequest
-from policies.facts import OutcomeKind
+from policies.facts import OutcomeKind, kind_of_answer
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
 CONNECTING: Final = AttemptState.CONNECTING
 SENT: Final = AttemptState.SENT
 BUFFERING: Final = AttemptState.BUFFERING
 STREAMING: Final = AttemptState.STREAMING
-OK: Final = OutcomeKind.OK
-ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 WHOLE: Final = End.WHOLE
 LENGTH: Final = Framing.LENGTH
 REPEATABLE: Final = IDEMPOTENT
@@ -135,7 +133,7 @@ class Attempt(RoutedAttempt):
         self.answered(status, now)
         if rules.is_rpc:
             rules.ended(self, b"")
-        exchange.finish(WHOLE, OK if status < 500 else ERROR_STATUS, None, now)
+        exchange.finish(WHOLE, kind_of_answer(status), None, now)
 
     def response_started(self, response: Response) -> None:
         """Pass on a response head, interim or final."""
@@ -284,7 +282,7 @@ class Attempt(RoutedAttempt):
             exchange.rules.ended(self, trailers)
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
-        exchange.finish(WHOLE, OK if self.status < 500 else ERROR_STATUS)
+        exchange.finish(WHOLE, kind_of_answer(self.status))
 
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""

@@ -16,7 +16,7 @@ from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange_state import ExchangeState, Race
 from balancer.http.h1.response_head import Response
 from policies.errors import Overloaded
-from policies.facts import OutcomeKind, RequestFacts
+from policies.facts import OutcomeKind, RequestFacts, kind_of_answer
 
 
 def _may_hedge(exchange: ExchangeState, late: Attempt) -> bool:
@@ -176,7 +176,7 @@ class HedgedAttempt:
         """Settle a losing attempt at its response head; the body is not awaited."""
         self.attempt.first_byte_at = self._cluster.now()
         self.attempt.status = status
-        self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, is_clean=is_clean)
+        self.end(kind_of_answer(status), is_clean=is_clean)
 
     def end(self, kind: OutcomeKind, error: UpstreamError | None = None, *, is_clean: bool = False) -> None:
         """Release the connection and settle the attempt."""

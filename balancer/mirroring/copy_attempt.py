@@ -14,7 +14,7 @@ from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.http.h1.load_report import reported_load
 from balancer.http.h1.response_head import Response
 from balancer.upstream.request import UpstreamRequest
-from policies.facts import OutcomeKind
+from policies.facts import OutcomeKind, kind_of_answer
 from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -93,6 +93,5 @@ class CopyAttempt(RoutedAttempt):
     def _end(self, *, is_cut: bool = False) -> None:
         """End after the response, unless that has happened: the rest of a read is reported also after it was cut."""
         if not self.is_over and self.first_byte_at is not None:
-            kind = OutcomeKind.OK if self.status < 500 else OutcomeKind.ERROR_STATUS
-            self.end(kind, is_clean=not is_cut)
+            self.end(kind_of_answer(self.status), is_clean=not is_cut)
             self._copy.answered(self.status, self.first_byte_at, is_cut=is_cut)

@@ -260,6 +260,7 @@ class SimulatedBalancer(BalancerBase):
     def _count_out(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
         """Settle an attempt with its outcome at the router."""
         attempt.is_over = True
+        attempt.kind = kind
         self._client.flying -= 1
         attempt.ended_at = now
         assignment = attempt.assignment

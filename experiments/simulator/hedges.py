@@ -7,11 +7,15 @@ second endpoint; or, to compare with theory, a hedge after a fixed time, at the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from experiments.simulator.attempt import SimulatedAttempt
 from experiments.simulator.clock import Event, EventQueue
+from policies.facts import OutcomeKind
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 from policies.routing.router import Router
+
+_OK: Final = OutcomeKind.OK
 
 Race = Callable[[SimulatedAttempt, frozenset[str], float], None]
 
@@ -110,7 +114,7 @@ class Hedges:
             if not attempt.is_over:
                 self.hedging.record(state, None, now)
                 self._hedge(attempt, now)
-            elif attempt.status:
+            elif attempt.kind is _OK:
                 self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
     def copy(self, attempt: SimulatedAttempt, now: float) -> None:

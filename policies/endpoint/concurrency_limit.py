@@ -25,6 +25,9 @@ from typing import Final, NamedTuple
 
 from policies.facts import Outcome, OutcomeKind
 
+_OK: Final = OutcomeKind.OK
+_TIMEOUT: Final = OutcomeKind.TIMEOUT
+
 WINDOW: Final = 1.0
 """Least length of a window in seconds; twice the latency where that is more, so that each shows the effect of the last
 change."""
@@ -86,15 +89,18 @@ class Concurrency:
     def learn(self, outcome: Outcome, ahead: int) -> bool:
         """Record the outcome of a request that was sent behind `ahead` others; return whether `limit` may have changed.
 
-        A success counts with its latency to the first byte, a timeout with its duration, a lower bound of its latency.
+        A success or a timeout counts with its latency to the first byte; a timeout before that with its duration, a
+        lower bound of its latency.
         Other failures are ignored: they are fast, and would make a failing endpoint look idle.
         """
         kind, first_byte_at = outcome.kind, outcome.first_byte_at
-        if kind is OutcomeKind.OK and first_byte_at is not None:
-            return self.record(first_byte_at - outcome.sent_at, ahead, outcome.ended_at)
-        if kind is OutcomeKind.TIMEOUT:
-            return self.record(outcome.ended_at - outcome.sent_at, ahead, outcome.ended_at)
-        return False
+        if kind is not _OK and kind is not _TIMEOUT:
+            return False
+        if first_byte_at is None:
+            if kind is _OK:
+                return False
+            first_byte_at = outcome.ended_at
+        return self.record(first_byte_at - outcome.sent_at, ahead, outcome.ended_at)
 
     def record(self, latency: float, ahead: int, now: float) -> bool:
         """Record a `latency` in seconds of a request sent behind `ahead` others; return as `learn` does."""

@@ -40,8 +40,6 @@ from policies.stats.shared_latency import SharedLatency, pooled
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
 _READY: Final = AdminState.READY
-_SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
-"""Outcomes that carry no information about the endpoint's health."""
 
 TRIAL_AFTER: Final = 1.0
 """Seconds after its last failure at which an endpoint is tried again. A recovered endpoint is to have its share within
@@ -76,6 +74,7 @@ class EndpointState:
 
     __slots__ = (
         "_before_look",
+        "_overtaken",
         "_silent_since",
         "_slow_start_limit",
         "_waited",
@@ -101,7 +100,6 @@ class EndpointState:
         "limit",
         "order",
         "outcomes",
-        "overtaken",
         "part",
         "parts",
         "passes_checks",
@@ -110,6 +108,7 @@ class EndpointState:
         "published_at",
         "record",
         "region",
+        "sent",
         "share",
         "siblings",
         "units",
@@ -139,7 +138,8 @@ class EndpointState:
         self.is_eligible = False  # it may be used, possibly because a panic ignores its health
         self.is_selectable = False  # it is in the router's list of available states
         self.record = OutlierState()
-        self.overtaken = Overtaken()  # requests that wait though sent long before `proven_at`
+        self.sent = 0  # requests of this process so far, by which they are numbered
+        self._overtaken: Overtaken | None = None  # None: not read
         self.share = 1.0  # of its weight, during a slow start
         self.busy_since = 0.0  # when it last went from idle to busy with requests of this process
         self.proven_at = -inf  # latest time at which a request was sent that has succeeded
@@ -197,6 +197,23 @@ class EndpointState:
         self._waited = self.waited(now)
         self._waited_until = now
         self.awaiting += change
+
+    def answer(self, number: int, now: float) -> None:
+        """Count the request of this number as answered, or as ended."""
+        self.await_one(-1, now)
+        if self._overtaken is not None:
+            self._overtaken.answer(number)
+
+    @property
+    def overtaken(self) -> Overtaken:
+        """Requests that wait although later ones were answered; kept from the first read on, as each request costs."""
+        if self._overtaken is None:
+            self._overtaken = Overtaken(self.sent, self.awaiting)
+        return self._overtaken
+
+    def forget_overtaken(self) -> None:
+        """Keep no overtaken requests until they are read again."""
+        self._overtaken = None
 
     def await_none(self, now: float) -> None:
         """Count one request less that waits for a response head, because it is not sent yet."""
@@ -300,8 +317,10 @@ class EndpointState:
         """Whether it can take a request now: eligible and not full."""
         return self.is_eligible and not self.is_full
 
-    def count(self, outcome: Outcome, ahead: int, number: int) -> None:
+    def count(self, outcome: Outcome, ahead: int, number: int) -> bool:
         """Record the outcome of the request of this number, which was sent behind `ahead` others.
+
+        Returns whether it is a failure of the endpoint.
 
         Latency is measured to the first byte: the rest depends on the response size and on the client's reading speed,
         not on the endpoint. The histogram holds whole responses, for display.
@@ -314,11 +333,15 @@ class EndpointState:
                 self.proven_at = sent_at
             first_byte_at = outcome.first_byte_at
             first = ended_at if first_byte_at is None else first_byte_at
-            self.overtaken.succeed(number, self.awaiting, first - sent_at, ended_at)
+            if self._overtaken is not None:
+                self._overtaken.succeed(number, self.sent, self.awaiting, first - sent_at, ended_at)
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
-        elif kind not in _SILENT:
+            return False
+        is_failure = kind.is_failure
+        if is_failure:
             self._record_failure(outcome)
+        return is_failure
 
     def _record_failure(self, outcome: Outcome) -> None:
         """Record a failure, which costs as much as the slowest successes, however fast it came."""

@@ -124,7 +124,7 @@ class Health:
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
         """Record a failed request; return whether the endpoint was ejected for it. O(1)."""
-        if not (state.is_healthy and outcome.kind.is_failure):
+        if not state.is_healthy:
             return False
         cause = self.ejection.verdict_on_failure(state, outcome)
         return cause is not None and self._eject(state, cause, outcome.ended_at)

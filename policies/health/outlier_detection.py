@@ -17,9 +17,8 @@ from policies.facts import Outcome, OutcomeKind
 PEERS_FAIL = 0.5
 """Success rate of the other endpoints below which consecutive failures do not count."""
 
-FULL_STATUS = 503
 OVERLOADED_FOR = 1.0
-"""Seconds without a success until status 503 counts. A worker whose queue is full rejects many in a row between two
+"""Seconds without a success until `busy` outcomes count. A worker whose queue is full rejects many in a row between two
 that it takes; to eject it leaves more to the others, which are as full. A broken worker rejects for longer."""
 
 
@@ -41,15 +40,15 @@ class OutlierDetector:
         if not rules.failures or outcome.sent_at < state.proven_at:
             return None
         ok = state.successes
-        is_connection = is_without_answer(outcome)
-        is_unanswered = is_connection or (outcome.kind is OutcomeKind.TIMEOUT and outcome.status is None)
+        is_unanswered = outcome.is_unanswered
+        is_connection = is_unanswered and outcome.kind is not OutcomeKind.TIMEOUT
         streak = record.streak(ok, outcome.ended_at, is_connection=is_connection, is_unanswered=is_unanswered)
         is_enough = streak >= rules.failures and record.exceeds_chance(streak)
         if not is_enough and not record.is_on_trial(ok):
             return None
         if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE
-        if outcome.status == FULL_STATUS and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
+        if outcome.is_busy and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
             return None
         if self._others(record) < PEERS_FAIL:
             return None
@@ -92,12 +91,6 @@ class OutlierDetector:
         """Eject `state` by the present rules, without a check of the limits."""
         state.record.eject(cause, now, self.rules, self._rng)
         state.record.is_certain = is_certain
-
-
-def is_without_answer(outcome: Outcome) -> bool:
-    """Whether the connection was refused, or broke before an answer."""
-    kind = outcome.kind
-    return kind is OutcomeKind.REFUSED or (kind is OutcomeKind.RESET and outcome.status is None)
 
 
 def end_ejection(state: EndpointState, now: float) -> None:

@@ -27,7 +27,8 @@ class Assignment:
         self.state = state
         self.facts = facts
         self.in_flight_at_send = in_flight
-        self.number = state.overtaken.send()
+        state.sent += 1
+        self.number = state.sent
         self.routed_at = routed_at
         self.is_answered = self.is_settled = self.is_connecting = False
 
@@ -40,7 +41,8 @@ class Assignment:
         """Expect an answer from now on."""
         if self.is_connecting:
             self.is_connecting = False
-            self.number = self.state.overtaken.send()
+            self.state.sent += 1
+            self.number = self.state.sent
             self.state.await_one(1, now)
 
     def answered(self, now: float) -> None:
@@ -49,8 +51,7 @@ class Assignment:
             self.is_answered = True
             if self.is_connecting:
                 return
-            self.state.await_one(-1, now)
-            self.state.overtaken.answer(self.number)
+            self.state.answer(self.number, now)
 
     @property
     def endpoint(self) -> Endpoint:

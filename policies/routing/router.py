@@ -25,8 +25,6 @@ from policies.routing.active_policy import ActivePolicy
 from policies.routing.assignment import Assignment
 from policies.routing.endpoint_set import EndpointSet
 
-_OK: Final = OutcomeKind.OK
-
 TIME_BUDGET = 0.005
 """Seconds of CPU time that a pick may take. It holds up every request of the process; 5 ms is two hundred forwarded
 requests."""
@@ -140,12 +138,12 @@ class Router(EndpointSet):
             state.published[state.published_at] = state.in_flight - state.elsewhere
         was_full = self.in_flight >= self._limit
         self.in_flight -= 1
-        state.count(outcome, assignment.in_flight_at_send, assignment.number)
+        is_failure = state.count(outcome, assignment.in_flight_at_send, assignment.number)
         if self._observe is not None:
             self._active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
-        if outcome.kind is not _OK and self.health.failed(state, outcome):
+        if is_failure and self.health.failed(state, outcome):
             self._reconsider(state)
         if not state.is_selectable:
             self._refresh(state)  # last: `on_available` may route at once
@@ -233,6 +231,8 @@ class Router(EndpointSet):
         """Make `policy` the active one from the next request on; requests in flight are settled under it."""
         self._active.install(policy)
         self._take_hooks()
+        for state in self._states:
+            state.forget_overtaken()
         self._notify_members()
         self._reevaluate_all()
 
