@@ -29,7 +29,8 @@ class Policy(Protocol):
     - `doubts(state)` after a pick, where hedging is on: whether the endpoint may be slow or fail. An idempotent request
       is then sent to a second one as well, within the hedging budget, so that a trial costs its client nothing.
 
-    An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`.
+    An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`. A policy that
+    compares costs may give their parts there, and what those mean in an attribute `cost_parts` of the class.
 
     An attribute `keeps_to_regions`, if true, says that the policy sends a region its share however few endpoints are
     left there; panic is then decided per region.

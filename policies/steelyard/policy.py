@@ -1,19 +1,8 @@
 """Steelyard, the default policy: the endpoint at which the request is expected to cost the cluster least.
 
-One sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
-
-    connecting     recent time to open a connection, if none is idle for the request
-    distance       one round trip, from the last TCP handshake or as configured
-    service        what it takes there at present (`stats/usual_service.py`, `stats/service.py`, `stats/progress.py`)
-    2 × usual      service, because the request occupies the endpoint for others
-    risk           2 × standard deviation of the service
-    wait           requests at the endpoint, beyond its concurrency, × service / concurrency, × wait_price; up to five
-                   times that while the load exceeds the capacity (`congestion.py`)
-    pauses         their mean per request, beyond the region's, × wait_price
-    failures       what they cost × the share that failed
-    − margin       of the home region
-
-An endpoint whose queue is full, which it shows by status 503, costs more than all of that.
+One sum in seconds decides, over endpoints of all regions alike; `costs.py` names and derives its parts. What is known
+of an endpoint is in `estimate.py`: its usual service time (`service_time.py`), how its answers compare with that at
+present (`pace.py`), and its phase after trouble (`recovery.py`). `least_cost.py` compares.
 
 Once requests fail because they wait, a request that would wait everywhere is rejected (`overload/shedding.py`).
 
@@ -25,30 +14,46 @@ trips: from afar that is more than any queue that a balancer would let grow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
 from random import Random
-from typing import Annotated
+from typing import Annotated, Final
 
+from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.selection.trials import EXPLORE
-from policies.steelyard.least_cost import CHOICES, MARGIN, WAIT_PRICE, LeastCost
+from policies.steelyard.costs import DEVIATIONS, LOAD, MARGIN_S, PARTS, Prices
+from policies.steelyard.least_cost import CHOICES, LeastCost
+from policies.steelyard.recovery import EXPLORE
+
+MOST_S: Final = 3600.0
+"""Seconds of a price or a deadline, at most."""
 
 
 class Steelyard:
-    """Least expected cost: connecting, distance, wait and failures, each as measured, over all regions at once.
+    """Least expected cost: connecting, distance, service, wait and failures, each as measured, over all regions.
 
-    Up to `choices` endpoints of every region are compared. `wait_price` weighs the wait that a request causes to
-    others. Capacities and distances are not configured. With `shed`, requests that would wait are rejected once others
-    have failed because they waited.
+    `objective` is what is minimised: `tail` (p99), `mean`, or `{ deadline = SECONDS }`, the share of answers that are
+    later. `load` is the utilisation for which requests are priced, `prices` are seconds that a request to a region
+    costs more. Up to `choices` endpoints of every region are compared. Capacities and distances are not configured.
+    With `shed`, requests that would wait are rejected once others have failed because they waited.
     """
+
+    cost_parts = PARTS
 
     def __init__(
         self,
         rng: Random,
         *,
+        objective: Annotated[
+            str | Mapping[str, float], "what is minimised: tail, mean, or { deadline = SECONDS }"
+        ] = "tail",
+        load: Annotated[float, "utilisation for which requests are priced"] = LOAD,
         choices: Annotated[int, "number of endpoints of each region that are compared"] = CHOICES,
-        wait_price: Annotated[float, "weight of one second of expected wait"] = WAIT_PRICE,
-        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
+        prices: Annotated[
+            Mapping[str, float] | None, "seconds that a request to a region costs more, by region"
+        ] = None,
+        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN_S,
         explore: Annotated[
             float, "largest share of requests sent to endpoints without recent measurements"
         ] = EXPLORE,
@@ -59,8 +64,12 @@ class Steelyard:
         self._least_cost = LeastCost(
             rng.random,
             at_least(2, choices=choices),
-            at_least(0, wait_price=wait_price),
-            at_least(0, margin=margin),
+            Prices(
+                *_loss(objective),
+                between(0, 0.99, load=load),
+                at_least(0, margin=margin),
+                {} if prices is None else _seconds(prices),
+            ),
             between(0, 1, explore=explore),
             shed,
         )
@@ -78,3 +87,30 @@ class Steelyard:
     @trace.setter
     def trace(self, trace: Trace | None) -> None:
         self._least_cost.trace = trace
+
+
+def _loss(objective: object) -> tuple[float, float]:
+    """Return the standard deviations and the deadline of an objective. Raises BadPolicyOption."""
+    if objective in ("tail", "mean"):
+        return (DEVIATIONS if objective == "tail" else 0.0), inf
+    if isinstance(objective, Mapping) and list(objective) == ["deadline"]:
+        deadline = objective["deadline"]
+        if _is_number(deadline) and 0.0 < deadline <= MOST_S:
+            return 0.0, float(deadline)
+    allowed = f"'tail', 'mean' or {{ deadline = SECONDS }}, above 0 and up to {MOST_S:g}"
+    raise BadPolicyOption("objective", f"must be {allowed}, got {objective!r:.60}")
+
+
+def _seconds(prices: object) -> dict[str, float]:
+    """Return a table of seconds by region. Raises BadPolicyOption."""
+    if isinstance(prices, Mapping) and all(
+        _is_number(seconds) and abs(seconds) <= MOST_S for seconds in prices.values()
+    ):
+        return {str(region): float(seconds) for region, seconds in prices.items()}
+    raise BadPolicyOption(
+        "prices", f"must be a table of seconds from -{MOST_S:g} to {MOST_S:g}, got {prices!r:.60}"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,6 +12,7 @@ from collections import Counter
 from hashlib import sha256
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
@@ -26,7 +27,7 @@ PATIENCE = 2.0
 """Seconds after which clients give up."""
 
 
-def main(requests: int, options: dict[str, float]) -> None:
+def main(requests: int, options: dict[str, Any]) -> None:
     clock, rng = ManualClock(), Random(1)
     regions = [("near", 0.004, 4), ("away", 0.05, 3), ("far", 0.15, 2)]
     members = [
@@ -36,7 +37,7 @@ def main(requests: int, options: dict[str, float]) -> None:
     ]
     distances = {endpoint.id: distance for endpoint, distance in members}
     free = {endpoint.id: [0.0, 0.0] for endpoint, _ in members}
-    router = Router([endpoint for endpoint, _ in members], Steelyard(Random(2), **options), clock, Random(3))  # type: ignore[arg-type]
+    router = Router([endpoint for endpoint, _ in members], Steelyard(Random(2), **options), clock, Random(3))
     flying: list[tuple[float, int]] = []
     assignments: dict[int, tuple[Assignment, float, OutcomeKind]] = {}
     digest, served = sha256(), Counter[str]()

@@ -8,8 +8,8 @@ import pytest
 
 from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
+from policies.facts import BUSY_STATUS
 from policies.overload.shedding import LOST, MIN_LOST, MIN_QUEUED, PERIOD, WATCH, Shedding
-from policies.steelyard.least_cost import FULL_STATUS
 from tests.support.steelyard_routers import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -182,7 +182,7 @@ def test_rejections_of_a_worker_count_if_its_queue_is_far_too_long(waiting: int,
     rejected = [queue.router.route(TO_NEAR) for _ in range(8)]
     for request in rejected:
         now = queue.clock.time
-        queue.router.settle(request, Outcome(OutcomeKind.ERROR_STATUS, FULL_STATUS, now, now, now))
+        queue.router.settle(request, Outcome(OutcomeKind.ERROR_STATUS, BUSY_STATUS, now, now, now))
     assert (queue.send() is None) is sheds
 
 

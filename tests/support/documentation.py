@@ -30,6 +30,14 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def cells_of(page: str, head: str) -> list[list[str]]:
+    """Return the cells of the table of a page whose first line begins with `head`, row by row."""
+    _, found, rest = text_of(page).partition(f"\n{head}")
+    assert found, f"{page} has no table {head}"
+    rows = rest.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
 def group_of(package: str) -> click.Group:
     group = importlib.import_module(f"{package}.__main__").cli
     assert isinstance(group, click.Group)

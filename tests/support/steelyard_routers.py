@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
+from typing import Any
 
 from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
+from policies.insight.explanation import Trace
 from policies.steelyard.policy import Steelyard
 
+HOME = RequestFacts(region="near")
 
-def router(*members: Endpoint, **options: float) -> tuple[Router, ManualClock]:
+
+def router(*members: Endpoint, **options: Any) -> tuple[Router, ManualClock]:
     clock = ManualClock()
-    policy = Steelyard(Random(1), **options)  # type: ignore[arg-type]
+    policy = Steelyard(Random(1), **options)
     return Router(members, policy, clock, Random(2)), clock
 
 
@@ -39,3 +44,25 @@ def measure(r: Router, clock: ManualClock, requests: int = 30, **seconds: float)
             clock.time = begun
             answer(r, clock, name, latency)
         clock.time = begun + 0.1
+
+
+def picks(r: Router, number: int = 40) -> Counter[str]:
+    """Where requests go that end at once and leave no sample."""
+    found: Counter[str] = Counter()
+    for _ in range(number):
+        assignment = r.route(HOME)
+        found[assignment.state.id] += 1
+        r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
+    return found
+
+
+def costs_by_name(r: Router) -> dict[str, float]:
+    """The costs that the policy compares for a request, which ends at once, by endpoint."""
+    trace = Trace()
+    r.explain(trace)
+    assignment = r.route(HOME)
+    r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
+    r.explain(None)
+    assert trace.last is not None
+    compared = trace.last.steps[0].as_dict()["candidates"]
+    return {candidate["id"]: candidate["score"] for candidate in compared}
