@@ -9,7 +9,7 @@ failed in a queue if
 
 - its worker rejected it for a full queue, and the wait there is UNBOUNDED_WAIT services or more, or
 - its client or a timeout ended it, and the wait is DEEP_WAIT services or more; the longest recent success there took
-  nearly as long but not longer: the request did not hang; and the endpoint has answered others since: nor does it.
+  about as long: the request did not hang; and the endpoint has answered others since: nor does it.
 
 Shedding lasts until PERIOD after the first answer to a request sent since it began: such an answer has passed the
 queue. Rejections cannot tell whether it is still needed, because in a small cluster every endpoint is busy half of the
@@ -62,8 +62,10 @@ DEEP_WAIT: Final = 5.0
 reasons."""
 
 QUEUED_PART: Final = 0.7
-"""Time that a recent success took, as a part of the time after which a request was given up, from which it was lost in
-the queue. Where all successes took less, it hung."""
+"""Time that the longest recent success took, as a part of the time after which a request was given up, from which it
+was lost in the queue. Where all successes took less, it hung. Where one took longer by as much, clients did not leave
+for the wait; a little longer shows nothing, since it is noticed up to two sweeps later that a client has left, and what
+its endpoint answers until then is a success."""
 
 UNBOUNDED_WAIT: Final = 25.0
 """Wait, as a multiple of the service time, in a worker's queue that rejects requests only once it is far too long. A

@@ -133,11 +133,13 @@ class LeastCost:
 
     def _count_given_up(self, state: EndpointState, estimate: Estimate, outcome: Outcome, now: float) -> None:
         """Count a request ended by its client or by a timeout as lost in a queue, unless its answer had begun,
-        requests that took longer have succeeded, or none that took nearly as long, or the endpoint has answered none
-        since."""
+        requests that took much longer have succeeded, or none that took nearly as long, or the endpoint has answered
+        none since."""
         age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
         longest = state.overtaken.longest
-        if has_begun or not (QUEUED_PART * age <= longest <= age and estimate.answered_at > outcome.sent_at):
+        if has_begun or not QUEUED_PART * age <= longest <= age / QUEUED_PART:
+            return
+        if estimate.answered_at <= outcome.sent_at:
             return
         if outcome.kind is _ABANDONED:
             is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now

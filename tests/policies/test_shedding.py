@@ -79,6 +79,20 @@ def test_requests_that_would_wait_are_rejected_after_some_have_failed_in_a_queue
     assert [queue.send() for _ in range(9)][-1] is None
 
 
+def test_clients_count_that_leave_a_little_sooner_than_others_are_answered() -> None:
+    """It is noticed up to two sweeps later that a client has left; meanwhile its request may be answered."""
+    queue = busy()
+    gone = queue.requests.popleft()
+    for _ in range(15):
+        queue.clock.time += SERVICE
+        queue.end(1, OK)
+        queue.requests.append(queue.router.route(TO_NEAR))
+    queue.router.settle(gone, outcome(gone.routed_at, queue.clock.time, OK))
+    assert queue.clock.time - gone.routed_at > 1.1 * (queue.clock.time - queue.requests[0].routed_at)
+    queue.end(int(MIN_LOST) + 1, ABANDONED)
+    assert queue.send() is None
+
+
 def test_client_that_leaves_with_many_requests_counts_once() -> None:
     queue = busy()
     queue.clock.time += 0.1 + 90 * SERVICE
