@@ -83,6 +83,8 @@ HOT = [
     "balancer/clients/client_usage.py",
     "balancer/exchange/exchange_state.py",
     "balancer/exchange/exchange.py",
+    "balancer/authorization/exchange.py",
+    "balancer/authorization/subrequest.py",
     "balancer/exchange/hedging.py",
     "balancer/upstream/request_body.py",
     "balancer/exchange/buffering.py",

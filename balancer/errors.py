@@ -77,6 +77,24 @@ class AmbiguousPath(ForwardingError):
     reason = "ambiguous_path"
 
 
+class Denied(ForwardingError):
+    """The cluster that was asked has denied the request, with this status; the client gets its answer."""
+
+    status = 401
+    reason = "denied"
+
+    def __init__(self, status: int) -> None:
+        super().__init__("the request is not authorised")
+        self.status = status
+
+
+class AuthorizationFailed(ForwardingError):
+    """The cluster that was asked has not decided whether the request is authorised: it is not forwarded."""
+
+    status = 503
+    reason = "authorization_failed"
+
+
 class RateLimited(ForwardingError):
     """A rate limit is used up. `fields` are the lines RateLimit-Policy and RateLimit of the response."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from balancer.authorization.authorizer import Authorizer
 from balancer.cluster.request_key import client_address
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import in_cluster
@@ -94,9 +95,9 @@ class NamedClusters:
             plane = planes[route.cluster] if route.cluster is not None else None
             limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
-            routes.append(
-                (route, Route(route, plane.cluster if plane is not None else None, limiter, mirror))
-            )
+            asked = None if route.auth is None else Authorizer(route.auth, clusters[route.auth.cluster])
+            cluster = plane.cluster if plane is not None else None
+            routes.append((route, Route(route, cluster, limiter, mirror, asked)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 

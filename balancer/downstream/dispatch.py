@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from balancer.authorization.authorizer import Authorizer
+from balancer.authorization.exchange import AuthorizedExchange
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import AmbiguousPath, NoRoute
@@ -39,6 +41,7 @@ def handler_of(
         return admin_exchange(downstream, request), cluster
     handler: RequestHandler | None = None
     mirror: Mirror | None = None
+    authorizer: Authorizer | None = None
     limiter = cluster.limiter
     if routes is not None and routes.is_in_use:
         try:
@@ -48,7 +51,7 @@ def handler_of(
         if route is not None:
             limiter = route.limiter
         if route is not None and route.cluster is not None:
-            cluster, mirror = route.cluster, route.mirror
+            cluster, mirror, authorizer = route.cluster, route.mirror, route.authorizer
             route.rewrite(request)
         elif handler is None and (route is not None or not routes.has_default):
             handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE)
@@ -60,7 +63,10 @@ def handler_of(
     if handler is not None:
         return handler, cluster
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.body_limit)
-    exchange = Exchange(cluster, downstream, request)
+    if authorizer is None:
+        exchange = Exchange(cluster, downstream, request)
+    else:
+        exchange = AuthorizedExchange(authorizer, cluster, downstream, request)
     tracing = cluster.process.tracing
     exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:

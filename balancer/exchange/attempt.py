@@ -63,7 +63,7 @@ class Attempt(RoutedAttempt):
     client_stays = True  # the downstream connection is kept alive after the response
     has_sent_interim = False  # an interim response has been sent to the client
     was_refused = False  # the response was not taken over because of the bound on buffers
-    why = b""  # response line that explains the pick, where explanations are enabled
+    added = b""  # lines of the response beside the worker's: of an authorisation, and of an explanation of the pick
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _length = 0  # bytes of the response body, if it is streamed and their number is known
     _is_head_due = False  # the response's head has not been sent
@@ -172,7 +172,7 @@ class Attempt(RoutedAttempt):
     def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the fields of a final response as the client may see them."""
         cluster = self.cluster
-        if cluster.reads_load or cluster.edits is not None or self.why:
+        if cluster.reads_load or cluster.edits is not None or self.added:
             return self._fields_of(exchange, response)
         return response.block
 
@@ -184,7 +184,7 @@ class Attempt(RoutedAttempt):
         if cluster.edits is not None:
             client = exchange.downstream.client
             fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
-        return fields + self.why if self.why and response.status >= 200 else fields
+        return fields + self.added if self.added and response.status >= 200 else fields
 
     def _send_interim(self, exchange: ExchangeState, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""

@@ -191,7 +191,7 @@ class Exchange(ExchangeState):
         self.last_attempt = attempt = self.new_attempt(assignment)
         self.state = ATTEMPTING
         if explaining is not None:
-            attempt.why = explaining.line
+            attempt.added += explaining.line
         self.attempts += 1
         if not self._started_at:
             self._started_at = assignment.routed_at

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
+from balancer.authorization.authorizer import Authorizer
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
 from balancer.http.h1.fields import Values, found, host_of, lines_of, scheme_of
@@ -49,8 +50,8 @@ def lines_asked_for(routes: Iterable[Route]) -> re.Pattern[bytes]:
 class Route:
     """A route to `cluster`, or, if that is None, one that is answered here.
 
-    `limiter` has its rate limits; `mirror` copies its requests. `fields` are its conditions on fields: a name in lower
-    case, and the value that one of the fields must have, or `ANY`.
+    `limiter` has its rate limits; `mirror` copies its requests, and `authorizer` grants them. `fields` are its
+    conditions on fields: a name in lower case, and the value that one of the fields must have, or `ANY`.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Route:
         cluster: Cluster | None,
         limiter: Limiter | None = None,
         mirror: Mirror | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.cluster = cluster
         self.limiter = limiter
         self.mirror = mirror
+        self.authorizer = authorizer
         self.redirect: RedirectConfig | None = config.redirect
         self.answer: AnswerConfig | None = config.answer
         self.rank = (len(config.headers), bool(config.methods), config.scheme is not None)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from balancer.config.schema.authorization import AuthConfig
 from balancer.config.schema.mirroring import Method, MirrorConfig
 from balancer.config.schema.section import Name, Section
 from balancer.syntax.printable import with_digits
@@ -143,6 +144,7 @@ class RouteConfig(Section):
     redirect: RedirectConfig | None = None
     answer: AnswerConfig | None = None
     mirror: MirrorConfig | None = None
+    auth: AuthConfig | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -169,6 +171,8 @@ class RouteConfig(Section):
             self._check_redirect(self.redirect)
         if self.mirror is not None and self.cluster in (None, self.mirror.cluster):
             raise ValueError("mirror.cluster: needs cluster, and must be another one")
+        if self.auth is not None and self.cluster is None:
+            raise ValueError("auth: needs cluster")
         return self
 
     def _check_redirect(self, redirect: RedirectConfig) -> None:
@@ -215,6 +219,8 @@ class RouteConfig(Section):
             parts.append(
                 f"mirrored to cluster {self.mirror.cluster}, share {with_digits(self.mirror.share, 3)}"
             )
+        if self.auth is not None:
+            parts.append(f"authorised by cluster {self.auth.cluster}")
         return ", ".join(parts)
 
     def __str__(self) -> str:
@@ -235,10 +241,11 @@ def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, 
             raise ValueError(
                 f"routes.{at}.cluster: must be one of {', '.join(known) or 'none'}, got '{route.cluster}'"
             )
-        if route.mirror is not None and route.mirror.cluster not in known:
-            raise ValueError(
-                f"routes.{at}.mirror.cluster: must be one of {', '.join(known) or 'none'}, got '{route.mirror.cluster}'"
-            )
+        for key, beside in (("mirror", route.mirror), ("auth", route.auth)):
+            if beside is not None and beside.cluster not in known:
+                raise ValueError(
+                    f"routes.{at}.{key}.cluster: must be one of {', '.join(known) or 'none'}, got '{beside.cluster}'"
+                )
     for places in by_place(routes):
         for number, at in enumerate(places):
             for earlier in places[:number]:
@@ -313,7 +320,7 @@ def warnings_about(
         if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
             lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
     used = {route.cluster for route in routes} | {
-        route.mirror.cluster for route in routes if route.mirror is not None
+        beside.cluster for route in routes for beside in (route.mirror, route.auth) if beside is not None
     }
     lines += [f"clusters.{name}: no route leads to it" for name in clusters if name not in used]
     return lines

@@ -20,10 +20,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "endpoints": {"id": "b", "address": "http://b:1"},
     "rate_limits": {"name": "a", "requests": 1},
     "routes.mirror": {"cluster": "next", "share": 0.5},
+    "routes.auth": {"cluster": "next", "path": "/check", "cache": 1.0},
 }
 """Required keys of tables with numbers."""
 
-BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"cluster": "default"}}
+BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"cluster": "default"}, "routes.auth": {"cluster": "default"}}
 """Keys that a table needs beside it."""
 
 LARGE = 1_000_000

@@ -1,0 +1,1 @@
+"""Forward authorisation: another cluster decides whether the requests of a route are forwarded."""

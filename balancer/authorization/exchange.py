@@ -1,0 +1,158 @@
+"""Exchange that is forwarded once the authorizer of its route has granted it.
+
+It asks when it would make its first attempt: it has been admitted, and its body was received as far as buffering wants
+it. Meanwhile its body waits as that of a request without an endpoint does. What is not granted is not forwarded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.authorization.authorizer import Authorizer
+from balancer.authorization.subrequest import Subrequest
+from balancer.cluster.cluster import Cluster
+from balancer.errors import AuthorizationFailed, Denied, ForwardingError, ResponseTimeout, UpstreamError
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.client_bounds import bytes_exhausted, charge, sent
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.responder import Responder
+from balancer.exchange.state import End
+from balancer.http.h1.fields import Framing, without
+from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response
+from policies.errors import NoEndpointAvailable, Overloaded
+from policies.facts import NONE_TRIED, OutcomeKind, RequestFacts
+from policies.routing.assignment import Assignment
+
+ABANDONED: Final = OutcomeKind.ABANDONED
+
+PASSED_ON: Final = frozenset((401, 403, 301, 302, 303, 307, 308))
+"""Statuses that deny a request, with an answer that its client gets. Any other one but 2xx is no decision."""
+
+TRIES: Final = 2
+"""Endpoints that are asked, the second one if the first has not answered."""
+
+
+class AuthorizedExchange(Exchange):
+    """A request of a route with an `Authorizer`, which is asked before the first attempt."""
+
+    _subrequest: Subrequest | None = None
+    _is_granted = False
+    _added = b""  # lines of the answer that the client gets
+    _denial: tuple[Response, bytes] | None = None  # the answer, with its body
+    _key = b""
+    _asked_at = 0.0
+    _tries = 0
+
+    def __init__(
+        self, authorizer: Authorizer, cluster: Cluster, downstream: Responder, request: Request
+    ) -> None:
+        super().__init__(cluster, downstream, request)
+        self._authorizer = authorizer
+        self._asked = NONE_TRIED
+
+    def attempt(self) -> None:
+        if self._is_granted:
+            super().attempt()
+            return
+        authorizer, request, now = self._authorizer, self.request, self.cluster.now()
+        self._key = authorizer.key_of(request, self.downstream.client)
+        lines = authorizer.remembered(self._key, now) if self._key else None
+        if lines is not None:
+            self._grant(lines)
+            return
+        if not charge(self):
+            self.reject(bytes_exhausted())
+            return
+        self._started_at = self._started_at or now
+        self._asked_at = now
+        self._ask()
+
+    def _ask(self) -> None:
+        authorizer = self._authorizer
+        cluster, path = authorizer.cluster, authorizer.config.path
+        facts = RequestFacts("GET", path, cluster.home_region, None, self._tries, self._asked)
+        try:
+            assignment = cluster.router.route(facts)
+        except (NoEndpointAvailable, Overloaded):
+            self.reject(AuthorizationFailed("no endpoint can decide whether the request is authorised"))
+            return
+        self._tries += 1
+        self._asked |= {assignment.state.id}
+        head = authorizer.subrequest_head(self.request)
+        self._subrequest = subrequest = Subrequest(self, head, cluster, assignment)
+        pool = cluster.pools.by_id[assignment.state.id]
+        if cluster.pools.room == 0 and not pool.has_idle:
+            subrequest.end(ABANDONED)
+            self.reject(AuthorizationFailed("no descriptor is left to ask whether the request is authorised"))
+        else:
+            subrequest.lease(pool, is_idempotent=self._tries < TRIES)
+
+    # --- the answer
+
+    def decided(self, response: Response, body: bytes) -> None:
+        self._subrequest = None
+        authorizer, status = self._authorizer, response.status
+        if 200 <= status < 300:
+            lines = authorizer.lines_for_worker(response.block)
+            authorizer.remember(self._key, lines, self.cluster.now())
+            self._added = authorizer.lines_for_client(response.block)
+            if self.body_buffer is None:
+                sent(self)
+            self._grant(lines)
+        elif status in PASSED_ON:
+            self._denial = response, body
+            self.reject(Denied(status))
+        else:
+            self.reject(AuthorizationFailed(f"the answer to whether the request is authorised is {status}"))
+
+    def undecided(self, error: UpstreamError) -> None:
+        self._subrequest = None
+        if self._tries < TRIES:
+            self._ask()
+        else:
+            self.reject(AuthorizationFailed("nobody has decided whether the request is authorised"))
+
+    def _grant(self, lines: bytes) -> None:
+        self._is_granted = True
+        self.request.head = self._authorizer.head_for_worker(self.request.head, lines)
+        super().attempt()
+
+    def new_attempt(self, assignment: Assignment) -> Attempt:
+        attempt = super().new_attempt(assignment)
+        attempt.added = self._added
+        return attempt
+
+    # --- ends
+
+    def check(self, now: float) -> None:
+        timeout = self._authorizer.config.timeout
+        if self._subrequest is not None and now - self._asked_at > timeout:
+            self._subrequest.end(ResponseTimeout.outcome)
+            self._subrequest = None
+            self.reject(AuthorizationFailed(f"not authorised within {timeout:g} s"))
+        else:
+            super().check(now)
+
+    def finish(
+        self, end: End, kind: OutcomeKind, error: ForwardingError | None = None, now: float = 0.0
+    ) -> None:
+        if self._subrequest is not None:
+            self._subrequest.end(ABANDONED)
+            self._subrequest = None
+        super().finish(end, kind, error, now)
+
+    def _send_error(self, error: ForwardingError) -> bool:
+        if self._denial is None or self.rules.is_rpc:
+            return super()._send_error(error)
+        request, downstream = self.request, self.downstream
+        answer, body = self._denial
+        block = without((b"content-length",), answer.block) + b"Content-Length: %d\r\n" % len(body)
+        if downstream.client.internal is not None:
+            block = downstream.client.internal.without(block)
+        whole = Response(answer.status, answer.line, block, Framing.LENGTH, len(body), True, answer.has_date)
+        shown = b"" if request.method == b"HEAD" else body
+        stays = downstream.respond_whole(request, whole, block, shown, self.is_complete)
+        if stays and downstream.is_held:
+            downstream.unhold()
+        return stays

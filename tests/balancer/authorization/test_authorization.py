@@ -1,0 +1,321 @@
+"""Forward authorisation over real connections: what is asked, what is copied, what a client gets who is denied."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from balancer.authorization import authorizer
+from balancer.config.loading import Settings
+from tests.support.http2_client import http2_client
+from tests.support.scripts import gated, holding
+from tests.support.stage import Stage
+from tests.support.wire import Script, ScriptedWorker, Wire, get, post, post_chunked, response
+
+REDIRECT = response(b"", b"Location: https://login.example/", b"Set-Cookie: s=1", status=b"302 Found")
+
+
+def granting(*names: bytes) -> bytes:
+    return response(b"", *names, status=b"202 Accepted")
+
+
+async def serve(stage: Stage, *asked: ScriptedWorker | int, **auth: Any) -> ScriptedWorker:
+    """Serve a worker that answers "main" behind a route that asks `asked`; return the worker."""
+    main = await stage.worker(response(b"main"))
+    endpoints = [
+        {
+            "id": f"a{at}",
+            "address": f"http://127.0.0.1:{one if isinstance(one, int) else one.port}",
+            "region": "r",
+        }
+        for at, one in enumerate(asked)
+    ]
+    auth = {"cluster": "auth", "path": "/check?x=1", **auth}
+    await stage.serve(
+        main, routes=[{"cluster": "default", "auth": auth}], clusters={"auth": {"endpoints": endpoints}}
+    )
+    return main
+
+
+def in_turn(*answers: bytes) -> Script:
+    """Each request gets the next answer."""
+    following = iter(answers)
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await wire.send(next(following))
+
+    return script
+
+
+def settled(stage: Stage) -> bool:
+    """Whether no subrequest is in flight."""
+    plane = stage.control_plane.named["auth"]
+    pools = plane.cluster.pools.by_id.values()
+    return plane.cluster.router.in_flight == 0 and not any(pool.leased for pool in pools)
+
+
+async def test_subrequest_has_the_fields_of_the_request_but_those_of_its_body(stage: Stage) -> None:
+    asked = await stage.worker(granting())
+    main = await serve(stage, asked)
+    sent = post(
+        b"body", b"Cookie: c=d", b"X-Forwarded-Uri: /evil", b"X_Forwarded_Method: PUT", b"If-None-Match: e"
+    )
+    assert (await stage.ask(sent.replace(b"POST / ", b"POST /a?b=c "))).body == b"main"
+    [question], [request] = asked.requests, main.requests
+    assert question.line == b"GET /check?x=1 HTTP/1.1"
+    assert question.value(b"X-Forwarded-Method") == b"POST"
+    assert question.value(b"X-Forwarded-Uri") == b"/a?b=c"
+    assert question.value(b"X-Forwarded-For") == b"127.0.0.1"
+    assert (question.value(b"Host"), question.value(b"Cookie")) == (request.value(b"Host"), b"c=d")
+    assert question.value(b"X-Request-ID") == request.value(b"X-Request-ID")
+    assert not {b"content-length", b"if-none-match", b"x_forwarded_method"} & {*question.names}
+    assert (request.line, request.body) == (b"POST /a?b=c HTTP/1.1", b"body")
+    assert request.value(b"If-None-Match") == b"e"
+
+
+async def test_worker_gets_the_fields_of_the_answer_and_never_the_clients(stage: Stage) -> None:
+    """Also where the answer does not have them."""
+    asked = await stage.worker(in_turn(granting(b"X-User: ann", b"x-user: bob", b"X-Other: no"), granting()))
+    main = await serve(stage, asked, request_fields=["X-User", "x-role"])
+    client = await stage.client()
+    forged = (b"X-User: eve", b"x_user: eve", b"X-Role: admin", b"A: b")
+    for _ in range(2):
+        assert (await client.ask(get(b"/", *forged))).status == 200
+    first, second = main.requests
+    assert first.values(b"X-User") == [b"ann", b"bob"]
+    assert not {b"x_user", b"x-role", b"x-other"} & {*first.names}
+    assert not {b"x_user", b"x-role", b"x-user"} & {*second.names}
+    assert second.value(b"A") == b"b"
+
+
+async def test_client_gets_fields_of_the_answer(stage: Stage) -> None:
+    asked = await stage.worker(granting(b"Set-Cookie: a=1", b"Set-Cookie: b=2", b"X-Other: no"))
+    await serve(stage, asked, response_fields=["set-cookie"])
+    answer = await stage.ask(get())
+    assert (answer.body, answer.values(b"Set-Cookie")) == (b"main", [b"a=1", b"b=2"])
+    assert b"x-other" not in answer.names
+
+
+@pytest.mark.parametrize(
+    "status",
+    [b"401 Unauthorized", b"403 Forbidden", b"302 Found", b"303 See Other", b"307 Temporary Redirect"],
+)
+async def test_denial_goes_to_the_client_and_nothing_to_the_worker(stage: Stage, status: bytes) -> None:
+    denial = response(
+        b"go away", b"WWW-Authenticate: Basic", b"Location: /login", b"Set-Cookie: a=b", status=status
+    )
+    main = await serve(stage, await stage.worker(denial))
+    client = await stage.client()
+    for request in (get(b"/a"), post(b"x" * 1000), get(b"/b")):
+        answer = await client.ask(request)
+        assert (answer.line, answer.body) == (b"HTTP/1.1 " + status, b"go away")
+        assert answer.value(b"WWW-Authenticate") == b"Basic"
+        assert answer.value(b"Set-Cookie") == b"a=b"
+    assert (await client.ask(get(method=b"HEAD"), to_head=True)).value(b"Content-Length") == b"7"
+    assert (await client.ask(get())).body == b"go away"
+    assert main.requests == []
+    assert stage.cluster.counts.errors == {"denied": 5}
+    assert stage.cluster.counts.responses[int(status[:3])] == 5
+
+
+async def test_denial_in_chunks_has_a_length(stage: Stage) -> None:
+    chunked = b"HTTP/1.1 401 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    await serve(stage, await stage.worker(chunked))
+    answer = await stage.ask(get())
+    assert (answer.body, answer.value(b"Content-Length"), answer.value(b"Transfer-Encoding")) == (
+        b"abcde",
+        b"5",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    "status", [b"404 Not Found", b"429 Too Many Requests", b"500 Oh", b"304 Not Modified"]
+)
+async def test_any_other_status_is_no_decision(stage: Stage, status: bytes) -> None:
+    main = await serve(stage, await stage.worker(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"))
+    answer = await stage.ask(get())
+    assert (answer.status, b"authorization_failed" in answer.body) == (503, True)
+    assert main.requests == []
+    assert settled(stage)
+
+
+async def test_without_an_answer_nothing_is_forwarded(stage: Stage) -> None:
+    """Also where a body is longer than what is passed on."""
+    for asked in (stage.dead_port(), await stage.worker(response(b"x" * 70_000, status=b"403 Forbidden"))):
+        main = await serve(stage, asked)
+        assert (await stage.ask(get())).status == 503
+        assert main.requests == []
+        assert settled(stage)
+        await stage.running.stop()
+
+
+async def test_second_endpoint_is_asked_if_the_first_does_not_answer(stage: Stage) -> None:
+    asked = await stage.worker(granting())
+    await serve(stage, stage.dead_port(), asked)
+    for _ in range(4):
+        assert (await stage.ask(get())).body == b"main"
+    assert len(asked.requests) == 4
+
+
+async def test_answer_that_does_not_come_in_time(stage: Stage) -> None:
+    asked = await holding(stage, asyncio.Event())
+    main = await serve(stage, asked, timeout=2.0)
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: asked.requests)
+    stage.advance(1.9)
+    await stage.turn()
+    assert not settled(stage)
+    stage.advance(0.2)
+    answer = await client.response()
+    assert (answer.status, main.requests, settled(stage)) == (503, [], True)
+    assert b"not authorised within 2 s" in answer.body
+
+
+async def test_client_that_leaves_ends_the_subrequest(stage: Stage) -> None:
+    asked = await holding(stage, asyncio.Event())
+    main = await serve(stage, asked)
+    client = await stage.asking(asked, get())
+    client.reset()
+    await stage.eventually(lambda: settled(stage))
+    assert (main.requests, stage.cluster.counts.abandoned) == ([], 1)
+
+
+async def test_body_waits_for_the_answer(stage: Stage) -> None:
+    """As far as the buffer of a waiting request goes; the rest stays with the client."""
+    go = asyncio.Event()
+    asked = await stage.worker(gated(go))
+    main = await serve(stage, asked)
+    client = await stage.client()
+    await client.send(post_chunked(b"a" * 10_000, b"b" * 10_000))
+    await stage.eventually(lambda: asked.requests)
+    assert main.requests == []
+    go.set()
+    assert (await client.response()).body == b"main"
+    assert main.requests[0].body == b"a" * 10_000 + b"b" * 10_000
+
+
+async def test_upgrade_is_authorised(stage: Stage) -> None:
+    asked = await stage.worker(response(b"no", status=b"401 Unauthorized"))
+    await serve(stage, asked)
+    offer = (
+        b"Connection: upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Key: x",
+        b"Sec-WebSocket-Version: 13",
+    )
+    assert (await stage.ask(get(b"/", *offer))).status == 401
+    assert not {b"upgrade", b"connection", b"sec-websocket-key"} & {*asked.requests[0].names}
+
+
+async def test_over_http2(stage: Stage) -> None:
+    asked = await stage.worker(in_turn(granting(b"X-User: ann", b"Set-Cookie: a=1"), REDIRECT))
+    main = await serve(stage, asked, request_fields=["x-user"], response_fields=["set-cookie"])
+    client = await http2_client(stage)
+    granted = await client.ask((b"x-user", b"eve"), path=b"/a")
+    assert (granted.status, granted.body, granted.head[b"set-cookie"]) == (200, b"main", b"a=1")
+    assert main.requests[0].values(b"X-User") == [b"ann"]
+    denied = await client.ask(path=b"/b")
+    assert (denied.status, denied.head[b"location"]) == (302, b"https://login.example/")
+    assert len(main.requests) == 1
+
+
+CACHED = {"cache": 10.0, "request_fields": ["x-user"], "response_fields": ["set-cookie"]}
+
+
+async def test_grant_is_remembered_for_equal_requests(stage: Stage) -> None:
+    """The fields for the worker are, those for the client are not: a cookie is set once."""
+    asked = await stage.worker(granting(b"X-User: ann", b"Set-Cookie: a=1"))
+    main = await serve(stage, asked, **CACHED)
+    cookies = [(await stage.ask(get(b"/a", b"Cookie: c"))).values(b"Set-Cookie") for _ in range(3)]
+    assert (len(asked.requests), cookies) == (1, [[b"a=1"], [], []])
+    assert [request.value(b"X-User") for request in main.requests] == [b"ann"] * 3
+    stage.advance(9.9)
+    await stage.ask(get(b"/a", b"Cookie: c"))
+    assert len(asked.requests) == 1
+    stage.advance(0.2)
+    await stage.ask(get(b"/a", b"Cookie: c"))
+    assert len(asked.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        get(b"/a", b"Cookie: d"),
+        get(b"/a"),
+        get(b"/a", b"Cookie: c", b"Authorization: x"),
+        get(b"/b", b"Cookie: c"),
+        get(b"/a?q", b"Cookie: c"),
+        get(b"/a", b"Cookie: c", method=b"DELETE"),
+        get(b"/a", b"Cookie: c").replace(b"Host: ", b"Host: other."),
+    ],
+)
+async def test_grant_holds_for_no_other_request(stage: Stage, other: bytes) -> None:
+    asked = await stage.worker(granting())
+    await serve(stage, asked, **CACHED)
+    await stage.ask(get(b"/a", b"Cookie: c"))
+    await stage.ask(other)
+    assert len(asked.requests) == 2
+
+
+async def test_denials_are_not_remembered(stage: Stage) -> None:
+    asked = await stage.worker(REDIRECT)
+    await serve(stage, asked, **CACHED)
+    for number in (1, 2):
+        assert (await stage.ask(get())).status == 302
+        assert len(asked.requests) == number
+
+
+async def test_number_of_remembered_grants_is_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer, "MOST_REMEMBERED", 3)
+    asked = await stage.worker(granting())
+    await serve(stage, asked, **CACHED)
+    client = await stage.client()
+    for path in (b"/1", b"/2", b"/3", b"/4", b"/4", b"/3", b"/2", b"/1"):
+        await client.ask(get(path))
+    assert [request.value(b"X-Forwarded-Uri") for request in asked.requests] == [
+        b"/1",
+        b"/2",
+        b"/3",
+        b"/4",
+        b"/1",
+    ]
+
+
+AUTH: dict[str, Any] = {"cluster": "auth", "path": "/x"}
+ENDPOINTS: Any = [{"id": "w0", "address": "http://127.0.0.1:8001"}]
+
+
+@pytest.mark.parametrize(
+    ("auth", "problem"),
+    [
+        ({"cluster": "other"}, "routes.0.auth.cluster: must be one of auth, default, got 'other'"),
+        ({"path": "x"}, "path"),
+        ({"request_fields": ["host"]}, "request_fields: 'host' is set by the balancer, and cannot be copied"),
+        ({"response_fields": ["Content-Length"]}, "response_fields: 'content-length' is set by the balancer"),
+        ({"request_fields": ["X-Forwarded-For"]}, "request_fields: 'x-forwarded-for' is set by the balancer"),
+        ({"cache_by": ["cookie"]}, "cache_by: needs cache"),
+        ({"cache": 3601}, "cache"),
+        ({"timeout": 0}, "timeout"),
+    ],
+)
+def test_bad_keys_are_named(auth: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as found:
+        routed({"cluster": "default", "auth": AUTH | auth})
+    assert problem in str(found.value)
+
+
+def test_route_that_answers_itself_cannot_ask() -> None:
+    with pytest.raises(ValidationError, match="auth: needs cluster"):
+        routed({"answer": {}, "auth": AUTH})
+
+
+def routed(route: Any) -> Settings:
+    keys = {"routes": [route], "clusters": {"auth": {"endpoints": ENDPOINTS}}, "endpoints": ENDPOINTS}
+    return Settings.model_validate(keys)
