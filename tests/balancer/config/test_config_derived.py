@@ -24,7 +24,10 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 """Required keys of tables with numbers."""
 
-BESIDE: dict[str, dict[str, Any]] = {"routes.mirror": {"cluster": "default"}, "routes.auth": {"cluster": "default"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "routes.mirror": {"cluster": "default"},
+    "routes.auth": {"cluster": "default"},
+}
 """Keys that a table needs beside it."""
 
 LARGE = 1_000_000
