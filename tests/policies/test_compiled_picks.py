@@ -29,6 +29,7 @@ def picks(options: dict[str, Any], **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.second_tier
+@pytest.mark.timeout(180)
 @pytest.mark.skipif(
     policies.steelyard.least_cost.__file__.endswith(".py"), reason="this build is not compiled"
 )
