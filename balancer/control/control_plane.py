@@ -34,6 +34,7 @@ from balancer.recording.recorder import Recorder
 from balancer.recording.recording import ClusterRecording
 from balancer.sharing.exchange import ReportExchange
 from balancer.sharing.shared_counters import key_of
+from balancer.sharing.token_exchange import TokenExchange
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
@@ -87,6 +88,7 @@ class ControlPlane:
         self.shadows: tuple[Shadow, ...] = ()
         self.recorder: Recorder | None = None
         self.shared: ReportExchange | None = None
+        self.shared_limits: TokenExchange | None = None
         self.sweep_siblings: Callable[[float], None] | None = None
         self.named: dict[str, ControlPlane] = {}
         self.rate_limits = RateLimits(cluster.now, cluster.trusts)
@@ -269,6 +271,8 @@ class ControlPlane:
         self.explanations.tick(now)
         if self.shared is not None:
             self.shared.sweep(now)
+        if self.shared_limits is not None:
+            self.shared_limits.sweep()
 
     async def stop(self) -> None:
         """Close what is waiting, tunnelled or hedged, and stop everything that runs in the background."""
@@ -277,6 +281,8 @@ class ControlPlane:
         self.load_probes.stop()
         if self.shared is not None:
             await self.shared.stop()
+        if self.shared_limits is not None:
+            await self.shared_limits.stop()
         await self.discovery.stop()
         await self.cluster.pools.close()
         self.recording.close()

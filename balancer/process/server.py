@@ -38,7 +38,7 @@ from balancer.log.output import LogOutput, complain
 from balancer.process.listening import listening
 from balancer.process.member import ServingProcess
 from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
-from balancer.sharing.configured import exchange_of
+from balancer.sharing.configured import exchange_of, token_exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from balancer.tracing.configured import tracing_of
@@ -146,6 +146,14 @@ class Server:
         self._connect_others(self.control_plane)
         if member is not None:
             self.control_plane.rate_limits.share(member.buckets, member.index)
+        self.control_plane.shared_limits = token_exchange_of(
+            settings.shared,
+            self.control_plane.rate_limits,
+            self._clock.now,
+            self._say,
+            None if member is None else str(member.directory),
+            applies=member is None or not member.index,
+        )
         self.named_clusters = NamedClusters(self.control_plane, self._build_cluster)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None

@@ -7,19 +7,24 @@ from functools import lru_cache
 
 from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.http.h1.request_head import KeyOf
-from balancer.rate_limits.limiter import Limiter, RateLimit
+from balancer.rate_limits.limiter import Limiter, RateLimit, TakenTokens
 from balancer.rate_limits.request_source import Trusts
-from balancer.rate_limits.shared_buckets import Buckets, SharedBuckets
+from balancer.rate_limits.shared_buckets import HASH_BITS, Buckets, SharedBuckets
 
 
 class RateLimits:
-    """All rate limits. The memory for buckets is made when the first limit needs it, unless it is shared."""
+    """All rate limits. The memory for buckets is made when the first limit needs it, unless it is shared.
+
+    `taken` is what other units are told, if they are.
+    """
 
     def __init__(self, now: Callable[[], float], trusts: Trusts) -> None:
         self.by_name: dict[str, RateLimit] = {}
         self._now = now
         self._trusts = trusts
         self._buckets: Buckets | None = None
+        self._by_owner: dict[int, RateLimit] = {}
+        self.taken = TakenTokens()
 
     def share(self, shared: SharedBuckets, index: int) -> None:
         """Use the memory that sibling processes share, as process `index`, from the next `apply` on."""
@@ -33,9 +38,21 @@ class RateLimits:
         for config in configs:
             limit = before.get(config.name)
             if limit is None or limit.config != config:
-                limit = RateLimit(config, self._memory(), trusts)
+                limit = RateLimit(config, self._memory(), trusts, self.taken)
             limit.source.trusts = trusts
             self.by_name[config.name] = limit
+        self._by_owner = {limit.owner: limit for limit in self.by_name.values()}
+
+    def take_elsewhere(self, key: int, tokens: int, now: float) -> None:
+        """Take tokens that another unit has taken of the bucket with this key, if this unit has its limit."""
+        limit = self._by_owner.get(key >> HASH_BITS)
+        if limit is not None:
+            limit.take_elsewhere(key, tokens, now)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether units share one of the limits."""
+        return any(limit.config.shared for limit in self.by_name.values())
 
     def _memory(self) -> Buckets:
         if self._buckets is None:

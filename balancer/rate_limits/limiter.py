@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from math import ceil
 from typing import Final
 
@@ -20,30 +21,57 @@ ROUNDING: Final = 1e-7
 Times of four months of uptime are exact to 2e-9."""
 
 
+CREDIBLE_S: Final = 10.0
+"""Seconds of refill, beside a full bucket, that another unit may have taken at once; more is not credible."""
+
+
+class TakenTokens:
+    """Tokens that this process has taken since the last batch for other units, by bucket, while `is_told`.
+
+    `secret` is what the keys of buckets that units share are hashed with, b"" if they share none.
+    """
+
+    __slots__ = ("by_key", "is_told", "secret")
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self.secret = secret
+        self.by_key: dict[int, int] = {}
+        self.is_told = False
+
+    def hash(self, data: bytes) -> int:
+        """Return the hash of `data`, the same in all units of a store."""
+        return int.from_bytes(blake2b(data, digest_size=8, key=self.secret).digest(), "little")
+
+
 class RateLimit:
     """A rate limit with its buckets.
 
     `passed` counts admitted requests, `denied` those refused, and `given_away` buckets that lost their place to a new
-    one of this limit before they were full.
+    one of this limit before they were full. `elsewhere` counts tokens that other units have taken.
     """
 
-    def __init__(self, config: RateLimitConfig, buckets: Buckets, trusts: Trusts) -> None:
+    def __init__(self, config: RateLimitConfig, buckets: Buckets, trusts: Trusts, taken: TakenTokens) -> None:
         self.config = config
         self.source = RequestSource(config.by, config.header, trusts)
-        self.passed = self.denied = self.given_away = 0
+        self.passed = self.denied = self.given_away = self.elsewhere = 0
         self._buckets = buckets
         self._rule = TokenBucket(config.tokens, config.requests / config.period)
         self._prefix = config.identity
-        self._owner = owner_of(hash(config.identity))
+        self._taken = taken if config.shared and taken.secret else None
+        self.owner = owner_of(self._hash(b""))
         self._found: BucketState | None = None
+
+    def _hash(self, source: bytes) -> int:
+        taken, data = self._taken, self._prefix + source
+        return hash(data) if taken is None else taken.hash(data)
 
     def wait(self, source: bytes, now: float) -> float:
         """Read the bucket of `source`. Returns the seconds until it holds a token, 0 if it does; nothing changes.
 
-        Processes share the seed of `hash`, because they are forked.
+        Processes share the seed of `hash`, because they are forked; units do not.
         """
         rule = self._rule
-        self._found = bucket = self._buckets.read(key_of_bucket(self._owner, hash(self._prefix + source)))
+        self._found = bucket = self._buckets.read(key_of_bucket(self.owner, self._hash(source)))
         bucket.since = rule.since(bucket.since, bucket.taken, now)
         tokens = rule.tokens(bucket.since, bucket.taken, now)
         if tokens >= ALMOST_ONE_TOKEN:
@@ -58,6 +86,20 @@ class RateLimit:
         full_at = self._rule.full_at(bucket.since, bucket.taken + 1.0)
         self.given_away += self._buckets.take(bucket, bucket.since, full_at, now)
         self.passed += 1
+        taken = self._taken
+        if taken is not None and taken.is_told:
+            taken.by_key[bucket.key] = taken.by_key.get(bucket.key, 0) + 1
+
+    def take_elsewhere(self, key: int, tokens: int, now: float) -> None:
+        """Take tokens that another unit has taken of the bucket with this key."""
+        rule = self._rule
+        if self._taken is None or not 0 < tokens <= rule.burst + CREDIBLE_S * rule.rate:
+            return
+        bucket = self._buckets.read(key)
+        bucket.since = rule.since(bucket.since, bucket.taken, now)
+        full_at = rule.full_at(bucket.since, bucket.taken + tokens)
+        self.given_away += self._buckets.take(bucket, bucket.since, full_at, now, float(tokens))
+        self.elsewhere += tokens
 
     def refusal(self, wait: float) -> RateLimited:
         """Return the error for a client that has to wait, and count it."""

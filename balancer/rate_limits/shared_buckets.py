@@ -147,8 +147,10 @@ class Buckets:
                 table.add_to(bucket, there)
         return bucket
 
-    def take(self, bucket: BucketState, since: float, full_at: float, now: float) -> bool:
-        """Take a token of a bucket that was read, and publish its `since` and `full_at`.
+    def take(
+        self, bucket: BucketState, since: float, full_at: float, now: float, tokens: float = 1.0
+    ) -> bool:
+        """Take tokens of a bucket that was read, and publish its `since` and `full_at`.
 
         Returns whether a bucket that was not full was given away for it.
         """
@@ -166,7 +168,7 @@ class Buckets:
             numbers[place + TAKEN] = 0.0
         numbers[place + SINCE] = since
         numbers[place + FULL_AT] = full_at
-        numbers[place + TAKEN] += 1.0
+        numbers[place + TAKEN] += tokens
         if is_new:
             own.keys[place] = bucket.key
             bucket.place = place

@@ -43,6 +43,12 @@ class RateLimitConfig(Section):
         default=False, description="application to all requests, beside the limit of their route"
     )
 
+    shared: bool = Field(
+        default=False,
+        description="one limit for all units of `[shared]`, which tell each other what they admit; else each unit "
+        "admits the whole limit",
+    )
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.by == "header" and self.header is None:
@@ -60,7 +66,7 @@ class RateLimitConfig(Section):
     def identity(self) -> bytes:
         """What its buckets are found by. It changes with everything that gives their levels another meaning."""
         parts = (self.name, self.requests, self.period, self.tokens, self.by, (self.header or "").lower())
-        return "|".join(map(str, parts)).encode() + b"|"
+        return "|".join(map(str, parts)).encode() + (b"|shared|" if self.shared else b"|")
 
 
 def check_rate_limits(settings: Settings) -> None:
@@ -70,6 +76,8 @@ def check_rate_limits(settings: Settings) -> None:
         if limit.name in known:
             raise ValueError(f"rate_limits.{at}.name: '{limit.name}' is there twice")
         known.append(limit.name)
+        if limit.shared and settings.shared.url is None:
+            raise ValueError(f"rate_limits.{at}.shared: needs shared.url, the store of the units")
         if limit.by == "key" and not any(
             _has_key(cluster) for cluster in (settings, *settings.clusters.values())
         ):

@@ -13,9 +13,16 @@ PREFIX = "steelyard"
 
 
 def rate_limits_status(limits: RateLimits) -> list[dict[str, Any]]:
-    """Return the requests under each limit: admitted, refused, and buckets given away for it."""
+    """Return the requests under each limit: admitted, refused, buckets given away for it, and
+    what other units have admitted."""
     return [
-        {"name": name, "passed": limit.passed, "denied": limit.denied, "given_away": limit.given_away}
+        {
+            "name": name,
+            "passed": limit.passed,
+            "denied": limit.denied,
+            "given_away": limit.given_away,
+            "elsewhere": limit.elsewhere,
+        }
         for name, limit in limits.by_name.items()
     ]
 
@@ -33,5 +40,7 @@ def rate_limit_families(limits: RateLimits) -> Iterator[Metric]:
     for name, limit in limits.by_name.items():
         requests.add_metric([name, "passed"], limit.passed)
         requests.add_metric([name, "denied"], limit.denied)
+        if limit.config.shared:
+            requests.add_metric([name, "elsewhere"], limit.elsewhere)
         given_away.add_metric([name], limit.given_away)
     yield from (requests, given_away)

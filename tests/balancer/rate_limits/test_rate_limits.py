@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.http.h1.client import Client
-from balancer.rate_limits.limiter import Limiter, RateLimit
+from balancer.rate_limits.limiter import Limiter, RateLimit, TakenTokens
 from balancer.rate_limits.request_source import client_of, network_of
 from balancer.rate_limits.shared_buckets import WAYS, WORDS, Buckets, SharedBuckets
 from policies.overload.token_bucket import ALMOST_ONE_TOKEN
@@ -241,9 +241,9 @@ async def test_routes_have_their_limits(stage: Stage) -> None:
     assert (await client.ask(get(b"/-/health"))).status == 200, "admin requests have no limit"
     document = await status(stage)
     assert document["rate_limits"] == [
-        {"name": "all", "passed": 6, "denied": 1, "given_away": 0},
-        {"name": "api", "passed": 2, "denied": 3, "given_away": 0},
-        {"name": "old", "passed": 1, "denied": 1, "given_away": 0},
+        {"name": "all", "passed": 6, "denied": 1, "given_away": 0, "elsewhere": 0},
+        {"name": "api", "passed": 2, "denied": 3, "given_away": 0, "elsewhere": 0},
+        {"name": "old", "passed": 1, "denied": 1, "given_away": 0, "elsewhere": 0},
     ]
     assert document["errors"] == {"rate_limited": 5}
     assert document["responses"]["429"] == 5
@@ -283,7 +283,9 @@ async def test_reload_keeps_the_levels_of_unchanged_limits(stage: Stage) -> None
 
 
 def limits_of(shared: SharedBuckets, index: int, *configs: RateLimitConfig) -> tuple[RateLimit, ...]:
-    return tuple(RateLimit(config, Buckets(shared, index), lambda _: False) for config in configs)
+    return tuple(
+        RateLimit(config, Buckets(shared, index), lambda _: False, TakenTokens()) for config in configs
+    )
 
 
 def is_refused(limits: tuple[RateLimit, ...], now: float, client: int, name: int) -> bool:
@@ -383,7 +385,7 @@ def test_client_that_waits_as_told_is_admitted(
 ) -> None:
     """Whatever the limit, the uptime and the requests before."""
     config = RateLimitConfig(name="x", requests=requests, period=period, burst=burst)
-    limit = RateLimit(config, Buckets(SharedBuckets(1, 1)), lambda _: False)
+    limit = RateLimit(config, Buckets(SharedBuckets(1, 1)), lambda _: False, TakenTokens())
     now = start
     for _ in range(burst):
         assert limit.wait(b"", now) == 0.0
