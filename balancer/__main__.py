@@ -19,6 +19,7 @@ from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_cluster
+from balancer.config.schema.log import logged_secrets
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.rate_limits import unused_rate_limits
 from balancer.config.schema.routes import listed, warnings_about
@@ -212,7 +213,8 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         *refused_routes(settings.routes, settings.normalise),
     ):
         say(f"warning: {line}")
-    for line in (*unused_rate_limits(settings), *exposed_secrets(reading, file)):
+    secrets = (*logged_secrets(settings.log.fields), *exposed_secrets(reading, file))
+    for line in (*unused_rate_limits(settings), *secrets):
         say(f"warning: {line}")
 
 

@@ -120,7 +120,8 @@ class AuthorizedExchange(Exchange):
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
         attempt = super().new_attempt(assignment)
-        attempt.added = self._added
+        if self._added:
+            attempt.added, attempt.is_read = self._added, True
         return attempt
 
     # --- ends

@@ -218,7 +218,14 @@ class Cluster:
         """Return whether a client may go on in HTTP/2 after floods: many may share its address."""
         return bool(self._flood_exempt) and is_within(address.decode(), self._flood_exempt)
 
-    def client_of(self, address: bytes, authority: bytes, proto: bytes, version: bytes = HTTP11) -> Client:
+    def client_of(
+        self,
+        address: bytes,
+        authority: bytes,
+        proto: bytes,
+        version: bytes = HTTP11,
+        tls_version: str = "",
+    ) -> Client:
         """Return what the requests of a connection from `address` have in common."""
         is_trusted = self.trusts(address.decode())
         return Client(
@@ -233,4 +240,5 @@ class Cluster:
             self.process.tracing,
             version,
             self.process.own_name,
+            tls_version,
         )

@@ -22,13 +22,14 @@ from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import HealthChecksConfig
 from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.load_probes import LoadProbesConfig
+from balancer.config.schema.log import LogConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig, QueueConfig
 from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.config.schema.record import RecordConfig
 from balancer.config.schema.routes import RouteConfig
-from balancer.config.schema.sections import LogConfig, NormaliseConfig
+from balancer.config.schema.sections import NormaliseConfig
 from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.http.h1.internal_fields import InternalFields

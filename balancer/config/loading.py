@@ -33,6 +33,7 @@ from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import health_of
 from balancer.config.schema.http2 import Http2Config
 from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
@@ -42,7 +43,7 @@ from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limit
 from balancer.config.schema.record import RecordConfig
 from balancer.config.schema.routes import RouteConfig, check_routes
 from balancer.config.schema.section import Name
-from balancer.config.schema.sections import HeadersConfig, HttpConfig, LogConfig, NormaliseConfig, TlsConfig
+from balancer.config.schema.sections import HeadersConfig, HttpConfig, NormaliseConfig, TlsConfig
 from balancer.config.schema.shared import SharedConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies

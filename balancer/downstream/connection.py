@@ -24,6 +24,7 @@ from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.http.h1.body import Body
+from balancer.http.h1.client import HTTP11
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
@@ -79,15 +80,16 @@ class Http1Connection(Http1Responder):
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
-        proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = cluster.client_of(*ends_of(transport), proto)
+        tls = transport.get_extra_info("ssl_object")
+        proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
+        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP11, tls_version)
         self._reader = RequestReader(client, cluster.limits, self._process.fresh_id)
         self.usage = self._process.connected(self, client.address)
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._cluster.limits
-        self.client = self._cluster.client_of(old.address, old.authority, old.proto)
+        self.client = self._cluster.client_of(old.address, old.authority, old.proto, HTTP11, old.tls_version)
         if self._reader is not None:
             self._reader.apply(self.client, limits)
         if not self.transport.is_closing():

@@ -19,6 +19,7 @@ from balancer.mirroring.mirror import Mirror
 from balancer.mirroring.observer import MirrorObserver
 from balancer.mirroring.request_copy import RequestCopy
 from balancer.routes.own_response import OwnResponse
+from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
 
@@ -42,6 +43,7 @@ def handler_of(
     handler: RequestHandler | None = None
     mirror: Mirror | None = None
     authorizer: Authorizer | None = None
+    route: Route | None = None
     limiter = cluster.limiter
     if routes is not None and routes.is_in_use:
         try:
@@ -58,7 +60,7 @@ def handler_of(
     if limiter is not None:
         refusal = limiter.refusal(request, downstream.client)
         if refusal is not None:
-            handler = OwnResponse(cluster, downstream, request, refusal)
+            handler = OwnResponse(cluster, downstream, request, refusal, route)
     cluster.counts.requests += 1
     if handler is not None:
         return handler, cluster
@@ -70,16 +72,18 @@ def handler_of(
     tracing = cluster.process.tracing
     exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:
-        exchange.observers = observers_of(exchange, copy)
+        exchange.observers = observers_of(exchange, copy, route)
     return exchange, cluster
 
 
-def observers_of(exchange: Exchange, copy: RequestCopy | None) -> tuple[ExchangeObserver, ...]:
+def observers_of(
+    exchange: Exchange, copy: RequestCopy | None, route: Route | None
+) -> tuple[ExchangeObserver, ...]:
     """Return what observes an exchange."""
     cluster, request, arrived = exchange.cluster, exchange.request, exchange.downstream.arrived
     observers: list[ExchangeObserver] = []
     if cluster.journal is not None:
-        observers.append(RequestLog(cluster.journal, arrived))
+        observers.append(RequestLog(cluster.journal, arrived, "" if route is None else route.label))
     tracing = cluster.process.tracing
     if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
         spans = tracing.spans

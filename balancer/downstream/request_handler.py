@@ -66,6 +66,7 @@ class Refusal:
                 self._cluster.now(), fault_of(self._error), 0, method, target, b"", host,
                 b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, 0, grpc_status=grpc_status_of(self._downstream.call),
+                extra=None if log.chosen is None else log.chosen.extra(self.head, b""),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:

@@ -64,6 +64,8 @@ class Attempt(RoutedAttempt):
     has_sent_interim = False  # an interim response has been sent to the client
     was_refused = False  # the response was not taken over because of the bound on buffers
     added = b""  # lines of the response beside the worker's: of an authorisation, and of an explanation of the pick
+    is_read = False  # there are such lines, or the fields of its response are logged
+    fields = b""  # of the response as they came, where they may be logged
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _length = 0  # bytes of the response body, if it is streamed and their number is known
     _is_head_due = False  # the response's head has not been sent
@@ -172,13 +174,15 @@ class Attempt(RoutedAttempt):
     def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the fields of a final response as the client may see them."""
         cluster = self.cluster
-        if cluster.reads_load or cluster.edits is not None or self.added:
+        if cluster.reads_load or cluster.edits is not None or self.is_read:
             return self._fields_of(exchange, response)
         return response.block
 
     def _fields_of(self, exchange: ExchangeState, response: Response) -> bytes:
         """Return the response's fields as the client may see them; read the worker's load report."""
         cluster, fields = self.cluster, response.block
+        if self.is_read:
+            self.fields = fields
         if cluster.reads_load:
             self.load = reported_load(fields)
         if cluster.edits is not None:

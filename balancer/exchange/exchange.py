@@ -192,6 +192,7 @@ class Exchange(ExchangeState):
         self.state = ATTEMPTING
         if explaining is not None:
             attempt.added += explaining.line
+            attempt.is_read = True
         self.attempts += 1
         if not self._started_at:
             self._started_at = assignment.routed_at

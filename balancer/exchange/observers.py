@@ -40,10 +40,17 @@ class ExchangeObserver:
 class RequestLog(ExchangeObserver):
     """Adds an entry for each request to a journal: the access log or a recording."""
 
-    def __init__(self, journal: Journal, arrived: tuple[float, float]) -> None:
-        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
+    def __init__(self, journal: Journal, arrived: tuple[float, float], route: str = "") -> None:
+        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had. `route`
+        is the label of the request's route."""
         self._journal = journal
+        self._route = route
         self._arrived = arrived
+
+    def on_attempt(self, exchange: ExchangeState, attempt: Attempt) -> None:
+        chosen = self._journal.chosen
+        if chosen is not None and chosen.of_response is not None:
+            attempt.is_read = True
 
     def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         journal, attempt, request = self._journal, exchange.last_attempt, exchange.request
@@ -60,10 +67,14 @@ class RequestLog(ExchangeObserver):
         )  # fmt: skip
         target = request.received_target
         is_sent = attempt is not None and request.target != target
+        chosen = journal.chosen
         journal.add(Entry(
             exchange.cluster.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, exchange.downstream.client,
             endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.cluster.name,
             grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
+            None if chosen is None else chosen.extra(
+                request.head, attempt.fields if attempt is not None and status else b"", self._route
+            ),
         ))  # fmt: skip

@@ -14,6 +14,7 @@ from random import Random
 from threading import Event, Thread
 
 from balancer.errors import ForwardingError, NoRoute
+from balancer.log.chosen import ChosenFields
 from balancer.log.formats import Context, Entry, Format, has_failed
 from balancer.log.output import LogOutput
 from policies.clock import Clock
@@ -67,7 +68,9 @@ class AccessLog:
         sample: float = 1.0,
         limit: int = 10_000,
         logs_admin: bool = True,
+        chosen: ChosenFields | None = None,
     ) -> None:
+        self.chosen = chosen
         self.logs_admin = logs_admin
         self.counts = LogCounts()
         self._output = output
@@ -134,8 +137,18 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def apply(self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_admin: bool) -> None:
+    def apply(
+        self,
+        output: LogOutput,
+        line: Format,
+        *,
+        sample: float,
+        limit: int,
+        logs_admin: bool,
+        chosen: ChosenFields | None,
+    ) -> None:
         """Switch to another open output and other settings; queued entries are written to it too."""
+        self.chosen = chosen
         self.logs_admin = logs_admin
         self._sample = sample
         self._drawn_with = f"{sample:g}"

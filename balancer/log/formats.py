@@ -8,7 +8,7 @@ specifies fields, units and order; it must be changed together with this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
@@ -57,6 +57,16 @@ class Fault(NamedTuple):
     is_sent: bool = True
 
 
+class Extra(NamedTuple):
+    """What an entry has because fields of the log are chosen: the route as `balancer check` lists it, and the chosen
+    fields of the request and the response, by their names in lower case.
+    """
+
+    route: str
+    request: Mapping[bytes, bytes]
+    response: Mapping[bytes, bytes]
+
+
 class Entry(NamedTuple):
     """One finished request. Times are in seconds of the process's clock.
 
@@ -65,7 +75,7 @@ class Entry(NamedTuple):
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
     reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
     an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
-    a worker, b"" if there is none or it is the same.
+    a worker, b"" if there is none or it is the same. `extra` is None unless the log has chosen fields.
     """
 
     ended_at: float
@@ -90,6 +100,7 @@ class Entry(NamedTuple):
     cluster: str = ""
     grpc_status: str = ""
     sent_target: bytes = b""
+    extra: Extra | None = None
 
 
 class Context(NamedTuple):
@@ -247,11 +258,16 @@ def quoted(value: str) -> str:
     return f'"{value if _PLAIN.fullmatch(value) else value.translate(_ESCAPED)}"'
 
 
+def is_bare(value: str) -> bool:
+    """Return whether the value is unambiguous without quotes."""
+    return _BARE.fullmatch(value) is not None and value != "-"
+
+
 def bare(value: str) -> str:
     """Return the value unquoted if that is unambiguous, else quoted; `-` for an empty one."""
     if not value:
         return "-"
-    return value if _BARE.fullmatch(value) and value != "-" else quoted(value)
+    return value if is_bare(value) else quoted(value)
 
 
 @lru_cache(maxsize=1024)
@@ -306,9 +322,14 @@ def seconds_or_null(seconds: float | None) -> str:
     return f"{seconds:.6f}" if seconds else "0.000000"
 
 
+def json_string(value: str) -> str:
+    """Format a JSON string; DEL is escaped, which JSON does not require."""
+    return json_text(value).replace("\x7f", "\\u007f")
+
+
 def text_or_null(value: bytes) -> str:
-    """Format bytes, decoded as Latin-1, as a JSON string or null; DEL is escaped, which JSON does not require."""
-    return json_text(value.decode("latin-1")).replace("\x7f", "\\u007f") if value else "null"
+    """Format bytes, decoded as Latin-1, as a JSON string or null."""
+    return json_string(value.decode("latin-1")) if value else "null"
 
 
 repeated_or_null = lru_cache(maxsize=1024)(text_or_null)

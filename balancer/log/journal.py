@@ -8,11 +8,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from balancer.errors import ForwardingError
+from balancer.log.chosen import ChosenFields
 from balancer.log.formats import Entry
 
 
 class Journal(Protocol):
-    """Consumer of entries: `takes` is called first, and directly after it `add` if it returned True."""
+    """Consumer of entries: `takes` is called first, and directly after it `add` if it returned True. `chosen` has what
+    entries need beside their own values.
+    """
+
+    @property
+    def chosen(self) -> ChosenFields | None: ...
 
     def takes(self, status: int, error: ForwardingError | None) -> bool: ...
     def add(self, entry: Entry) -> None: ...
@@ -32,6 +38,10 @@ class Both:
         self._log = log
         self._recorder = recorder
         self._is_logged = False
+
+    @property
+    def chosen(self) -> ChosenFields | None:
+        return self._log.chosen
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
         """Return True, and remember whether the log takes the entry: `add` does not know the error."""

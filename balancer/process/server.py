@@ -17,7 +17,7 @@ from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.cluster.sibling_conditions import SiblingConditions
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
-from balancer.config.schema.sections import LogConfig
+from balancer.config.schema.log import LogConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.channel import SiblingChannel
@@ -33,7 +33,7 @@ from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
-from balancer.log.formats import FORMATS
+from balancer.log.lines import format_of
 from balancer.log.output import LogOutput, complain
 from balancer.process.listening import listening
 from balancer.process.member import ServingProcess
@@ -86,15 +86,17 @@ def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
     """Return an access log as configured by `log`, writing to an open output."""
+    line, chosen = format_of(log)
     return AccessLog(
         output,
-        FORMATS[log.access],
+        line,
         offset=wall_offset(clock),
         policy=policy,
         rng=rng,
         sample=log.sample,
         limit=log.queue,
         logs_admin=log.admin,
+        chosen=chosen,
     )
 
 
@@ -297,7 +299,8 @@ class Server:
             if old is not None:
                 old.reopen()
         elif old is not None:
-            old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
+            line, chosen = format_of(log)
+            old.apply(output, line, sample=log.sample, limit=log.queue, logs_admin=log.admin, chosen=chosen)
         else:
             new = open_log(log, output, self._clock, control_plane.policy.label, Random())
             self.process.access_log = new

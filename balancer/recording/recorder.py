@@ -97,6 +97,8 @@ class Recorder:
     be opened.
     """
 
+    chosen: Final = None  # a recording has no chosen fields
+
     def __init__(
         self,
         path: str,

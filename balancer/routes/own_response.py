@@ -17,12 +17,19 @@ class OwnResponse:
     """
 
     def __init__(
-        self, cluster: Cluster, downstream: Responder, request: Request, answer: Route | ForwardingError
+        self,
+        cluster: Cluster,
+        downstream: Responder,
+        request: Request,
+        answer: Route | ForwardingError,
+        route: Route | None = None,
     ) -> None:
+        """`route` is the one that matches, where `answer` is an error."""
         self._cluster = cluster
         self._downstream = downstream
         self._request = request
         self._answer = answer
+        self._route = answer if isinstance(answer, Route) else route
         self._is_complete = not request.fields.has_body
         self._arrived = downstream.arrived
 
@@ -62,11 +69,13 @@ class OwnResponse:
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
         log, request = self._cluster.process.access_log, self._request
         if log is not None and log.takes(status, error):
+            route = "" if self._route is None else self._route.label
             log.add(Entry(
                 self._cluster.now(), fault_of(error), 0 if error is not None else status, request.method,
                 request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
                 cluster=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
+                extra=None if log.chosen is None else log.chosen.extra(request.head, b"", route),
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:

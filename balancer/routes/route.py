@@ -50,8 +50,9 @@ def lines_asked_for(routes: Iterable[Route]) -> re.Pattern[bytes]:
 class Route:
     """A route to `cluster`, or, if that is None, one that is answered here.
 
-    `limiter` has its rate limits; `mirror` copies its requests, and `authorizer` grants them. `fields` are its
-    conditions on fields: a name in lower case, and the value that one of the fields must have, or `ANY`.
+    `label` has its conditions in words. `limiter` has its rate limits; `mirror` copies its requests, and `authorizer`
+    grants them. `fields` are its conditions on fields: a name in lower case, and the value that one of the fields must
+    have, or `ANY`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Route:
         mirror: Mirror | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
+        self.label = str(config)
         self.cluster = cluster
         self.limiter = limiter
         self.mirror = mirror

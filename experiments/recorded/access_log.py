@@ -1,4 +1,4 @@
-"""Read the balancer's access log, text or JSON, into columns.
+"""Read the balancer's access log, text, JSON or logfmt, into columns.
 
 Depends on the documented format only (`docs/access-log.md`). Keeps numbers, not lines: a million requests take some
 hundred megabytes. An error is one line that names the line of the file.
@@ -10,7 +10,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -33,9 +33,17 @@ KINDS = {
 LEFT_OUT = ("admin", "answered", "tunnel", "unrouted")
 """Ends of what is not a request and response with a latency."""
 
-TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?>(?:[^"\\]|\\[\s\S]?)*)(?:"|$)|[^\s"]+)')
+TEXT_FIELD = re.compile(r'(?:^| )([^\s"=]+)=("(?>(?:[^"\\]|\\[\s\S]?)*)(?:"|$)|[^\s"]+)')
 """A quote without an end takes the rest of the line: searching it again for fields would take quadratic time."""
 TEXT_NAMES = {"endpoint": "dyno", "reason": "code"}
+NEEDED = (
+    *("time", "end", "reason", "status", "endpoint", "region", "policy", "attempts", "queue", "connect"),
+    *("first_byte", "service", "total", "sample"),
+)
+"""Fields of JSON and logfmt that a row is made of."""
+
+COMBINED = re.compile(r"\S+ \S+ \S+ \[[^]]*\] \"")
+"""Beginning of a line in the combined format of nginx and Apache."""
 NAN = float("nan")
 
 LONGEST_LINE = 8 << 20
@@ -72,13 +80,28 @@ class LogRow(NamedTuple):
 
 
 def log_row(line: str) -> LogRow:
-    """Parse a line of either format. Raises `LineProblem`."""
+    """Parse a line of any format. Raises `LineProblem`."""
     return json_row(line) if line.startswith("{") else text_row(line)
+
+
+def check_fields(values: Container[str]) -> None:
+    """Raise `LineProblem` if fields are missing that a row is made of."""
+    missing = [name for name in NEEDED if name not in values]
+    if missing:
+        raise LineProblem(
+            f"has no field {', '.join(map(repr, missing))}: log.fields must have all that a report needs"
+        )
 
 
 def text_row(line: str) -> LogRow:
     """Parse a line of names and values, perhaps behind a platform's prefix. Raises `LineProblem`."""
+    if COMBINED.match(line):
+        raise LineProblem(
+            "is of the combined format, which has no times; log.access must be json, text or logfmt"
+        )
     values = dict(TEXT_FIELD.findall(line))
+    if "dyno" not in values and "end" in values:
+        return logfmt_row(values)
 
     def get(name: str) -> str:
         key = TEXT_NAMES.get(name, name)
@@ -91,6 +114,20 @@ def text_row(line: str) -> LogRow:
             raise LineProblem(problem) from None
 
     return made_row(get, text_seconds, lambda text: "" if text == "-" else text)
+
+
+def logfmt_row(values: dict[str, str]) -> LogRow:
+    """Make a row of the values of a logfmt line. Raises `LineProblem`."""
+    check_fields(values)
+    return made_row(values.__getitem__, logfmt_seconds, lambda text: "" if text == "-" else text)
+
+
+def logfmt_seconds(name: str, text: str) -> float:
+    """Seconds from text such as `0.021345`; nan for a hyphen. Raises `LineProblem`."""
+    try:
+        return json_seconds(name, None if text == "-" else float(text))
+    except ValueError:
+        raise LineProblem(f"{name}: must be a number of seconds, got {text[:40]!r}") from None
 
 
 def text_seconds(name: str, text: str) -> float:
@@ -117,7 +154,8 @@ def json_row(line: str) -> LogRow:
         try:
             return values[name]
         except KeyError:
-            raise LineProblem(f"has no field '{name}'") from None
+            check_fields(values)
+            raise
 
     return made_row(get, json_seconds, lambda value: value or "")
 

@@ -20,12 +20,14 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from balancer.config.schema.log import LogConfig
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
 from balancer.http.h1.client import Client
-from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
+from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line, text_line
+from balancer.log.lines import format_of
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.recorded.access_log import KINDS, LEFT_OUT, log_row, read_log
+from experiments.recorded.access_log import KINDS, LEFT_OUT, NEEDED, log_row, read_log
 from experiments.report.access_log.page import write_log_report
 from experiments.report.access_log.runs import log_runs
 from experiments.run_data import Kind
@@ -65,10 +67,16 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_both_formats_give_the_same_row(name: str) -> None:
-    """Formatted by the balancer itself."""
-    text, plain = (log_row(line(ENTRIES[name], CONTEXT)) for line in (text_line, json_line))
-    assert [shown(value) for value in text] == [shown(value) for value in plain]
+def test_all_formats_give_the_same_row(name: str) -> None:
+    """Formatted by the balancer itself; a hostile field that is chosen changes nothing."""
+    usual, _ = format_of(LogConfig(access="logfmt"))
+    chosen, _ = format_of(LogConfig(access="logfmt", fields=("request:x-a", *NEEDED)))
+    hostile = Extra("", {b"x-a": b'1 end=reset total="9 queue=" sample=2'}, {})
+    lines = [line(ENTRIES[name], CONTEXT) for line in (text_line, json_line, usual)]
+    lines.append(chosen(ENTRIES[name]._replace(extra=hostile), CONTEXT))
+    text, *others = map(log_row, lines)
+    for other in others:
+        assert [shown(value) for value in text] == [shown(value) for value in other]
     assert text.end in KINDS
     assert (text.policy, text.sample, text.at) == ("random", 0.5, 1_700_001_000.0)
 
@@ -89,8 +97,8 @@ def test_row_of_a_line() -> None:
 def test_the_lines_in_the_documentation_are_read() -> None:
     """With the fields of its table and no others."""
     rows = [log_row(line) for line in SAMPLES]
-    assert [row.end for row in rows] == ["ok", "refused", "ok"]
-    assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
+    assert [row.end for row in rows] == ["ok", "refused", "ok", "ok"]
+    assert list(map(shown, rows[0])) == list(map(shown, rows[2])) == list(map(shown, rows[3]))
     listed = re.findall(r"^\| (?:`(\w+)`)? ?\| (?:`(\w+)`)? ?\|", PAGE, re.MULTILINE)
     text, plain = {name for name, _ in listed if name}, {name for _, name in listed if name}
     some = {"cluster", "grpc_status", "sent_path"}  # with named clusters, of RPCs, and of rewritten targets
@@ -122,6 +130,11 @@ def test_prefixes_of_platforms_are_skipped() -> None:
 # --- mistakes
 
 GOOD = text_line(entry(), CONTEXT)
+MOST = [name for name in NEEDED if name not in ("queue", "connect")]
+FEW, FEW_OF_LOGFMT, COMBINED = (
+    format_of(LogConfig.model_validate(log))[0](entry(), CONTEXT)
+    for log in ({"fields": MOST}, {"fields": MOST, "access": "logfmt"}, {"access": "combined"})
+)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +142,10 @@ GOOD = text_line(entry(), CONTEXT)
     [
         ("hello\n", "is not a line of an access log"),
         ("{nonsense\n", "is not JSON: "),
-        ("{}\n", "has no field 'end'"),
+        ("{}\n", "has no field 'time', 'end', 'reason', "),
+        (FEW, "has no field 'queue', 'connect': log.fields must have all that a report needs"),
+        (FEW_OF_LOGFMT, "has no field 'queue', 'connect': log.fields must have all that a report needs"),
+        (COMBINED, "is of the combined format, which has no times; log.access must be json, text or logfmt"),
         (GOOD.replace(" total=", " tota="), "has no field 'total'"),
         (GOOD.replace("total=30.000ms", "total=30"), "total: must be a duration such as 21.345ms, got '30'"),
         (GOOD.replace("end=ok", "end=well"), "end: must be one of ok, "),

@@ -60,6 +60,8 @@ KERNEL = 65_536
 class Log:
     """A substitute for the access log that counts entries."""
 
+    chosen = None
+
     def __init__(self) -> None:
         self.entries = 0
 

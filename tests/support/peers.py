@@ -62,7 +62,7 @@ NGINX = """
 {user} daemon off; pid {path}/pid; error_log stderr emerg; worker_processes 1;
 events {{ worker_connections 64; }}
 http {{
-  access_log off; client_max_body_size 4m;
+  access_log {log}; client_max_body_size 4m;
   client_body_temp_path {path}/a; proxy_temp_path {path}/b; fastcgi_temp_path {path}/c;
   uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;
   server {{ listen 127.0.0.1:{port}{protocol}; root {path}/www; gzip off;
@@ -73,9 +73,9 @@ http {{
 
 
 @asynccontextmanager
-async def nginx(path: Path, protocol: str = "") -> AsyncIterator[int]:
+async def nginx(path: Path, protocol: str = "", log: str = "off") -> AsyncIterator[int]:
     """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked. PUT writes below
-    /put/. `protocol` is "" or " http2", in clear text.
+    /put/. `protocol` is "" or " http2", in clear text; `log` is the value of access_log.
     """
     program = shutil.which("nginx")
     if program is None:
@@ -87,7 +87,9 @@ async def nginx(path: Path, protocol: str = "") -> AsyncIterator[int]:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     user = "user root;" if os.geteuid() == 0 else ""  # as root nginx would drop the rights to read the files
-    (path / "nginx.conf").write_text(NGINX.format(path=path, port=port, user=user, protocol=protocol))
+    (path / "nginx.conf").write_text(
+        NGINX.format(path=path, port=port, user=user, protocol=protocol, log=log)
+    )
     arguments = (program, "-p", str(path), "-c", str(path / "nginx.conf"))
     process = await asyncio.create_subprocess_exec(*arguments, stderr=DEVNULL)
     try:

@@ -71,41 +71,6 @@ class HeadersConfig(Section):
 NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
 
 
-class LogConfig(Section):
-    """The access log: one line per request."""
-
-    access: Literal["off", "text", "json"] = Field(
-        default="off",
-        description="format of the access log: `off`, `text` or `json`, one line per request; `text` if `path` is "
-        "given; see [Access log](access-log.md)",
-    )
-    path: str | None = Field(
-        default=None,
-        min_length=1,
-        description="file | log file, appended to and reopened on SIGHUP; default: standard output",
-    )
-    sample: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="share of requests that are logged; errors always are, except 404 `no_route`",
-    )
-    queue: int = Field(
-        default=10_000,
-        ge=1,
-        le=1_000_000,
-        description="entries | number of entries that may wait to be written, 1 to 1000000; more are dropped and "
-        "counted",
-    )
-    admin: bool = Field(default=True, description="logging of admin requests, those under `/-/`")
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        if self._has("path"):
-            self._derive(access="text")
-        return self
-
-
 class CertificateConfig(Section):
     """A certificate, chosen by SNI for the DNS names in it."""
 

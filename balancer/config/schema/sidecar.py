@@ -20,11 +20,11 @@ from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.endpoint import UpstreamTlsConfig, http_origin
 from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.log import LogConfig
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.sections import LogConfig
 from balancer.config.schema.transports import Transport
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine

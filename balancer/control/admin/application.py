@@ -268,6 +268,10 @@ class AdminApplication:
         if request is not None and is_from_sibling(request):
             return
         if log is not None and log.logs_admin and log.takes(entry.status, None):
+            if log.chosen is not None:
+                lines = [] if request is None else [b"\r\n%b: %b" % field for field in request.raw_headers]
+                head = entry.head if request is None else b"".join([*lines, b"\r\n"])
+                entry = entry._replace(extra=log.chosen.extra(head, b""))
             log.add(entry)
 
     # --- routes

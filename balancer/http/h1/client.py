@@ -27,12 +27,12 @@ class Client:
     """Attributes that all requests of one downstream connection share.
 
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https", `version` that of
-    HTTP as in Via (RFC 9110 § 7.6.3), `own_name` the balancer's name there; `is_trusted`: its forwarding fields are
-    believed. `fields` are the fields added to its requests, up to the host's name. `internal` are field names that are
-    removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are the methods it may
-    use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are enabled; `tracing`
-    is set while the trace context is propagated. `read_size` is the number of bytes per read of a long response to it
-    (`next_size`).
+    HTTP as in Via (RFC 9110 § 7.6.3), `own_name` the balancer's name there; `tls_version` is as in `TLSv1.3`, ""
+    without TLS; `is_trusted`: its forwarding fields are believed. `fields` are the fields added to its requests, up to
+    the host's name. `internal` are field names that are removed from its requests; `adds_forwarded` adds the Forwarded
+    field of RFC 7239; `allowed` are the methods it may use of those otherwise refused; `stated` reads request hints
+    (priority, deadline), if these are enabled; `tracing` is set while the trace context is propagated. `read_size` is
+    the number of bytes per read of a long response to it (`next_size`).
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Client:
         tracing: Tracing | None = None,
         version: bytes = HTTP11,
         own_name: bytes = OWN_NAME,
+        tls_version: str = "",
     ) -> None:
         self.address = address
         self.authority = authority
@@ -60,6 +61,7 @@ class Client:
         self.tracing = tracing
         self.version = version
         self.own_name = own_name
+        self.tls_version = tls_version
         self.fields = forwarding(address, proto, version, own_name)
         self.host_found = (
             b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have

@@ -70,6 +70,8 @@ class WithoutEndpoints(Wireless):
 class RecordingLog:
     """An access log that keeps its entries."""
 
+    chosen = None
+
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.sections import LogConfig
+from balancer.config.schema.log import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.support.log_entries import LogRecord, written
 from tests.support.scripts import send_then_disconnect

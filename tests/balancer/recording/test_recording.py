@@ -159,7 +159,7 @@ async def test_recording_and_access_log_together(
     stage: Stage, recorded: RecordedStage, tmp_path: Path
 ) -> None:
     """Sampling applies to the log only."""
-    log = {"access": "json", "path": str(tmp_path / "log"), "sample": 0}
+    log = {"fields": ["route"], "path": str(tmp_path / "log"), "sample": 0}
     await recorded.serve(await stage.worker(response()), log=log)
     await stage.ask(get())
     assert len(recorded.rows()) == 1

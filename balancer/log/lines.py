@@ -1,0 +1,225 @@
+"""Lines with chosen fields, and the formats logfmt and combined: pure functions from an entry to a line.
+
+`formats.py` has the usual lines of text and JSON, which need no table. What is said there about escaping holds here
+too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from balancer.config.schema.log import LOG_FIELDS, LogConfig
+from balancer.http.h1.fields import host_of
+from balancer.log.chosen import ChosenFields
+from balancer.log.formats import (
+    FORMATS,
+    NOT_CONNECTED,
+    Context,
+    Entry,
+    Format,
+    LoggedPhases,
+    forwarded_for,
+    instant,
+    is_bare,
+    json_string,
+    outcome,
+    phases,
+    seconds_or_null,
+    version_of,
+)
+
+Value = bytes | str | float | int | None
+"""A value before it is escaped; a float is a number of seconds, or a share."""
+
+
+class Line(NamedTuple):
+    """An entry with what several fields are computed from."""
+
+    entry: Entry
+    context: Context
+    end: str
+    status: int
+    size: int
+    phases: LoggedPhases
+
+
+ValueOf = Callable[[Line], Value]
+
+VALUES: Final[dict[str, ValueOf]] = {
+    "time": lambda line: instant(line.entry, line.context.offset),
+    "end": lambda line: line.end,
+    "reason": lambda line: line.entry.fault and line.entry.fault.reason,
+    "detail": lambda line: line.entry.fault and line.entry.fault.detail,
+    "method": lambda line: line.entry.method,
+    "path": lambda line: line.entry.target,
+    "sent_path": lambda line: line.entry.sent_target,
+    "host": lambda line: host_of(line.entry.head),
+    "request_id": lambda line: line.entry.id,
+    "client": lambda line: line.entry.client.address,
+    "forwarded_for": lambda line: forwarded_for(line.entry),
+    "protocol": lambda line: line.entry.client.proto,
+    "version": lambda line: version_of(line.entry),
+    "cluster": lambda line: line.entry.cluster,
+    "endpoint": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.id,
+    "region": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.region,
+    "policy": lambda line: line.context.policy,
+    "attempts": lambda line: line.entry.attempts,
+    "connection": lambda line: line.entry.connection if line.entry.connection != NOT_CONNECTED else None,
+    "head": lambda line: line.phases.head,
+    "queue": lambda line: line.phases.queue,
+    "connect": lambda line: line.phases.connect,
+    "first_byte": lambda line: line.phases.first_byte,
+    "service": lambda line: line.phases.service,
+    "total": lambda line: line.phases.total,
+    "duration": lambda line: line.phases.total,
+    "status": lambda line: line.status,
+    "grpc_status": lambda line: line.entry.grpc_status,
+    "bytes": lambda line: line.size,
+    "bytes_in": lambda line: line.entry.bytes_in,
+    "sample": lambda line: 1 if line.context.sample == "1" else float(line.context.sample),
+    "route": lambda line: line.entry.extra and line.entry.extra.route,
+    "tls_version": lambda line: line.entry.client.tls_version,
+    "trace_id": lambda line: trace_id(line.entry),
+    "referer": lambda line: of_request(line.entry, b"referer"),
+    "user_agent": lambda line: of_request(line.entry, b"user-agent"),
+}
+"""Values of the fields that have a name of their own."""
+
+READ_FROM: Final = {"referer": b"referer", "user_agent": b"user-agent", "trace_id": b"traceparent"}
+"""Fields of requests that such values are read from."""
+
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)")
+
+
+def of_request(entry: Entry, name: bytes) -> bytes | None:
+    """Return a chosen field of the request."""
+    return None if entry.extra is None else entry.extra.request.get(name)
+
+
+def of_response(entry: Entry, name: bytes) -> bytes | None:
+    """Return a chosen field of the response."""
+    return None if entry.extra is None else entry.extra.response.get(name)
+
+
+def trace_id(entry: Entry) -> bytes | None:
+    """Return the trace that the worker was told (W3C Trace Context)."""
+    match = _TRACEPARENT.match(of_request(entry, b"traceparent") or b"")
+    return None if match is None else match[1]
+
+
+def value_of(field: str) -> ValueOf:
+    """Return what reads the value of a field."""
+    side, separator, name = field.partition(":")
+    if not separator:
+        return VALUES[field]
+    read, key = of_request if side == "request" else of_response, name.encode()
+    return lambda line: read(line.entry, key)
+
+
+def chosen_fields(fields: Sequence[str]) -> ChosenFields | None:
+    """Return what entries need for these fields beside their own values; None if they need nothing."""
+    of_messages = [field.partition(":") for field in fields if ":" in field]
+    needed = [name.encode() for side, _, name in of_messages if side == "request"]
+    needed += [READ_FROM[field] for field in fields if field in READ_FROM]
+    answered = [name.encode() for side, _, name in of_messages if side == "response"]
+    return ChosenFields(needed, answered) if needed or answered or "route" in fields else None
+
+
+def json_value(value: Value) -> str:
+    """Format a value for JSON."""
+    if value is None or isinstance(value, float):
+        return seconds_or_null(value)
+    if isinstance(value, int):
+        return str(value)
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    return json_string(text) if text else "null"
+
+
+def logfmt_value(value: Value) -> str:
+    """Format a value for logfmt; `-` for an absent one."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return logfmt_string(value.decode("latin-1"))
+    return logfmt_string(value) if isinstance(value, str) else json_value(value)
+
+
+@lru_cache(maxsize=1024)
+def logfmt_string(value: str) -> str:
+    """Format a string for logfmt: bare if that is unambiguous, else as in JSON. Cached: most recur."""
+    return value if is_bare(value) else json_string(value) if value else "-"
+
+
+def line_with(values: Sequence[tuple[str, ValueOf]], shown: Callable[[Value], str], separator: str) -> Format:
+    """Return a format; `values` has the text before each value. A brace that begins the first one is closed."""
+    end = "}\n" if values[0][0].startswith("{") else "\n"
+
+    def line(entry: Entry, context: Context) -> str:
+        made = Line(entry, context, *outcome(entry), phases(entry))
+        return separator.join([before + shown(value(made)) for before, value in values]) + end
+
+    return line
+
+
+def json_format(fields: Sequence[str]) -> Format:
+    """Return the format of JSON objects with these fields."""
+    named = [(f'"{field}":', value_of(field)) for field in fields]
+    return line_with([("{" + named[0][0], named[0][1]), *named[1:]], json_value, ",")
+
+
+def logfmt_format(fields: Sequence[str]) -> Format:
+    """Return the format of logfmt lines with these fields."""
+    return line_with([(f"{field}=", value_of(field)) for field in fields], logfmt_value, " ")
+
+
+# --- combined
+
+_ESCAPED: Final = {code: f"\\x{code:02X}" for code in (*range(32), 34, 92, *range(127, 256))}
+_ADDRESS: Final = re.compile(rb"[0-9A-Fa-f.:]{2,45}")
+
+
+def combined(value: bytes | None) -> str:
+    """Escape a value as nginx does; `-` for an absent one."""
+    return "-" if value is None else value.decode("latin-1").translate(_ESCAPED)
+
+
+def remote_address(entry: Entry) -> str:
+    """Return the client's address; behind a trusted proxy, the one that this proxy has seen."""
+    client = entry.client
+    if client.is_trusted:
+        seen = forwarded_for(entry).rpartition(b",")[0].rpartition(b",")[2].strip()
+        if _ADDRESS.fullmatch(seen):
+            return seen.decode()
+    return combined(client.address)
+
+
+@lru_cache(maxsize=8)
+def clf_time(at: int) -> str:
+    """Format a second of Unix time in UTC as in Apache's logs."""
+    return datetime.fromtimestamp(at, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+
+
+def combined_line(entry: Entry, context: Context) -> str:
+    """Format an entry in the combined format of Apache and nginx."""
+    _, status, size = outcome(entry)
+    at = clf_time(int((entry.arrived[0] or entry.arrived[1]) + context.offset))
+    asked = combined(entry.target or None)
+    if entry.method:
+        asked = f"{combined(entry.method)} {asked} HTTP/{version_of(entry)}"
+    referer, agent = (combined(of_request(entry, name)) for name in (b"referer", b"user-agent"))
+    return f'{remote_address(entry)} - - [{at}] "{asked}" {status} {size} "{referer}" "{agent}"\n'
+
+
+def format_of(log: LogConfig) -> tuple[Format, ChosenFields | None]:
+    """Return the format of the lines, and what entries need for it."""
+    if log.access == "combined":
+        return combined_line, chosen_fields(("referer", "user_agent"))
+    if log.access == "logfmt":
+        return logfmt_format(log.fields or LOG_FIELDS), chosen_fields(log.fields)
+    if log.fields:
+        return json_format(log.fields), chosen_fields(log.fields)
+    return FORMATS[log.access], None
