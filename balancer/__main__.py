@@ -18,6 +18,7 @@ from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
+from balancer.config.misnamed_workers import misnamed_workers
 from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.log import logged_secrets
 from balancer.config.schema.named_clusters import ClusterSettings
@@ -214,7 +215,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     ):
         say(f"warning: {line}")
     secrets = (*logged_secrets(settings.log.fields), *exposed_secrets(reading, file))
-    for line in (*unused_rate_limits(settings), *secrets):
+    for line in (*misnamed_workers(settings), *unused_rate_limits(settings), *secrets):
         say(f"warning: {line}")
 
 

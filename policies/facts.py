@@ -21,7 +21,8 @@ class Endpoint:
     """Configuration of one endpoint; it holds no state.
 
     `weight` is relative (> 0). `max_in_flight` is the most requests it may hold at once; None is unlimited.
-    `round_trip` is its distance in seconds where handshakes do not show it, else 0.
+    `round_trip` is its distance in seconds where handshakes do not show it, else 0. `host` is the Host of its requests,
+    b"" that of the client.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Endpoint:
     weight: float = 1.0
     max_in_flight: int | None = None
     round_trip: float = 0.0
+    host: bytes = b""
 
 
 class AdminState(Enum):

@@ -14,11 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from urllib.parse import urlsplit
 
 from balancer.errors import UnsupportedByTransport
 from balancer.http.grpc.health import check_fault, check_request
-from balancer.upstream.internal_request import BodyTooLong, InternalRequest, InternalResult, internal_head
+from balancer.upstream.internal_request import (
+    BodyTooLong,
+    InternalRequest,
+    InternalResult,
+    internal_head,
+    own_host,
+)
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Endpoint
@@ -55,7 +60,7 @@ class CheckPlan:
     def request(self, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
         """Return head and body of a check request to `endpoint`; no head: only connect."""
         if self.grpc is not None:
-            return check_request(urlsplit(endpoint.address).netloc, self.grpc, "check")
+            return check_request(own_host(endpoint), self.grpc, "check")
         return None if self.path is None else internal_head(endpoint, self.path, "check"), b""
 
     def fault_of(self, result: InternalResult) -> str | None:
@@ -154,7 +159,7 @@ class Checks:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return
-        head, body = plan.request(check.endpoint)
+        head, body = plan.request(state.endpoint)
         check.request = InternalRequest(
             head,
             on_end,

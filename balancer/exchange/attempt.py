@@ -101,6 +101,8 @@ class Attempt(RoutedAttempt):
         exchange.active_at = self.sent_at
         sink: ResponseSink = self if exchange.race is None else exchange.race.runner(self)
         head = self.head or request.head
+        if self.assignment.endpoint.host:
+            head = self.addressed(head, request.method)
         if exchange.rules.is_rpc:
             head = exchange.rules.head_for_worker(head, self.cluster.now())
         if kept is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from balancer.cluster.cluster import Cluster
+from balancer.http.h1.fields import with_host
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.attempt import UpstreamAttempt
 from balancer.upstream.pool import Pool
@@ -57,6 +58,10 @@ class RoutedAttempt(UpstreamAttempt):
             if self.span is not None:
                 self.span.connected(upstream)
         super().connected(upstream)
+
+    def addressed(self, head: bytes, method: bytes) -> bytes:
+        """Return the head with the Host of the endpoint. That of CONNECT is the target's (RFC 9112 § 3.2)."""
+        return head if method == b"CONNECT" else with_host(head, self.assignment.endpoint.host)
 
     def answered(self, status: int, now: float) -> None:
         """Note the final status, and the instant at which it came."""

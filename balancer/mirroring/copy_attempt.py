@@ -40,6 +40,8 @@ class CopyAttempt(RoutedAttempt):
     def send(self, upstream: UpstreamRequest) -> None:
         self.upstream = upstream
         head, body = self._copy.take_request()
+        if self.assignment.endpoint.host:
+            head = self.addressed(head, self._copy.method)
         self._bytes_in = 0 if body is None else body.size
         upstream.send(head, self, self._copy.method, body)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Final
-from urllib.parse import urlsplit
 
+from balancer.config.schema.worker_host import authority_of
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.http.h1.response_head import Response
 from balancer.upstream.attempt import UpstreamAttempt
@@ -59,10 +59,15 @@ class InternalResult:
         return self.error is None or self.error.outcome is not OutcomeKind.REFUSED
 
 
+def own_host(endpoint: Endpoint) -> str:
+    """Return the Host of an internal request: that of all requests to the endpoint, or else of its address."""
+    return endpoint.host.decode() or authority_of(endpoint.address)
+
+
 def internal_head(endpoint: Endpoint, path: str, sender: str, method: str = "GET") -> bytes:
     """Return the head of an internal request. `sender`: suffix of its User-Agent."""
     return (
-        f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(endpoint.address).netloc}\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: {own_host(endpoint)}\r\n"
         f"User-Agent: steelyard-{sender}\r\nAccept: */*\r\n\r\n"
     ).encode()
 

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from balancer.config.schema.discovery import DnsDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
+from balancer.config.schema.worker_host import CLIENT, sent_host
 from balancer.upstream.dial.resolver import LookupFailed, Resolver, Service
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
@@ -103,12 +104,13 @@ class DnsSource:
         """Endpoint at an address; its certificate must be for `name`. SRV weight 0 means rarely selected, so it becomes
         1, the lowest weight."""
         config = self.config
-        tls = self._tls
+        tls, name = self._tls, name.rstrip(".")
         if config.scheme == "https" and tls.server_name is None:
-            tls = tls.model_copy(update={"server_name": name.rstrip(".")})
+            tls = tls.model_copy(update={"server_name": name})
         return EndpointConfig(
             id=endpoint_id(host, port),
             address=f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+            host=sent_host(config.host, f"{config.scheme}://{name}:{port}") or CLIENT,
             region=config.region,
             weight=config.weight if weight is None else max(weight, 1),
             max_in_flight=config.max_in_flight,

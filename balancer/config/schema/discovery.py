@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.worker_host import WorkerHost
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
 
@@ -56,6 +57,11 @@ class DnsDiscovery(Section):
     scheme: Literal["http", "https"] = Field(
         default="http",
         description="scheme of the endpoints; with https the certificate must name the name that is looked up",
+    )
+    host: WorkerHost | None = Field(
+        default=None,
+        description='as there | as `endpoints.host`, where `"address"` is the name that is looked up, or '
+        'the target of an SRV record; default: `"address"` with https, else `"client"`',
     )
     region: Name = Field(default="default", description="name | region of the endpoints")
     weight: float = Field(

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
 from balancer.config.schema.transports import Transport, check_installed
+from balancer.config.schema.worker_host import WorkerHost, sent_host
 from policies.facts import Endpoint
 
 LONGEST_ADDRESS = 300
@@ -70,6 +71,12 @@ class EndpointConfig(Section):
     address: str = Field(
         description="http://host:port or https:// | address of the worker; the default port is 80 or 443"
     )
+    host: WorkerHost | None = Field(
+        default=None,
+        description='`"client"`, `"address"` or a name | Host that the worker gets: that of the client, of the '
+        'address, or this one; default: `"address"` for an https address with a DNS name, else `"client"`; see '
+        "[Host](#host)",
+    )
     region: Name = Field(
         default="default",
         description="name | region of the worker; workers of one region are near each other",
@@ -121,5 +128,5 @@ class EndpointConfig(Section):
 
     def endpoint(self) -> Endpoint:
         """Return the endpoint as the plain value that the policies use."""
-        round_trip = self.round_trip or 0.0
-        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight, round_trip)
+        round_trip, host = self.round_trip or 0.0, sent_host(self.host, self.address).encode()
+        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight, round_trip, host)

@@ -17,6 +17,7 @@ from pydantic import (
 
 from balancer.config.schema.endpoint import http_origin
 from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.worker_host import CLIENT, WorkerHost
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -57,6 +58,9 @@ class KubernetesDiscovery(Section):
         default="http",
         description="scheme of the endpoints; with https the certificate must name `SERVICE.NAMESPACE.svc`, or "
         "`upstream_tls.server_name`",
+    )
+    host: WorkerHost = Field(
+        default=CLIENT, description='as there | as `endpoints.host`, where `"address"` is that of the pod'
     )
     region: Name | None = Field(
         default=None,

@@ -26,6 +26,7 @@ from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
 from balancer.config.schema.section import Name, Section
 from balancer.config.schema.transports import Transport
+from balancer.config.schema.worker_host import CLIENT
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine
 from balancer.syntax.urls import host_in
@@ -133,6 +134,7 @@ class SidecarConfig(Section):
         endpoint = {
             "id": origin.name,
             "address": origin.url,
+            "host": CLIENT,  # of a head that has the origin's already
             "transport": origin.transport,
             "keep_alive": origin.keep_alive,
             "max_in_flight": origin.max_in_flight,

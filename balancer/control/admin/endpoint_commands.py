@@ -74,6 +74,7 @@ def line_of(each: dict[str, Any], width: int = 0) -> str:
 @click.argument("name")
 @click.argument("address")
 @click.option("--region", help="Default: default.")
+@click.option("--host", metavar="NAME", help="Host that it gets, or client, or address.")
 @click.option("--weight", type=float, help="Weight relative to the other endpoints; default: 1.")
 @click.option("--max-in-flight", type=int, help="Limit of requests in flight; default: none.")
 @click.pass_obj

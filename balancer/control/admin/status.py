@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.build import build, http2_library
+from balancer.config.schema.worker_host import CLIENT
 from balancer.control.admin.buffering_report import buffering_status
 from balancer.control.admin.connections_report import connections_status
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
@@ -245,6 +246,7 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
     return {
         "id": endpoint.id,
         "address": endpoint.address,
+        "host": endpoint.host.decode() or CLIENT,
         "transport": pool.transport,
         "region": endpoint.region,
         "weight": endpoint.weight,

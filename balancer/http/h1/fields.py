@@ -171,6 +171,17 @@ def host_of(head: bytes) -> bytes:
     return head[start + 8 : head.find(b"\r", start + 8)].strip()
 
 
+def with_host(head: bytes, host: bytes) -> bytes:
+    """Return a whole head, which has one Host, with another one."""
+    start = head.find(b"\r\nHost: ") + 8
+    if start < 8:  # in another spelling
+        match = _HOST_LINE.search(head.lower())
+        if match is None:
+            return head
+        start = match.start(2)
+    return b"".join((head[:start], host, head[head.find(b"\r", start) :]))
+
+
 PROTO: Final = b"\r\nX-Forwarded-Proto: "
 """Field of the head for the worker that has the scheme which the client used."""
 

@@ -45,6 +45,8 @@ def advice(findings: Findings, ca: Path | None = None) -> str:
 def _endpoint(findings: Findings) -> str:
     target, rows = findings.target, list[Row]()
     rows += [("id", _text(target.name), ""), ("address", _text(target.origin), "")]
+    if target.requested is not None:
+        rows.append(("host", _text(target.requested), "it was asked for this name"))
     if findings.version is None:
         rows.append(("transport", '"http2"', "it speaks nothing else"))
     elif findings.http2 is not None and findings.http2.is_spoken and _is_far(findings):

@@ -18,6 +18,7 @@ from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.process.server import new_event_loop
 from balancer.syntax.printable import one_line
+from balancer.syntax.urls import is_authority
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 from balancer.tools.probe.advice import advice
 from balancer.tools.probe.findings import Findings
@@ -66,16 +67,24 @@ Examples:
     help="For each connection and for each answer.",
 )
 @click.option("--ca", type=click.Path(path_type=Path), help="PEM; who signs its certificate.")
+@click.option("--host", metavar="NAME", help="Host to ask for; default: that of the URL.")
 @click.option("--json", "is_json", is_flag=True, help="For machines.")
 def probe(
-    url: str, idle_limit: float, requests: int, method: str, timeout: float, ca: Path | None, is_json: bool
+    url: str,
+    idle_limit: float,
+    requests: int,
+    method: str,
+    timeout: float,
+    ca: Path | None,
+    host: str | None,
+    is_json: bool,
 ) -> None:
     """Probe how a server treats connections: keep-alive, idle timeout, requests per connection, HTTP versions and time
     per phase; recommend a configuration for it.
 
     It takes some thirty GET and HEAD requests on some twelve connections, and changes nothing unless a GET does.
     """
-    target, tls = _target(url), UpstreamTls(UpstreamTlsConfig(ca=ca))
+    target, tls = _target(url, host), UpstreamTls(UpstreamTlsConfig(ca=ca))
     survey = _survey(target, Bounds(idle_limit, requests, timeout, method), tls)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -85,9 +94,11 @@ def probe(
     _tell(findings, advice(findings, ca), is_json)
 
 
-def _target(url: str) -> ProbeTarget:
+def _target(url: str, host: str | None) -> ProbeTarget:
+    if host is not None and not is_authority(host.encode()):
+        raise click.UsageError(f"--host: must be host or host:port, got {host!r}")
     try:
-        return target_of(url)
+        return target_of(url, host)
     except BadTarget as error:
         raise click.UsageError(f"URL: {error}") from None
 

@@ -22,12 +22,14 @@ class BadTarget(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """A server and a path; `authority` is the Host, `path` the request target with its query."""
+    """A server and a path: `authority` is that of its URL, `path` the request target with its query. `requested`: the
+    Host, None: the authority."""
 
     scheme: str
     authority: str
     host: str
     path: str
+    requested: str | None = None
 
     @property
     def is_tls(self) -> bool:
@@ -49,12 +51,12 @@ class ProbeTarget:
 
     def head(self, method: str) -> bytes:
         """Return the head of a request."""
-        lines = (f"{method} {self.path} HTTP/1.1", f"Host: {self.authority}", "Accept: */*")
+        lines = (f"{method} {self.path} HTTP/1.1", f"Host: {self.requested or self.authority}", "Accept: */*")
         return "\r\n".join((*lines, "User-Agent: steelyard-probe", "", "")).encode("ascii")
 
 
-def target_of(url: str) -> ProbeTarget:
-    """Parse a URL. Raises `BadTarget`."""
+def target_of(url: str, requested: str | None = None) -> ProbeTarget:
+    """Parse a URL; `requested` is the Host, None: that of the URL. Raises `BadTarget`."""
     problem = f"{MUST_BE}, got '{url}'"
     try:
         parts = urlsplit(url)
@@ -68,4 +70,4 @@ def target_of(url: str) -> ProbeTarget:
     if not (_FIT_FOR_A_TARGET(path) and _FIT_FOR_A_TARGET(host)):
         raise BadTarget(f"must be written in ASCII, escaped where needed, got '{url}'")
     shown = f"[{host}]" if ":" in host else host
-    return ProbeTarget(parts.scheme, shown if port is None else f"{shown}:{port}", host, path)
+    return ProbeTarget(parts.scheme, shown if port is None else f"{shown}:{port}", host, path, requested)

@@ -445,12 +445,16 @@ async def test_unreachable_server_is_an_error(
 async def test_json_and_text_output_agree(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Both outputs contain the same recommendation, which `balancer check` accepts."""
+    """Both outputs contain the same recommendation, which `balancer check` accepts; a given Host is in it."""
     worker = await stage.worker(answering(response(b"ok", b"Server: [bold]x\x9b2J")))
-    url = f"http://127.0.0.1:{worker.port}"
-    assert await run_probe(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2", "--json") == 0
+    url, app = f"http://127.0.0.1:{worker.port}", ("--host", "app.example.org:81")
+    assert await run_probe(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2", "--json", *app) == 0
     stdout, stderr = capsys.readouterr()
     document = json.loads(stdout)
+    assert {request.value(b"Host") for request in worker.requests if request.fields} == {
+        b"app.example.org:81"
+    }
+    assert 'host = "app.example.org:81"' in document["recommended"]
     assert (document["keep_alive"]["is_kept"], document["http"]["1"], stderr) == (True, "1.1", "")
     loaded_recommendation(document["recommended"], tmp_path)
     assert await run_probe(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2") == 0

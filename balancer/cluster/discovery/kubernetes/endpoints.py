@@ -121,6 +121,7 @@ def _endpoint(address: PodAddress, config: KubernetesDiscovery, tls: UpstreamTls
     return EndpointConfig(
         id=endpoint_id(address.host, address.port),
         address=f"{config.scheme}://{host}:{address.port}",
+        host=config.host,
         region=region_of(address.zone, config) or DEFAULT_REGION,
         weight=config.weight,
         max_in_flight=config.max_in_flight,

@@ -1,0 +1,38 @@
+"""Warnings about https workers that get the Host of another server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from balancer.config.loading import Settings
+from balancer.config.schema.named_clusters import ClusterSettings
+from balancer.config.schema.worker_host import ADDRESS, sent_host, tls_name
+from balancer.syntax.urls import host_in
+
+
+def misnamed_workers(settings: Settings) -> Iterator[str]:
+    """Yield a line for each https endpoint, and each source of them, whose requests have another Host than the name for
+    which its certificate is verified."""
+    yield from _misnamed(settings, "")
+    for name, cluster in settings.clusters.items():
+        yield from _misnamed(cluster, f"clusters.{name}.")
+
+
+def _misnamed(cluster: ClusterSettings, field: str) -> Iterator[str]:
+    places = [
+        (f"endpoints.{at}", one.address, one.host, (one.tls or cluster.upstream_tls).server_name)
+        for at, one in enumerate(cluster.endpoints)
+    ] + [
+        (f"discovery.dns.{at}", f"{one.scheme}://{one.name}", one.host, cluster.upstream_tls.server_name)
+        for at, one in enumerate(cluster.discovery.dns)
+    ]
+    for place, origin, wanted, server_name in places:
+        name = tls_name(origin)
+        names = [each for each in (name, server_name) if each and origin.startswith("https:")]
+        host = host_in(sent_host(wanted, origin).encode()).decode()
+        if wanted is not None and names and host not in names:
+            whose = f"is {wanted}" if host else "is the client's"
+            yield (
+                f"{field}{place}.host: the Host {whose}, but the server is {names[-1]}, and may answer 404 or 421 to "
+                f'other names; host = "{ADDRESS if name else server_name}" sends its own'
+            )
