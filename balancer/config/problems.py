@@ -25,8 +25,11 @@ MOST_PROBLEMS: Final = 20
 KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[A-Za-z0-9_-]+)*): ")
 """Key that a validator's message begins with; it may have the name of a cluster or of a field."""
 
-BEFORE_CREDENTIALS: Final = re.compile(r"//(?!host(?:\[?:port|,| or ))|got '(?![a-z]+://)").search
-"""Where the user and password of a URL, which may lack its scheme, can begin; `//host` is what a message allows."""
+BEFORE_CREDENTIALS: Final = re.compile(
+    r"(?<!:/)//(?!host(?:\[?:port|,| or )|/path, got )|got '(?![a-z]+://)"
+).search
+"""Where the user and password of a URL, which may lack its scheme, can begin; `//host` and `///path` are what a message
+allows."""
 
 TABLES: Final = ("model_type", "model_attributes_type", "dict_type")
 

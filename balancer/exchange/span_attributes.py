@@ -79,7 +79,8 @@ def attempt_attributes(request: Request, endpoint: Endpoint, number: int) -> Val
 
 def endpoint_attributes(endpoint: Endpoint) -> Values:
     """Return the address, id and region of an endpoint."""
-    values = _server(urlsplit(endpoint.address).netloc)
+    url = urlsplit(endpoint.address)
+    values = _server(url.netloc or url.path)
     values["steelyard.endpoint"] = endpoint.id
     values["steelyard.region"] = endpoint.region
     return values

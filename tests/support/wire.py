@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any, cast
 
 PATIENCE = 20.0
@@ -273,8 +274,11 @@ class ScriptedWorker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Listen on `sock`, or on a port of its own."""
+    async def start(self, sock: socket.socket | None = None, path: Path | None = None) -> None:
+        """Listen on `sock`, on a Unix socket at `path`, or on a port of its own."""
+        if path is not None:
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=1 << 20)
+            return
         where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
         self._server = await asyncio.start_server(self._serve, **where, limit=1 << 20, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +15,12 @@ from policies.facts import Endpoint
 
 LONGEST_ADDRESS = 300
 """Limit in characters; a host name has at most 253."""
+
+UNIX: Final = "http+unix://"
+"""Beginning of the address of a Unix socket; the path follows."""
+
+LONGEST_PATH: Final = 107
+"""Limit in bytes of the path of a Unix socket, where a zero follows (unix(7))."""
 
 
 class UpstreamTlsConfig(Section):
@@ -46,11 +52,11 @@ class UpstreamTlsConfig(Section):
         return self
 
 
-def http_origin(text: str) -> str:
+def http_origin(text: str, allowed: str = "http://host:port or https://host:port") -> str:
     """Return the address of a server without a slash at its end. Raises ValueError unless it is http://host:port or
-    https://host:port.
+    https://host:port; `allowed` is in the message.
     """
-    problem = f"must be http://host:port or https://host:port, got {text[:LONGEST_ADDRESS]!r}"
+    problem = f"must be {allowed}, got {text[:LONGEST_ADDRESS]!r}"
     try:
         url = urlsplit(text)
         port = url.port
@@ -64,12 +70,27 @@ def http_origin(text: str) -> str:
     return text.rstrip("/")
 
 
+def worker_address(text: str) -> str:
+    """Return an `http_origin`, or the address of a Unix socket. Raises ValueError."""
+    path = text.removeprefix(UNIX)
+    if path == text:
+        return http_origin(text, "http://host:port, https://host:port or http+unix:///path")
+    is_path = path.startswith("/") and not path.endswith("/") and path.isprintable()
+    if not is_path or {*path} & {*"?#%"} or len(path.encode()) > LONGEST_PATH:
+        raise ValueError(
+            f"must be http+unix:// and an absolute path without ?, # and %, of at most {LONGEST_PATH} bytes, got "
+            f"{text[:LONGEST_ADDRESS]!r}"
+        )
+    return text
+
+
 class EndpointConfig(Section):
     """One endpoint: a worker and its share of the load."""
 
     id: Name = Field(description="name | unique id, shown in status and metrics")
     address: str = Field(
-        description="http://host:port or https:// | address of the worker; the default port is 80 or 443"
+        description="http://host:port, https:// or http+unix:///path | address of the worker; the default port is 80 "
+        "or 443; see [Unix sockets](#unix-sockets)"
     )
     host: WorkerHost | None = Field(
         default=None,
@@ -118,8 +139,14 @@ class EndpointConfig(Section):
 
     @field_validator("address")
     @classmethod
-    def _is_http_origin(cls, value: str) -> str:
-        return http_origin(value)
+    def _is_worker_address(cls, value: str) -> str:
+        return worker_address(value)
+
+    @model_validator(mode="after")
+    def _transport_fits(self) -> Self:
+        if self.address.startswith(UNIX) and self.transport in ("curl", "aiohttp"):
+            raise ValueError(f'transport: "{self.transport}" has no Unix sockets; use "native" or "http2"')
+        return self
 
     @property
     def alpn(self) -> str:

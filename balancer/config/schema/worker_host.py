@@ -39,13 +39,13 @@ def sent_host(wanted: str | None, origin: str) -> str:
 
 
 def authority_of(origin: str) -> str:
-    """Return the Host of a server's own URL, without the default port."""
+    """Return the Host of a server's own URL, without the default port; that of a Unix socket is localhost."""
     url = urlsplit(origin)
-    host = url.hostname or ""
+    host = url.hostname or "localhost"
     if not host.isascii():
         host = host.encode("idna").decode()
     host = f"[{host}]" if ":" in host else host
-    return host if url.port in (None, _PORTS[url.scheme]) else f"{host}:{url.port}"
+    return host if url.port in (None, _PORTS.get(url.scheme)) else f"{host}:{url.port}"
 
 
 def tls_name(origin: str) -> str:

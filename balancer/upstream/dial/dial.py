@@ -37,7 +37,8 @@ CERTIFICATE_KINDS = {
 """Kind of certificate fault by X509_V_ERR_… of OpenSSL's x509_vfy.h."""
 
 SYSTEM_KINDS = {
-    errno.ECONNREFUSED: "refused",
+    # Of a Unix socket that is not there, or whose queue is full, the last two.
+    **dict.fromkeys((errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN), "refused"),
     errno.ECONNRESET: "reset",
     errno.EPIPE: "reset",
     errno.ETIMEDOUT: "timeout",
@@ -145,10 +146,12 @@ class _Line(Generic[P]):
         return cast(ssl.SSLObject, cast(TlsTransport, self._lowest).get_extra_info("ssl_object"))
 
     async def connect(self, address: str, port: int) -> _Line[P]:
-        """Connect TCP to one address; returns this attempt. Raises `OSError`."""
+        """Connect to one address by TCP, or to a path by a Unix socket; returns this attempt. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(lambda: self._lowest, address, port)
-        self._transport = transport
+        if address.startswith("/"):
+            self._transport, _ = await loop.create_unix_connection(lambda: self._lowest, address)
+        else:
+            self._transport, _ = await loop.create_connection(lambda: self._lowest, address, port)
         return self
 
     async def handshake_done(self, now: Callable[[], float]) -> float:

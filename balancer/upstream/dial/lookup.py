@@ -72,7 +72,9 @@ def lookup_of(config: NamesConfig) -> Look:
 
 
 def is_literal(host: str) -> bool:
-    """Whether `host` is an IP address, which needs no lookup."""
+    """Whether `host` is an IP address or the path of a Unix socket, which need no lookup."""
+    if host.startswith("/"):
+        return True
     try:
         ip_address(host)
     except ValueError:

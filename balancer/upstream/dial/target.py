@@ -36,7 +36,7 @@ class NetworkRoute:
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
         url = urlsplit(endpoint.address)
         self.endpoint = endpoint
-        self.host = url.hostname or ""
+        self.host = url.hostname or url.path  # of a Unix socket
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self._fixed = (self.host,) if is_literal(self.host) else ()
         self.best: str | None = None

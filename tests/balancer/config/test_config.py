@@ -137,11 +137,11 @@ def test_invalid_configuration(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_invalid_addresses(tmp_path: Path, address: str) -> None:
-    """An endpoint's address is http://host:port or https://host:port."""
+    """An endpoint's address is that of a server or of a Unix socket."""
     text = f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'
     message = problem(tmp_path, text)
     assert "endpoints.0.address" in message
-    assert "http://host:port or https://host:port" in message
+    assert "http://host:port, https://host:port or http+unix:///path" in message
     assert repr(re.sub("//.*@", "//…@", address)) in message
     assert "u:p" not in message
 

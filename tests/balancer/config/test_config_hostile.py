@@ -198,11 +198,12 @@ salt = 2026-01-31
 """
         ),
         [
-            "FILE:3: endpoints.0.address: must be http://host:port or https://host:port, got 'http://…@a:1'",
+            "FILE:3: endpoints.0.address: must be http://host:port, https://host:port or http+unix:///path, got 'http://…@a:1'",
             "FILE:4: endpoints.1.address: is required",
             "FILE:6: endpoints.1.adress: is not a known key; did you mean 'address'?",
             "FILE:7: endpoints.2.id: is required",
-            "FILE:8: endpoints.2.address: must be http://host:port or https://host:port, got '…@c:1'",
+            "FILE:8: endpoints.2.address: must be http://host:port, https://host:port or http+unix:///path, got "
+            "'…@c:1'",
             "FILE:9: endpoints.2.weight: input should be greater than 0, got 0",
             "FILE:11: endpoints.3.id: input should be a valid string, got 5",
             "FILE:12: endpoints.3.address: input should be a valid string, got a list",
