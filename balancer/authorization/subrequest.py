@@ -39,7 +39,10 @@ class Subrequest(RoutedAttempt):
 
     def send(self, upstream: UpstreamRequest) -> None:
         self.upstream = upstream
-        upstream.send(self._head, self, b"GET", None)
+        head = self._head
+        if self.assignment.endpoint.host:
+            head = self.addressed(head, b"GET")
+        upstream.send(head, self, b"GET", None)
 
     # --- the response (`ResponseSink`)
 

@@ -22,14 +22,17 @@ def granting(*names: bytes) -> bytes:
     return response(b"", *names, status=b"202 Accepted")
 
 
-async def serve(stage: Stage, *asked: ScriptedWorker | int, **auth: Any) -> ScriptedWorker:
-    """Serve a worker that answers "main" behind a route that asks `asked`; return the worker."""
+async def serve(
+    stage: Stage, *asked: ScriptedWorker | int, host: str = "client", **auth: Any
+) -> ScriptedWorker:
+    """Serve a worker that answers "main" behind a route that asks `asked`, which get `host`; return the worker."""
     main = await stage.worker(response(b"main"))
     endpoints = [
         {
             "id": f"a{at}",
             "address": f"http://127.0.0.1:{one if isinstance(one, int) else one.port}",
             "region": "r",
+            "host": host,
         }
         for at, one in enumerate(asked)
     ]
@@ -76,6 +79,16 @@ async def test_subrequest_has_the_fields_of_the_request_but_those_of_its_body(st
     assert not {b"content-length", b"if-none-match", b"x_forwarded_method"} & {*question.names}
     assert (request.line, request.body) == (b"POST /a?b=c HTTP/1.1", b"body")
     assert request.value(b"If-None-Match") == b"e"
+
+
+async def test_host_of_the_asked_endpoint(stage: Stage) -> None:
+    """That of the client is in X-Forwarded-Host."""
+    asked = await stage.worker(granting())
+    main = await serve(stage, asked, host="login.internal")
+    await stage.ask(get())
+    [question], [request] = asked.requests, main.requests
+    assert question.value(b"Host") == b"login.internal"
+    assert question.value(b"X-Forwarded-Host") == request.value(b"Host")
 
 
 async def test_worker_gets_the_fields_of_the_answer_and_never_the_clients(stage: Stage) -> None:
