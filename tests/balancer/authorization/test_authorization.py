@@ -239,7 +239,7 @@ async def test_over_http2(stage: Stage) -> None:
     assert len(main.requests) == 1
 
 
-CACHED = {"cache": 10.0, "request_fields": ["x-user"], "response_fields": ["set-cookie"]}
+CACHED: dict[str, Any] = {"cache": 10.0, "request_fields": ["x-user"], "response_fields": ["set-cookie"]}
 
 
 async def test_grant_is_remembered_for_equal_requests(stage: Stage) -> None:
