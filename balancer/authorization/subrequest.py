@@ -7,7 +7,6 @@ from typing import Final, Protocol
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectFailed, MalformedResponse, UpstreamError
 from balancer.exchange.routed_attempt import RoutedAttempt
-from balancer.http.h1.load_report import reported_load
 from balancer.http.h1.response_head import Response
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import OutcomeKind, kind_of_answer
@@ -61,7 +60,7 @@ class Subrequest(RoutedAttempt):
         self._response = response
         self.answered(response.status, self.cluster.now())
         if self.cluster.reads_load:
-            self.load = reported_load(response.block)
+            self.load = self.cluster.reports.read(response.block)
 
     def response_body(self, data: bytes) -> None:
         self.bytes_out += len(data)

@@ -21,6 +21,7 @@ from balancer.cluster.wait_queue import RequestQueue
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
+from balancer.http.h1.load_report import LoadReports
 from balancer.http.h1.request_head import KeyOf
 from balancer.log.journal import Journal
 from balancer.process_context import ProcessContext
@@ -98,6 +99,7 @@ class Cluster:
         self.process = process
         self.now = now = process.now  # here too, for the path of a request
         self.counts = RequestCounts()
+        self.reports = LoadReports()
         self.hedges: HedgeTimer | None = None
         self.admission: Admission | None = None
         self.buffering: BufferingRules | None = None  # None while buffering is off

@@ -107,7 +107,7 @@ class ControlPlane:
         self._doubted = Doubted(cluster.router)
         self.state_log = StateLog(cluster.router, cluster.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
-        self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now)
+        self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now, cluster.reports)
         self.registry = EndpointRegistry(self, config)
         self.discovery = Discovery(self.registry)
         self.recording = ClusterRecording(self, clock)

@@ -27,7 +27,6 @@ from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.exchange.state import AttemptState, End
 from balancer.exchange.tunnel import Tunnel
 from balancer.http.h1.fields import Framing
-from balancer.http.h1.load_report import reported_load
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import is_taken
 from balancer.log.formats import NEW, REUSED
@@ -186,7 +185,7 @@ class Attempt(RoutedAttempt):
         if self.is_read:
             self.fields = fields
         if cluster.reads_load:
-            self.load = reported_load(fields)
+            self.load = cluster.reports.read(fields)
         if cluster.edits is not None:
             client = exchange.downstream.client
             fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
@@ -283,6 +282,8 @@ class Attempt(RoutedAttempt):
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
         exchange = cast(ExchangeState, self.exchange)
         visible = exchange.downstream.client.visible_trailers(trailers)
+        if trailers and self.cluster.reads_load:
+            self.load = self.cluster.reports.read(trailers) or self.load
         exchange.downstream.end_response(self._take_out(), visible)
         if exchange.rules.is_rpc:
             exchange.rules.ended(self, trailers)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.exchange.routed_attempt import RoutedAttempt
-from balancer.http.h1.load_report import reported_load
 from balancer.http.h1.response_head import Response
 from balancer.upstream.request import UpstreamRequest
 from policies.facts import OutcomeKind, kind_of_answer
@@ -61,7 +60,7 @@ class CopyAttempt(RoutedAttempt):
     def _note_head(self, response: Response) -> None:
         self.answered(response.status, self.cluster.now())
         if self.cluster.reads_load:
-            self.load = reported_load(response.block)
+            self.load = self.cluster.reports.read(response.block)
 
     def response_body(self, data: bytes) -> None:
         self.bytes_out += len(data)
@@ -69,6 +68,8 @@ class CopyAttempt(RoutedAttempt):
             self._end(is_cut=True)
 
     def response_ended(self, trailers: bytes) -> None:
+        if trailers and self.cluster.reads_load:
+            self.load = self.cluster.reports.read(trailers) or self.load
         self._end()
 
     def response_failed(self, error: UpstreamError) -> None:

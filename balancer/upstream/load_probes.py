@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from balancer.config.schema.load_probes import LoadProbesConfig
-from balancer.http.h1.load_report import reported_load
+from balancer.http.h1.load_report import LoadReports
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
@@ -38,12 +38,13 @@ class ProbeCounts:
 class LoadProbes:
     """All load probes of the balancer. `under_way`: probes in flight by endpoint id, None: not sent yet."""
 
-    def __init__(self, router: Router, pools: Pools, now: Callable[[], float]) -> None:
+    def __init__(self, router: Router, pools: Pools, now: Callable[[], float], reports: LoadReports) -> None:
         self.counts = ProbeCounts()
         self.under_way: dict[str, InternalRequest | None] = {}
         self._router = router
         self._pools = pools
         self._now = now
+        self._reports = reports
         self.apply(LoadProbesConfig())
 
     def apply(self, config: LoadProbesConfig) -> None:
@@ -98,7 +99,7 @@ class LoadProbes:
         del self.under_way[state.id]
         if result.error is not None or result.response is None:
             self.counts.failed += 1
-        elif (load := reported_load(result.response.block)) is None:
+        elif (load := self._reports.read(result.response.block)) is None:
             self.counts.silent += 1
         else:
             self.counts.answered += 1

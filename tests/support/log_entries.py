@@ -29,6 +29,21 @@ def entry(**changes: Any) -> Entry:
     return usual._replace(**changes)
 
 
+class RecordingLog:
+    """An access log that keeps its entries."""
+
+    chosen = None
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def takes(self, status: int, error: object) -> bool:
+        return True
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
 LogRecord = dict[str, Any]
 
 

@@ -131,6 +131,11 @@ class MetricsCollector(Collector):
         yield from policy_families(self._control_plane)
         yield record_family(self._control_plane)
         yield probe_family(self._control_plane.load_probes.counts)
+        yield CounterMetricFamily(
+            f"{PREFIX}_malformed_load_reports",
+            "Load reports of workers that could not be read",
+            cluster.reports.malformed,
+        )
         yield from queue_families(cluster)
         yield from panic_families(cluster)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Error responses of the balancer", labels=["reason"])

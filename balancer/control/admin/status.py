@@ -135,6 +135,7 @@ def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
         "policy": policy_status(control_plane),
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
+        "load_reports": {"malformed": cluster.reports.malformed},
         "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,

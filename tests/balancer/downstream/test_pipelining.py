@@ -9,7 +9,8 @@ import pytest
 
 from balancer.downstream.pipelined import BATCH, BATCH_SIZE, WINDOW
 from balancer.http.h1.request_head import Request
-from balancer.log.formats import Entry, phases
+from balancer.log.formats import phases
+from tests.support.log_entries import RecordingLog
 from tests.support.readers import Read, requests_seen, responses_seen
 from tests.support.wireless import Peer, Wireless
 
@@ -65,21 +66,6 @@ class WithoutEndpoints(Wireless):
     def __init__(self) -> None:
         super().__init__(limits=(("buffer", 16_384),))
         self.control_plane.replace_endpoints([])
-
-
-class RecordingLog:
-    """An access log that keeps its entries."""
-
-    chosen = None
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-
-    def takes(self, status: int, error: object) -> bool:
-        return True
-
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
 
 
 # --- memory and back-pressure

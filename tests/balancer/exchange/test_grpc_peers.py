@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,8 +15,10 @@ import grpc.aio
 import pytest
 
 from balancer.http.h1.client import OWN_NAME
+from policies.facts import ReportedLoad
 from tests.support.certificates import Shelf
 from tests.support.grpc_peers import Context, GrpcWorker, cancelling_server, channel_to, endpoints
+from tests.support.log_entries import RecordingLog
 from tests.support.stage import Stage
 
 pytestmark = [pytest.mark.second_tier]
@@ -265,6 +268,21 @@ async def test_no_unary_rpc_fails_while_servers_restart(peers: Peers) -> None:
                 await asyncio.sleep(0.01)
     is_over = True
     await asyncio.gather(*asking)  # raises if one has failed
+
+
+async def test_load_report_in_trailers(peers: Peers) -> None:
+    """As the ORCA service of gRPC sends it: the message, in metadata that gRPC encodes."""
+    channel = await peers.serve(policy="reported-load")
+    peers.stage.cluster.journal = log = RecordingLog()
+
+    async def answer(message: bytes, context: Any) -> bytes:
+        half = b"\x49" + struct.pack("<d", 0.5)  # application_utilization
+        context.set_trailing_metadata((("endpoint-load-metrics-bin", half),))
+        return message
+
+    peers.workers[0].answers["Unary"] = answer
+    await channel.unary_unary(UNARY)(b"x", timeout=PATIENCE)
+    assert [entry.load for entry in log.entries] == [ReportedLoad(None, None, 0.5)]
 
 
 async def test_health_check(peers: Peers) -> None:

@@ -17,7 +17,7 @@ from balancer.config.documents import MAX_DEPTH, MAX_FILE_BYTES
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.configuration import load
-from balancer.http.h1.load_report import reported_load
+from balancer.http.h1.load_report import LoadReports
 from tests.support.command_line import run_in_process
 from tests.support.dns_discovery import NAME, known, only_source, pass_time, serve_names
 from tests.support.name_server import SRV, NameServer, name_bytes
@@ -157,7 +157,7 @@ async def test_unusable_srv_record(stage: Stage, names: NameServer, port: int, t
 )
 @pytest.mark.parametrize("name", [b"In-Flight", b"Service-Time", b"Utilization"])
 def test_invalid_load_report(name: bytes, value: bytes) -> None:
-    assert reported_load(b"\r\nX-Worker-%b: %b\r\n" % (name, value)) is None
+    assert LoadReports().read(b"\r\nX-Worker-%b: %b\r\n" % (name, value)) is None
 
 
 # --- admin responses
