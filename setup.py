@@ -75,6 +75,7 @@ HOT = [
     "balancer/downstream/dispatch.py",
     "balancer/syntax/urls.py",
     "balancer/routes/route.py",
+    "balancer/routes/split.py",
     "balancer/routes/table.py",
     "balancer/rate_limits/limiter.py",
     "balancer/rate_limits/request_source.py",

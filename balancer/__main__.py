@@ -27,6 +27,7 @@ from balancer.config.schema.routes import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
 from balancer.control.admin.endpoint_commands import endpoints
+from balancer.control.admin.split_commands import split
 from balancer.control.admin.status_command import admin, status
 from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
@@ -57,6 +58,7 @@ Examples:
   balancer check balancer.toml
   balancer status
   balancer endpoints drain emea-1
+  balancer split stable=90 next=10
   balancer probe https://api.example.org
   balancer sidecar --origin https://api.example.org
 """
@@ -172,6 +174,7 @@ cli.add_command(admin)
 cli.add_command(endpoints)
 cli.add_command(probe)
 cli.add_command(sidecar)
+cli.add_command(split)
 cli.add_command(status)
 
 

@@ -63,6 +63,10 @@ class UnknownCluster(Exception):
     """No cluster has this name. The text is one line."""
 
 
+class UnknownSplit(Exception):
+    """No route is split between these clusters. The text is one line."""
+
+
 class NoRoute(ForwardingError):
     """No route matches the request."""
 

@@ -32,6 +32,7 @@ from balancer.mirroring.mirror import Mirrors
 from balancer.rate_limits.configured import RateLimits
 from balancer.recording.recorder import Recorder
 from balancer.recording.recording import ClusterRecording
+from balancer.routes.split import Splits
 from balancer.sharing.exchange import ReportExchange
 from balancer.sharing.shared_counters import key_of
 from balancer.sharing.token_exchange import TokenExchange
@@ -67,7 +68,7 @@ class ControlPlane:
     and `policy_loaded_at` is when it was put in force. `recorder` is None unless a recording runs, `shared` unless
     knowledge is shared with other units, and `sweep_siblings` unless this is one of several processes. `named` are the
     control planes of the named clusters, by name, if this one is that of the default cluster, which also has the
-    `rate_limits` and the `mirrors` of all routes.
+    `rate_limits`, the `mirrors` and the `splits` of all routes.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ControlPlane:
         self.named: dict[str, ControlPlane] = {}
         self.rate_limits = RateLimits(cluster.now, cluster.trusts)
         self.mirrors = Mirrors()
+        self.splits = Splits()
         self._rng = rng
         self._inner = cluster.router.policy
         self.access_log: AccessLog | None = None  # which `cluster.journal` writes to

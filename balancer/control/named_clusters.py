@@ -88,16 +88,18 @@ class NamedClusters:
         planes = {DEFAULT: front} | front.named
         clusters = {name: plane.cluster for name, plane in planes.items()}
         front.mirrors.apply(config.routes, clusters, config.seed)
+        front.splits.apply(config.routes, clusters, config.seed)
         limits.apply(config.rate_limits)
         front.cluster.limiter = limits.limiter(None, _key_of(config))
         routes: list[tuple[RouteConfig, Route]] = []
         for route in config.routes:
-            plane = planes[route.cluster] if route.cluster is not None else None
+            plane = planes[route.clusters[0]] if route.clusters else None
             limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
             asked = None if route.auth is None else Authorizer(route.auth, clusters[route.auth.cluster])
-            cluster = plane.cluster if plane is not None else None
-            routes.append((route, Route(route, cluster, limiter, mirror, asked)))
+            cluster = clusters[route.cluster] if route.cluster is not None else None
+            split = front.splits.by_route.get(route.conditions)
+            routes.append((route, Route(route, cluster, limiter, mirror, asked, split)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
 
@@ -113,6 +115,7 @@ class NamedClusters:
     def sweep(self, now: float) -> None:
         """Run periodic work, and drop removed clusters whose requests have ended."""
         self._front.mirrors.sweep(now)
+        self._front.splits.sweep(now)
         for one in self.every:
             one.sweep(now)
         ended = [one for one in self._leaving if one.is_idle]

@@ -50,10 +50,13 @@ def handler_of(
             route = routes.find(request)
         except AmbiguousPath as error:
             route, handler = None, OwnResponse(cluster, downstream, request, error)
+        target: Cluster | None = None
         if route is not None:
-            limiter = route.limiter
-        if route is not None and route.cluster is not None:
-            cluster, mirror, authorizer = route.cluster, route.mirror, route.authorizer
+            limiter, target = route.limiter, route.cluster
+            if target is None and route.split is not None:
+                target = route.split.cluster_of(request, downstream.client)
+        if route is not None and target is not None:
+            cluster, mirror, authorizer = target, route.mirror, route.authorizer
             route.rewrite(request)
         elif handler is None and (route is not None or not routes.has_default):
             handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE)

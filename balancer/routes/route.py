@@ -14,6 +14,7 @@ from balancer.http.h1.fields import Values, found, host_of, lines_of, scheme_of
 from balancer.http.h1.request_head import Request
 from balancer.mirroring.mirror import Mirror
 from balancer.rate_limits.limiter import Limiter
+from balancer.routes.split import Split
 from balancer.syntax.urls import host_in
 
 ANY: Final = b"*"
@@ -62,9 +63,11 @@ class Route:
         limiter: Limiter | None = None,
         mirror: Mirror | None = None,
         authorizer: Authorizer | None = None,
+        split: Split | None = None,
     ) -> None:
         self.label = str(config)
         self.cluster = cluster
+        self.split = split
         self.limiter = limiter
         self.mirror = mirror
         self.authorizer = authorizer

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.schema.authorization import AuthConfig
+from balancer.config.schema.key import KeyConfig
 from balancer.config.schema.mirroring import Method, MirrorConfig
 from balancer.config.schema.section import Name, Section
+from balancer.config.schema.splitting import Weight, check_weights
 from balancer.syntax.printable import with_digits
 from balancer.syntax.urls import host_in, normalized
 
@@ -133,6 +135,15 @@ class RouteConfig(Section):
         description="name | target: a named cluster, or `default`, the endpoints of the top level; each route has one "
         "target",
     )
+    split: dict[Name, Weight] = Field(
+        default={},
+        description="table | target: clusters with their weights, such as `{ stable = 90, next = 10 }`; see "
+        "[Splits](#splits)",
+    )
+    canary: Name | None = Field(
+        default=None,
+        description="name | cluster of `split` that gets no more requests when it is worse than the others",
+    )
     rate_limit: Name | None = Field(
         default=None,
         description="name | one of `rate_limits`, for the requests of this route; see [Rate limits](#rate-limits)",
@@ -141,6 +152,7 @@ class RouteConfig(Section):
     replace_prefix: Path | None = Field(
         default=None, description="path | replacement of `prefix` in the path"
     )
+    split_key: KeyConfig | None = None
     redirect: RedirectConfig | None = None
     answer: AnswerConfig | None = None
     mirror: MirrorConfig | None = None
@@ -148,11 +160,14 @@ class RouteConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        targets = [key for key in ("cluster", "redirect", "answer") if getattr(self, key) is not None]
+        targets = [
+            key for key in ("cluster", "split", "redirect", "answer") if getattr(self, key) not in (None, {})
+        ]
         if len(targets) != 1:
             raise ValueError(
-                f"cluster: give one of cluster, redirect and answer, got {' and '.join(targets) or 'none'}"
+                f"cluster: give one of cluster, split, redirect and answer, got {' and '.join(targets) or 'none'}"
             )
+        self._check_split()
         if self.path is not None and self.prefix is not None:
             raise ValueError("prefix: give path or prefix, not both")
         if len(set(self.methods)) < len(self.methods):
@@ -163,17 +178,31 @@ class RouteConfig(Section):
         if self.strip_prefix and self.replace_prefix is not None:
             raise ValueError("replace_prefix: give strip_prefix or replace_prefix, not both")
         if (self.strip_prefix or self.replace_prefix is not None) and (
-            self.prefix is None or self.cluster is None
+            self.prefix is None or not self.clusters
         ):
             key = "strip_prefix" if self.strip_prefix else "replace_prefix"
-            raise ValueError(f"{key}: needs prefix and cluster")
+            raise ValueError(f"{key}: needs prefix and cluster or split")
         if self.redirect is not None:
             self._check_redirect(self.redirect)
-        if self.mirror is not None and self.cluster in (None, self.mirror.cluster):
-            raise ValueError("mirror.cluster: needs cluster, and must be another one")
-        if self.auth is not None and self.cluster is None:
-            raise ValueError("auth: needs cluster")
+        if self.mirror is not None and (not self.clusters or self.mirror.cluster in self.clusters):
+            raise ValueError("mirror.cluster: needs cluster or split, and must be another one")
+        if self.auth is not None and not self.clusters:
+            raise ValueError("auth: needs cluster or split")
         return self
+
+    def _check_split(self) -> None:
+        """Check the keys of a split. Raises ValueError."""
+        if not self.split and (self.split_key is not None or self.canary is not None):
+            raise ValueError(f"{'canary' if self.split_key is None else 'split_key'}: needs split")
+        if self.split:
+            check_weights("split", self.split)
+        if self.canary is not None and self.canary not in self.clusters:
+            raise ValueError(f"canary: must be one of {', '.join(self.clusters)}, got '{self.canary}'")
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The clusters that its requests go to."""
+        return tuple(self.split) if self.cluster is None else (self.cluster,)
 
     def _check_redirect(self, redirect: RedirectConfig) -> None:
         """Check that some request of this route is not where the redirect leads. Raises ValueError."""
@@ -213,6 +242,9 @@ class RouteConfig(Section):
             return f"answer {self.answer.status}"
         rewritten = "/" if self.strip_prefix else self.replace_prefix
         parts = [f"cluster {self.cluster}"]
+        if self.split:
+            weights = ", ".join(f"{name} {weight:g}" for name, weight in self.split.items())
+            parts = [f"split between {weights}"]
         if rewritten is not None:
             parts.append(f"prefix replaced by {rewritten}")
         if self.mirror is not None:
@@ -237,10 +269,12 @@ def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, 
     if DEFAULT in clusters:
         raise ValueError(f"clusters.{DEFAULT}: is the name of the default cluster")
     for at, route in enumerate(routes):
-        if route.cluster is not None and route.cluster not in known:
-            raise ValueError(
-                f"routes.{at}.cluster: must be one of {', '.join(known) or 'none'}, got '{route.cluster}'"
-            )
+        for name in route.clusters:
+            if name not in known:
+                key = f"split.{name}" if route.split else "cluster"
+                raise ValueError(
+                    f"routes.{at}.{key}: must be one of {', '.join(known) or 'none'}, got '{name}'"
+                )
         for key, beside in (("mirror", route.mirror), ("auth", route.auth)):
             if beside is not None and beside.cluster not in known:
                 raise ValueError(
@@ -319,7 +353,7 @@ def warnings_about(
     for at, route in enumerate(routes):
         if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
             lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
-    used = {route.cluster for route in routes} | {
+    used = {name for route in routes for name in route.clusters} | {
         beside.cluster for route in routes for beside in (route.mirror, route.auth) if beside is not None
     }
     lines += [f"clusters.{name}: no route leads to it" for name in clusters if name not in used]

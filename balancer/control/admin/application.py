@@ -33,6 +33,7 @@ from balancer.control.admin.policy_order import ORDER_LIMIT, files_in, reload_or
 from balancer.control.admin.policy_routes import PolicyRoutes
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
+from balancer.control.admin.split_routes import SplitRoutes
 from balancer.control.admin.status import process_status, proxy_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
@@ -69,6 +70,7 @@ class AdminApplication:
         self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
         self._policy = PolicyRoutes(channel)
         self._page = PageRoutes(control_plane, channel)
+        self._splits = SplitRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: dict[AdminConnection, None] = {}  # in order of arrival
@@ -118,6 +120,7 @@ class AdminApplication:
             *self._policy.routes(),
             *EndpointRoutes(self._channel).routes(),
             *LiveRoutes(self._channel).routes(),
+            *self._splits.routes(),
             *self._page.routes(),
         ]
 

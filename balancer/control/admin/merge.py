@@ -21,7 +21,7 @@ from balancer.control.admin.health import DRAINING, PANIC, SERVING, health_of
 from balancer.control.admin.policy_report import summary
 from policies.stats.load import Histogram
 
-TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full"})
+TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full", "changed"})
 """Booleans that are true if true in any process."""
 
 ALIKE = frozenset({"max_in_flight", "options", "spec"})
@@ -53,7 +53,7 @@ LEAST = frozenset(
 LARGEST = frozenset(
     f"steelyard_{name}"
     for name in (
-        *("panic", "endpoint_ejected", "endpoint_condition"),
+        *("panic", "endpoint_ejected", "endpoint_condition", "split_share"),
         *("discovered", "reloads", "route_departed", "build_info", "ready", "shared_others"),
     )
 )

@@ -27,6 +27,7 @@ from balancer.control.admin.policy_report import policy_families
 from balancer.control.admin.queue_report import queue_families
 from balancer.control.admin.rate_limits_report import rate_limit_families
 from balancer.control.admin.routes_report import route_families
+from balancer.control.admin.splits_report import split_families
 from balancer.control.control_plane import ControlPlane, ReloadCounts
 from balancer.log.access_log import LogCounts
 from balancer.sharing.exchange import ReportExchange
@@ -90,6 +91,7 @@ class MetricsCollector(Collector):
         yield from reload_families(self._control_plane.reload_counts)
         yield from rate_limit_families(self._control_plane.rate_limits)
         yield from mirror_families(self._control_plane.mirrors)
+        yield from split_families(self._control_plane.splits)
         if cluster.process.access_log is not None:
             yield log_family(cluster.process.access_log.counts)
         yield from buffering_families(self._control_plane)

@@ -18,8 +18,10 @@ from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.control.admin.channel import SiblingChannel, is_from_sibling
 from balancer.control.admin.policy_order import files_in, order_of, spec_in
+from balancer.control.admin.split_routes import change_of
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
+from balancer.errors import UnknownSplit
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
@@ -66,6 +68,9 @@ class RuntimeOverrides:
             "reloads": front.reload_counts.done,
             **self._told_of(front),
             "clusters": {name: self._told_of(plane) for name, plane in front.named.items()},
+            "splits": [
+                change_of(split).model_dump() for split in front.splits.by_route.values() if split.is_changed
+            ],
         }
 
     def _told_of(self, control_plane: ControlPlane) -> dict[str, Any]:
@@ -102,6 +107,9 @@ class RuntimeOverrides:
             for name, plane in self._control_plane.named.items():
                 if name in overrides["clusters"]:
                     self._apply(plane, overrides["clusters"][name])
+            for order in overrides["splits"]:
+                with suppress(UnknownSplit):  # the siblings have another configuration, which is reported
+                    self._control_plane.splits.change(**order)
         self._is_synced.set()
 
     async def _fetch(self) -> dict[str, Any] | None:

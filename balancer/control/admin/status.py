@@ -22,6 +22,7 @@ from balancer.control.admin.policy_report import policy_status, process_policy_s
 from balancer.control.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.admin.rate_limits_report import rate_limits_status
 from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
+from balancer.control.admin.splits_report import splits_status
 from policies.endpoint.state import EndpointState
 from policies.stats.load import RATIO, SHORTEST
 
@@ -91,7 +92,8 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
 
     With named clusters it has the status of each, and the counts of requests at its top are of all clusters together.
     """
-    return _with_clusters(control_plane, cluster_status) | mirrors_status(control_plane.mirrors)
+    whole = _with_clusters(control_plane, cluster_status) | mirrors_status(control_plane.mirrors)
+    return whole | splits_status(control_plane.splits)
 
 
 def _with_clusters(
@@ -298,7 +300,8 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
 
 def process_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    return _with_clusters(control_plane, process_cluster_status) | mirrors_status(control_plane.mirrors, raw)
+    whole = _with_clusters(control_plane, process_cluster_status) | mirrors_status(control_plane.mirrors, raw)
+    return whole | splits_status(control_plane.splits)
 
 
 def process_cluster_status(control_plane: ControlPlane) -> dict[str, Any]:

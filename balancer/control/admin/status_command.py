@@ -12,6 +12,7 @@ import click
 
 from balancer.control.admin.mirroring_report import mirror_lines
 from balancer.control.admin.options import BalancerClient, connection_options
+from balancer.control.admin.splits_report import split_lines
 from balancer.control.admin.status_table import endpoint_table
 from balancer.syntax.printable import printable
 from policies.loading.reference import label_of
@@ -123,6 +124,8 @@ def lines_of(
             lines += ["", *endpoint_table(cluster, counts, earlier, seconds or document["uptime"])]
     for mirror in document.get("mirrors", ()):
         lines += ["", *mirror_lines(mirror)]
+    for split in document.get("splits", ()):
+        lines += ["", *split_lines(split)]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
     return lines

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from balancer.cluster.runtime_config import runtime_config_of
-from balancer.config.keys import dotted, is_list, keys_of, parts_of, table_at, table_of
+from balancer.config.keys import dotted, is_list, is_mapping, keys_of, parts_of, table_at, table_of
 from balancer.config.loading import Settings
 from balancer.config.positions import Place
 
@@ -41,7 +41,8 @@ def numbers() -> Iterator[tuple[Place, float]]:
         assert table is not None
         field = table.model_fields[str(place[-1])]
         parts = [*parts_of(field.annotation)]
-        if table_of(field.annotation) or is_list(field.annotation) or not {int, float} & {*parts}:
+        is_one = not (is_list(field.annotation) or is_mapping(field.annotation))
+        if table_of(field.annotation) or not is_one or not {int, float} & {*parts}:
             continue
         bounds = bounds_of(field.metadata, parts)
         least, greatest = bounds.get("ge", bounds.get("gt", 0)), bounds.get("le", LARGE)

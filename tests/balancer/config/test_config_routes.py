@@ -29,16 +29,29 @@ POOL_C = '[clusters.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
 PROBLEMS = [
     (f'{ROUTE}cluster = "c"', "routes.0.cluster: must be one of a, b, got 'c'"),
     (f'{ROUTE}cluster = "default"', "routes.0.cluster: must be one of a, b, got 'default'"),
-    (ROUTE, "routes.0.cluster: give one of cluster, redirect and answer, got none"),
+    (f"{ROUTE}split = {{ a = 1 }}", "routes.0.split: must name two clusters or more, got 1"),
+    (f"{ROUTE}split = {{ a = 0, b = 0 }}", "routes.0.split: one of the weights must be more than 0"),
+    (f"{ROUTE}split = {{ a = 1, c = 1 }}", "routes.0.split.c: must be one of a, b, got 'c'"),
+    (f"{ROUTE}split = {{ a = 1, b = 1 }}\ncanary = 'c'", "routes.0.canary: must be one of a, b, got 'c'"),
+    (f"{ROUTE}cluster = 'a'\ncanary = 'a'", "routes.0.canary: needs split"),
+    (f"{ROUTE}cluster = 'a'\nsplit_key = {{ by = 'path' }}", "routes.0.split_key: needs split"),
+    (
+        f"{ROUTE}split = {{ a = 1, b = 1 }}\nmirror = {{ cluster = 'b', share = 1 }}",
+        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
+    ),
+    (ROUTE, "routes.0.cluster: give one of cluster, split, redirect and answer, got none"),
     (
         f"{ROUTE}cluster = 'a'\nanswer = {{}}",
-        "routes.0.cluster: give one of cluster, redirect and answer, got cluster and answer",
+        "routes.0.cluster: give one of cluster, split, redirect and answer, got cluster and answer",
     ),
     (f"{ROUTE}cluster = 'a'\npath = '/x'\nprefix = '/y'", "routes.0.prefix: give path or prefix, not both"),
-    (f"{ROUTE}cluster = 'a'\nstrip_prefix = true", "routes.0.strip_prefix: needs prefix and cluster"),
+    (
+        f"{ROUTE}cluster = 'a'\nstrip_prefix = true",
+        "routes.0.strip_prefix: needs prefix and cluster or split",
+    ),
     (
         f"{ROUTE}answer = {{}}\nprefix = '/x'\nreplace_prefix = '/y'",
-        "routes.0.replace_prefix: needs prefix and cluster",
+        "routes.0.replace_prefix: needs prefix and cluster or split",
     ),
     (
         f"{ROUTE}cluster = 'a'\nprefix = '/x'\nreplace_prefix = '/y'\nstrip_prefix = true",
@@ -75,11 +88,11 @@ PROBLEMS = [
     ),
     (
         f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'a', share = 0.1 }}",
-        "routes.0.mirror.cluster: needs cluster, and must be another one",
+        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
     ),
     (
         f"{ROUTE}answer = {{}}\nmirror = {{ cluster = 'a', share = 0.1 }}",
-        "routes.0.mirror.cluster: needs cluster, and must be another one",
+        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
     ),
     (f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b' }}", "routes.0.mirror.share: is required"),
     (

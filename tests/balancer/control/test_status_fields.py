@@ -53,7 +53,10 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
         route_watch={"enabled": True},
         explain={"enabled": True},
         rate_limits=[{"name": "all", "requests": 1000, "by": "all", "everywhere": True}],
-        routes=[{"cluster": "default", "mirror": {"cluster": "next", "share": 1.0}}],
+        routes=[
+            {"cluster": "default", "mirror": {"cluster": "next", "share": 1.0}},
+            {"path": "/split", "split": {"default": 1, "next": 0}},
+        ],
         clusters={"next": {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:9"}]}},
     )
     for _ in range(4):

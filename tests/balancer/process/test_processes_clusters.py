@@ -13,7 +13,7 @@ import pytest
 from tests.support.admin_requests import local
 from tests.support.programs import Program, StartConfigured, restart_both, starting
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, answering_after, get, response
+from tests.support.wire import PATIENCE, ScriptedWorker, answering_after, get, response
 
 pytestmark = pytest.mark.second_tier
 
@@ -143,3 +143,42 @@ endpoints = [{{ id = "w0", address = "http://127.0.0.1:{other.port}" }}]
     status = await program.status()
     assert status["errors"] == {}
     assert set(status["responses"]) == {"200"}
+
+
+async def test_split_is_changed_in_all_processes(
+    start: StartConfigured, stage: Stage, tmp_path: Path
+) -> None:
+    """Also in those that start later; and a canary that fails gets no more requests from any."""
+    stable, bad = await stage.worker(response(b"api")), await stage.worker(response(status=b"500 Oops"))
+    more = f"""\
+[[routes]]
+prefix = "/split"
+split = {{ api = 1, next = 1 }}
+canary = "next"
+[clusters.next]
+endpoints = [{{ id = "w0", address = "http://127.0.0.1:{bad.port}" }}]
+"""
+    program = await start(stable, stable, more=more)
+    body = json.dumps({"weights": {"api": 1, "next": 0}, "reason": "not yet"}).encode()
+    answer = await program.ask(local(b"/-/splits", method=b"PUT", body=body))
+    assert [each["share"] for each in answer["splits"][0]["clusters"]] == [1.0, 0.0]
+    await restart_both(program)
+    assert await bodies(program, b"/split") == {b"api"}
+    [split] = (await program.status())["splits"]
+    assert (split["changed"], split["reason"]) == (True, "not yet")
+    body = json.dumps({"weights": {"api": 4, "next": 1}}).encode()
+    await program.ask(local(b"/-/splits", method=b"PUT", body=body))
+    client = await program.client()
+
+    async def reasons() -> set[str | None]:
+        await client.ask(get(b"/split"))
+        return {(await program.ask(local(b"/-/splits")))["splits"][0]["reason"] for _ in range(8)}
+
+    async with asyncio.timeout(PATIENCE):
+        while None in await reasons():
+            pass
+    await client.close()
+    assert {
+        (await program.ask(local(b"/-/splits")))["splits"][0]["clusters"][1]["share"] for _ in range(8)
+    } == {0.0}
+    assert await bodies(program, b"/split") == {b"api"}

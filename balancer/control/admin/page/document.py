@@ -9,6 +9,7 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from re import sub
 
 SCRIPTS = (
     *("elements.js", "stream.js", "charts.js", "endpoints.js", "policy.js", "overview.js", "start.js"),
@@ -21,7 +22,8 @@ def page() -> tuple[bytes, dict[str, str]]:
     """Return the document and its header fields."""
     style = compact(lean_text_of("page.css"))
     licence = f"/*\n{text_of('uPlot.LICENSE')}\n*/"
-    script = "\n".join((licence, text_of("uPlot.min.js"), *map(lean_text_of, SCRIPTS)))
+    own = sub(r"(?<=[{;,(\[])\n", "", "\n".join(map(lean_text_of, SCRIPTS)))
+    script = "\n".join((licence, text_of("uPlot.min.js"), own))
     html = lean_text_of("page.html").replace("{style}", style).replace("{script}", script)
     return html.encode(), {
         "Content-Security-Policy": policy_for(style, script),
@@ -62,10 +64,11 @@ def lean_text_of(name: str) -> str:
 
 
 def compact(style: str) -> str:
-    """Return a style sheet without the spaces around braces and behind the names of properties."""
-    for long, short in ((": ", ":"), (" {\n", "{"), (";\n", ";"), ("\n}", "}"), ("}\n", "}"), (";}", "}")):
-        style = style.replace(long, short)
-    return style
+    """Return a style sheet without the spaces around braces and behind commas, values and the names of properties."""
+    style = style.replace("\n", " ").replace(" {", "{").replace(" }", "}").replace(" > ", ">")
+    for mark in ":{};,":
+        style = style.replace(f"{mark} ", mark)
+    return style.replace(";}", "}")
 
 
 def text_of(name: str) -> str:

@@ -16,6 +16,7 @@ from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.health import endpoint_condition
 from balancer.control.admin.policy_report import process_policy_status
 from balancer.control.admin.routes_report import events_status
+from balancer.control.admin.splits_report import splits_status
 from balancer.control.admin.status import (
     clients_status,
     ejection_status,
@@ -61,6 +62,7 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
         "explaining": explanations.status(),
         "picks": recent_picks(explanations, cluster.now()),
         "events": events_status(cluster),
+        **splits_status(front.splits),
         "endpoints": endpoints,
     }
 

@@ -94,6 +94,31 @@ function showFacts(list, facts) {
   keyed(list, facts, ([term]) => term, create, (row, [, value]) => setText(row.lastChild, value));
 }
 
+// One form for each split route, with weights as the command has them. What is being typed is left alone.
+function showSplits(section, splits = []) {
+  section.hidden = !splits.length;
+  keyed(section, splits, (split) => split.name, splitForm, (form, { clusters, reason }) => {
+    const shares = clusters.map(({ name, share, requests }) => `${name} ${percent(share)}, ${count(requests)} requests. `);
+    setText(find("p", form), shares.join("") + (reason ?? ""));
+    if (!form.contains(document.activeElement)) form.weights.value = clusters.map(({ name, weight }) => `${name}=${weight}`).join(" ");
+  });
+}
+
+function splitForm({ route }) {
+  const button = make("button", {}, "Apply");
+  const output = make("output");
+  const form = make("form", {}, make("h3", {}, `Split ${route}`), make("p"), make("input", { name: "weights", "aria-label": `Weights of ${route}` }), button, output);
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    const pairs = form.weights.value.trim().split(" ").map((pair) => pair.split("="));
+    act(button, output, async () => {
+      await ask("PUT", "splits", { route, weights: Object.fromEntries(pairs.map(([name, weight]) => [name, +weight])) });
+      return "Done.";
+    });
+  };
+  return form;
+}
+
 class Picks {
   constructor(section) {
     this.state = find("#picks-state", section);

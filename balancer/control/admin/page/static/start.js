@@ -30,6 +30,7 @@ function showSnapshot(snapshot) {
   charts.add(snapshot.point, snapshot.period);
   endpoints.show(snapshot);
   policy.show(snapshot.policy);
+  showSplits(find("#splits"), snapshot.splits);
   picks.show(snapshot);
   showTotals(find("#totals .groups"), snapshot);
   events.show(snapshot, previous);

@@ -1,0 +1,72 @@
+"""/-/splits: show and change the weights of splits at run time, in all processes, and tell the other processes when a
+canary gets no more requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from balancer.config.schema.splitting import SplitChange
+from balancer.control.admin.channel import SiblingChannel
+from balancer.control.admin.endpoint_routes import AdminRefused, alone, body_of, problem
+from balancer.control.admin.splits_report import split_status
+from balancer.control.control_plane import ControlPlane
+from balancer.errors import UnknownSplit
+from balancer.routes.split import Split
+
+PATH = "/-/splits"
+
+
+class SplitRoutes:
+    """Routes of /-/splits."""
+
+    def __init__(self, control_plane: ControlPlane, channel: SiblingChannel | None = None) -> None:
+        self._splits = control_plane.splits
+        self._channel = channel
+        self._tasks: set[asyncio.Task[None]] = set()
+        if channel is not None:
+            self._splits.on_reset = self._tell
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
+        them.
+        """
+        ask, tell = alone, alone
+        if self._channel is not None:
+            ask, tell = self._channel.whole, self._channel.everywhere
+        return [web.get(PATH, ask(self._list)), web.put(PATH, tell(self._change))]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return self._answer(self._splits.by_route.values())
+
+    async def _change(self, request: web.Request) -> web.Response:
+        """Body: `weights`, and perhaps `route` and `reason`."""
+        try:
+            order = await body_of(request, SplitChange)
+            return self._answer(self._splits.change(order.weights, order.route, order.reason))
+        except AdminRefused as error:
+            return problem(error.status, str(error))
+        except UnknownSplit as error:
+            return problem(404, str(error))
+
+    def _answer(self, splits: Iterable[Split]) -> web.Response:
+        return web.json_response({"splits": [split_status(split) for split in splits]})
+
+    def _tell(self, split: Split) -> None:
+        task = asyncio.get_running_loop().create_task(self._send(change_of(split)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, order: SplitChange) -> None:
+        assert self._channel is not None  # it is told of nothing else
+        async with self._channel.turn():
+            await self._channel.ask("PUT", PATH, json.dumps(order.model_dump()).encode())
+
+
+def change_of(split: Split) -> SplitChange:
+    """Return the change that makes a split of another process like this one."""
+    return SplitChange(weights=split.weights, route=split.route, reason=split.reason)
