@@ -86,6 +86,8 @@ HOT = [
     "balancer/exchange/exchange.py",
     "balancer/authorization/exchange.py",
     "balancer/authorization/subrequest.py",
+    "balancer/exchange/field_edits.py",
+    "balancer/exchange/edited_attempt.py",
     "balancer/exchange/hedging.py",
     "balancer/upstream/request_body.py",
     "balancer/exchange/buffering.py",

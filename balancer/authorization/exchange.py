@@ -151,6 +151,9 @@ class AuthorizedExchange(Exchange):
         block = without((b"content-length",), answer.block) + b"Content-Length: %d\r\n" % len(body)
         if downstream.client.internal is not None:
             block = downstream.client.internal.without(block)
+        edit = self.own_edit()
+        if edit is not None:
+            block = edit(block)
         whole = Response(answer.status, answer.line, block, Framing.LENGTH, len(body), True, answer.has_date)
         shown = b"" if request.method == b"HEAD" else body
         stays = downstream.respond_whole(request, whole, block, shown, self.is_complete)

@@ -29,7 +29,7 @@ from balancer.config.schema.queue import AdmissionConfig, QueueConfig
 from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.config.schema.record import RecordConfig
 from balancer.config.schema.routes import RouteConfig
-from balancer.config.schema.sections import NormaliseConfig
+from balancer.config.schema.sections import HeadersConfig, NormaliseConfig
 from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.http.h1.internal_fields import InternalFields
@@ -72,6 +72,7 @@ class RuntimeConfig:
     trusted_proxies: tuple[Network, ...]
     flood_exempt: tuple[Network, ...]
     proxy_protocol: tuple[Network, ...]
+    headers: HeadersConfig
     internal_names: tuple[str, ...]
     internal_fields: InternalFields | None
     adds_forwarded: bool
@@ -128,6 +129,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         trusted_proxies=settings.trusted_proxies,
         flood_exempt=settings.http2.flood_exempt,
         proxy_protocol=settings.proxy_protocol,
+        headers=settings.headers,
         internal_names=names,
         internal_fields=internal,
         adds_forwarded=settings.headers.forwarded,

@@ -44,7 +44,9 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             for at, each in enumerate(value):
                 later.append(_with_header(f"[[{inner}]]", each, source, (*here, at), inner, is_given=is_set))
-        elif isinstance(value, dict) and all(isinstance(each, BaseModel) for each in value.values()):
+        elif (
+            isinstance(value, dict) and value and all(isinstance(each, BaseModel) for each in value.values())
+        ):
             for inner_name, each in value.items():
                 path_in = f"{inner}.{_key(inner_name)}"
                 later.append(
@@ -106,6 +108,8 @@ def toml(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(filter(None, map(toml, value)))}]"
+    if value == {}:
+        return "{}"
     if isinstance(value, Mapping):
         texts = {name: toml(each) for name, each in value.items()}
         return f"{{ {', '.join(f'{quoted(name)} = {text}' for name, text in texts.items() if text)} }}"

@@ -11,6 +11,7 @@ from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT, RouteConfig
 from balancer.control.control_plane import ControlPlane
+from balancer.exchange.field_edits import edits_of
 from balancer.http.h1.request_head import KeyOf
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
@@ -99,9 +100,15 @@ class NamedClusters:
             asked = None if route.auth is None else Authorizer(route.auth, clusters[route.auth.cluster])
             cluster = clusters[route.cluster] if route.cluster is not None else None
             split = front.splits.by_route.get(route.conditions)
-            routes.append((route, Route(route, cluster, limiter, mirror, asked, split)))
+            edits = edits_of(config.headers, route)
+            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
-        self.routes.replace(routes, has_default=has_default, normalise=config.normalise)
+        self.routes.replace(
+            routes,
+            has_default=has_default,
+            normalise=config.normalise,
+            edits=edits_of(config.headers),
+        )
 
     def share(self) -> None:
         """Share the access log and the limit of descriptors."""

@@ -406,7 +406,7 @@ class Http1Connection(Http1Responder):
         """Refuse unparsable or unacceptable input: respond with an error, then close."""
         self._reader = self._body = None
         self._ignores_input = True
-        self._answering = refusal = Refusal(self._cluster, self, error, head)
+        self._answering = refusal = Refusal(self._cluster, self, error, head, self._routes)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:

@@ -45,33 +45,37 @@ def handler_of(
     authorizer: Authorizer | None = None
     route: Route | None = None
     limiter = cluster.limiter
+    edits = None if routes is None else routes.edits
     if routes is not None and routes.is_in_use:
         try:
             route = routes.find(request)
         except AmbiguousPath as error:
-            route, handler = None, OwnResponse(cluster, downstream, request, error)
+            route, handler = None, OwnResponse(cluster, downstream, request, error, edits=edits)
         target: Cluster | None = None
         if route is not None:
-            limiter, target = route.limiter, route.cluster
+            limiter, edits, target = route.limiter, route.edits, route.cluster
             if target is None and route.split is not None:
                 target = route.split.cluster_of(request, downstream.client)
         if route is not None and target is not None:
             cluster, mirror, authorizer = target, route.mirror, route.authorizer
             route.rewrite(request)
         elif handler is None and (route is not None or not routes.has_default):
-            handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE)
+            handler = OwnResponse(cluster, downstream, request, route or NO_ROUTE, edits=edits)
     if limiter is not None:
         refusal = limiter.refusal(request, downstream.client)
         if refusal is not None:
-            handler = OwnResponse(cluster, downstream, request, refusal, route)
+            handler = OwnResponse(cluster, downstream, request, refusal, route, edits)
     cluster.counts.requests += 1
     if handler is not None:
         return handler, cluster
+    if edits is not None:
+        edits.request.edit(request, downstream.client, cluster)
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.body_limit)
     if authorizer is None:
         exchange = Exchange(cluster, downstream, request)
     else:
         exchange = AuthorizedExchange(authorizer, cluster, downstream, request)
+    exchange.edits = edits
     tracing = cluster.process.tracing
     exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:

@@ -7,17 +7,22 @@ interface. A refusal waits for the requests before it like any other, and closes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
 from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import host_of
+from balancer.http.h1.request_fields import RequestFields
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, grpc_status_of, requested
+from balancer.routes.table import RouteTable
 
 HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""
+
+UNREAD: Final = Request(b"", b"", b"", b"", RequestFields(b""), b"")
+"""In place of a request that could not be read."""
 
 
 class RequestHandler(Protocol):
@@ -42,17 +47,26 @@ AdminExchanges = Callable[[Any, Request], RequestHandler]
 class Refusal:
     """Handler that answers with an error."""
 
-    def __init__(self, cluster: Cluster, downstream: Responder, error: RequestRejected, head: bytes) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        downstream: Responder,
+        error: RequestRejected,
+        head: bytes,
+        routes: RouteTable | None,
+    ) -> None:
         self._cluster = cluster
         self._downstream = downstream
         self._error = error
         self.head = head  # possibly incomplete
+        self._edits = None if routes is None else routes.edits
         self._arrived = downstream.arrived
 
     def start(self) -> None:
-        is_head = self.head.startswith(b"HEAD ")
-        self._downstream.count_error(self._error)
-        self._downstream.write_error(self._error, b"", stays=False, is_head=is_head)
+        is_head, edits, downstream = self.head.startswith(b"HEAD "), self._edits, self._downstream
+        edit = None if edits is None else edits.of_own(UNREAD, downstream.client, self._cluster)
+        downstream.count_error(self._error)
+        downstream.write_error(self._error, b"", stays=False, is_head=is_head, edit=edit)
         self._log()
         self._downstream.exchange_ended(stays=False)
 

@@ -35,7 +35,9 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
+from balancer.exchange.edited_attempt import EditedAttempt
 from balancer.exchange.exchange_state import ExchangeState, Race
+from balancer.exchange.field_edits import Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
@@ -43,6 +45,7 @@ from balancer.exchange.responder import Responder
 from balancer.exchange.retries import may_repeat, may_retry
 from balancer.exchange.state import End, State
 from balancer.http.h1.fields import Framing
+from balancer.http.h1.own_responses import BlockEdit
 from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import RequestBody
@@ -73,6 +76,7 @@ class Exchange(ExchangeState):
     queued_at = 0.0  # when it first entered the queue
     ticket: Ticket[Waiter] | None = None  # its current one
     observers: tuple[ExchangeObserver, ...] = ()
+    edits: Edits | None = None  # of its fields and those of its response
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
@@ -136,6 +140,8 @@ class Exchange(ExchangeState):
         """End the request; `trailers` is a block of fields or b""."""
         self.is_complete = True
         trailers = self.downstream.client.sendable_trailers(trailers)
+        if trailers and self.edits is not None:
+            trailers = self.edits.request.kept(trailers)
         for one in self.observers:  # first: the exchange may end now
             one.request_came(self, trailers)
         upstream = self._upstream
@@ -213,7 +219,12 @@ class Exchange(ExchangeState):
             self.hedge()
 
     def new_attempt(self, assignment: Assignment) -> Attempt:
-        attempt = Attempt(self.cluster, assignment)
+        edits = self.edits
+        attempt = (
+            Attempt(self.cluster, assignment)
+            if edits is None
+            else EditedAttempt(self.cluster, assignment, edits)
+        )
         attempt.exchange = self
         if self.attempts:
             attempt.head = self.request.another_head()
@@ -422,8 +433,16 @@ class Exchange(ExchangeState):
         """Send an error response. Returns whether the connection stays."""
         request, downstream = self.request, self.downstream
         stays = request.fields.keep_alive and self.is_complete and self.cluster.process.keeps_alive
-        downstream.write_error(error, request.id, stays=stays, is_head=request.method == b"HEAD")
+        is_head = request.method == b"HEAD"
+        downstream.write_error(error, request.id, stays=stays, is_head=is_head, edit=self.own_edit())
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and downstream.is_held:
             downstream.unhold()
         return stays
+
+    def own_edit(self) -> BlockEdit | None:
+        """Return the edit of the fields of a response that is not a worker's."""
+        attempt = self.last_attempt
+        endpoint = b"" if attempt is None else attempt.assignment.state.id.encode()
+        edits, client = self.edits, self.downstream.client
+        return None if edits is None else edits.of_own(self.request, client, self.cluster, endpoint)

@@ -14,7 +14,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.errors import ForwardingError
 from balancer.exchange.client_side import ClientSide
 from balancer.http.grpc.call import GrpcCall
-from balancer.http.h1.own_responses import error_response
+from balancer.http.h1.own_responses import BlockEdit, edited, error_response
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 
@@ -117,10 +117,12 @@ class Responder(ClientSide):
         stays: bool,
         is_head: bool,
         field: str | None = None,
+        edit: BlockEdit | None = None,
     ) -> None:
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD, `field`: an
-        additional field line."""
-        self.respond(error_response(error, request_id, stays=stays, is_head=is_head, field=field))
+        additional field line; `edit` edits its fields."""
+        response = error_response(error, request_id, stays=stays, is_head=is_head, field=field)
+        self.respond(edited(response, edit))
 
     @abstractmethod
     def respond(self, response: bytes) -> None:

@@ -32,13 +32,19 @@ _NODE: Final = re.compile(rb"\[([^\]]*)\](?::\d+)?|([^:]*)(?::\d+)?")
 
 
 def client_of(request: Request, client: Client, trusts: Trusts) -> bytes:
-    """Return the client's network: its IPv4 address or the /64 of its IPv6 address.
+    """Return the client's network: its IPv4 address or the /64 of its IPv6 address."""
+    address = address_of(request, client, trusts)
+    return address if len(address) > MAX_NODE_BYTES else network_of(address)
+
+
+def address_of(request: Request, client: Client, trusts: Trusts) -> bytes:
+    """Return the client's address, or what a trusted proxy has named it by.
 
     From a trusted proxy it is the last address in X-Forwarded-For that is not a trusted proxy itself. What precedes it
     was written by the client and proves nothing; more than `MAX_HOPS` trusted ones are not looked behind.
     """
     if not client.is_trusted:
-        return network_of(client.address)
+        return client.address
     address, nodes = client.address, b",".join(_FORWARDED_FOR(request.raw))
     end = len(nodes)
     for _ in range(MAX_HOPS):
@@ -54,7 +60,7 @@ def client_of(request: Request, client: Client, trusts: Trusts) -> bytes:
         address = node if found is None else found[1] or found[2] or node
         if not trusts(address.decode("latin-1")):
             break
-    return network_of(address)
+    return address
 
 
 @lru_cache(maxsize=4096)

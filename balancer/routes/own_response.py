@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, RateLimited
+from balancer.exchange.field_edits import Edits
 from balancer.exchange.responder import Responder
+from balancer.http.h1.own_responses import edited
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
 from balancer.routes.route import Route, phrase_of
@@ -23,6 +25,7 @@ class OwnResponse:
         request: Request,
         answer: Route | ForwardingError,
         route: Route | None = None,
+        edits: Edits | None = None,
     ) -> None:
         """`route` is the one that matches, where `answer` is an error."""
         self._cluster = cluster
@@ -30,6 +33,7 @@ class OwnResponse:
         self._request = request
         self._answer = answer
         self._route = answer if isinstance(answer, Route) else route
+        self._edit = None if edits is None else edits.of_own(request, downstream.client, cluster)
         self._is_complete = not request.fields.has_body
         self._arrived = downstream.arrived
 
@@ -55,13 +59,15 @@ class OwnResponse:
                 cluster.process.date_line,
                 fields,
             )
-            downstream.respond(head if is_head else head + body)
+            downstream.respond(edited(head if is_head else head + body, self._edit))
         else:
             error = answer
             status, body = error.status, b""
             field = error.fields if isinstance(error, RateLimited) else None
             cluster.counts.count_error(error)
-            downstream.write_error(error, request.id, stays=stays, is_head=is_head, field=field)
+            downstream.write_error(
+                error, request.id, stays=stays, is_head=is_head, field=field, edit=self._edit
+            )
         cluster.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
@@ -98,7 +104,7 @@ class OwnResponse:
         self._cluster.counts.count_error(error)
         self._cluster.counts.responses[error.status] += 1
         is_head = self._request.method == b"HEAD"
-        self._downstream.write_error(error, self._request.id, stays=False, is_head=is_head)
+        self._downstream.write_error(error, self._request.id, stays=False, is_head=is_head, edit=self._edit)
         self._log(error, error.status, 0)
         self._downstream.exchange_ended(stays=False)
 

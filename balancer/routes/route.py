@@ -10,6 +10,7 @@ from typing import Final
 from balancer.authorization.authorizer import Authorizer
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import AnswerConfig, RedirectConfig, RouteConfig
+from balancer.exchange.field_edits import Edits
 from balancer.http.h1.fields import Values, found, host_of, lines_of, scheme_of
 from balancer.http.h1.request_head import Request
 from balancer.mirroring.mirror import Mirror
@@ -52,8 +53,8 @@ class Route:
     """A route to `cluster`, or, if that is None, one that is answered here.
 
     `label` has its conditions in words. `limiter` has its rate limits; `mirror` copies its requests, and `authorizer`
-    grants them. `fields` are its conditions on fields: a name in lower case, and the value that one of the fields must
-    have, or `ANY`.
+    grants them; `edits` changes their fields. `fields` are its conditions on fields: a name in lower case, and the
+    value that one of the fields must have, or `ANY`.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Route:
         mirror: Mirror | None = None,
         authorizer: Authorizer | None = None,
         split: Split | None = None,
+        edits: Edits | None = None,
     ) -> None:
         self.label = str(config)
         self.cluster = cluster
@@ -71,6 +73,7 @@ class Route:
         self.limiter = limiter
         self.mirror = mirror
         self.authorizer = authorizer
+        self.edits = edits
         self.redirect: RedirectConfig | None = config.redirect
         self.answer: AnswerConfig | None = config.answer
         self.rank = (len(config.headers), bool(config.methods), config.scheme is not None)

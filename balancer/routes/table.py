@@ -13,6 +13,7 @@ from typing import Final
 from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import NormaliseConfig
 from balancer.errors import AmbiguousPath, RequestRejected
+from balancer.exchange.field_edits import Edits
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.request_head import Request
 from balancer.routes.route import FieldValues, Route, lines_asked_for
@@ -83,7 +84,7 @@ class RouteTable:
     """All routes, by host and path. Routes of a less specific host are tried if none of a more specific one matches.
 
     `is_in_use`: there are routes. `has_default`: a request that no route matches goes to the default cluster, and
-    is not answered with 404.
+    is not answered with 404. `edits` are those of the fields of all requests without a route.
     """
 
     def __init__(self) -> None:
@@ -95,9 +96,11 @@ class RouteTable:
         *,
         has_default: bool,
         normalise: NormaliseConfig | None = None,
+        edits: Edits | None = None,
     ) -> None:
         """Replace all routes; applies from the next request on."""
         self.has_default = has_default
+        self.edits = edits
         self.is_in_use = False
         self._hosts: dict[bytes, PathRoutes] = {}
         self._suffixes: dict[bytes, PathRoutes] = {}

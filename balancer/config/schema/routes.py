@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.schema.authorization import AuthConfig
+from balancer.config.schema.field_edits import FieldEdits, RequestFieldEdits, ResponseFieldEdits
 from balancer.config.schema.key import KeyConfig
 from balancer.config.schema.mirroring import Method, MirrorConfig
 from balancer.config.schema.section import Name, Section
@@ -157,6 +158,8 @@ class RouteConfig(Section):
     answer: AnswerConfig | None = None
     mirror: MirrorConfig | None = None
     auth: AuthConfig | None = None
+    request_fields: RequestFieldEdits = RequestFieldEdits()
+    response_fields: ResponseFieldEdits = ResponseFieldEdits()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -184,6 +187,8 @@ class RouteConfig(Section):
             raise ValueError(f"{key}: needs prefix and cluster or split")
         if self.redirect is not None:
             self._check_redirect(self.redirect)
+        if self.request_fields and not self.clusters:
+            raise ValueError("request_fields: needs cluster or split")
         if self.mirror is not None and (not self.clusters or self.mirror.cluster in self.clusters):
             raise ValueError("mirror.cluster: needs cluster or split, and must be another one")
         if self.auth is not None and not self.clusters:
@@ -232,7 +237,15 @@ class RouteConfig(Section):
     @property
     def target(self) -> str:
         """What is done with its requests, as `balancer check` lists it."""
-        return self._target + (f", rate limit {self.rate_limit}" if self.rate_limit is not None else "")
+        parts = [self._target]
+        if self.rate_limit is not None:
+            parts.append(f"rate limit {self.rate_limit}")
+        parts += [f"{kind} fields: {edits}" for kind, edits in self._edits if edits]
+        return ", ".join(parts)
+
+    @property
+    def _edits(self) -> tuple[tuple[str, FieldEdits], ...]:
+        return ("request", self.request_fields), ("response", self.response_fields)
 
     @property
     def _target(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits
 from balancer.config.schema.section import Section
 from balancer.syntax.field_names import in_cgi
 
@@ -56,6 +57,8 @@ class HeadersConfig(Section):
     forwarded: bool = Field(
         default=False, description="addition of `Forwarded` (RFC 7239) beside `X-Forwarded-*`"
     )
+    request: RequestFieldEdits = RequestFieldEdits()
+    response: ResponseFieldEdits = ResponseFieldEdits()
 
     @field_validator("internal")
     @classmethod

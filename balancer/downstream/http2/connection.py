@@ -283,7 +283,8 @@ class Http2Connection(OpenStreams):
         """Answer a request that is not forwarded; the connection stays, unless that happens often."""
         self._steps += STEPS_PER_REFUSED_HEAD
         self.count_fault()
-        stream.refuse(Refusal(self._cluster, stream, error, self._heads.raw), has_ended)
+        refusal = Refusal(self._cluster, stream, error, self._heads.raw, self._routes)
+        stream.refuse(refusal, has_ended)
 
     # --- ends
 

@@ -24,10 +24,12 @@ from balancer.http.grpc.own_errors import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
+from balancer.http.h1.own_responses import BlockEdit
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.websocket import is_accepted
 from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
+from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
 
 SHORT_BYTES = 16_384
@@ -260,12 +262,14 @@ class Http2Stream(Responder):
         stays: bool,
         is_head: bool,
         field: str | None = None,
+        edit: BlockEdit | None = None,
     ) -> None:
         if self.call is None:
-            super().write_error(error, request_id, stays=stays, is_head=is_head, field=field)
+            super().write_error(error, request_id, stays=stays, is_head=is_head, field=field, edit=edit)
         else:
             self.call.failed(error)
-            self.send(head_for(error, request_id), b"", is_last=True)
+            added = [] if edit is None else sendable(fields_of(edit(b"\r\n")))
+            self.send(head_for(error, request_id) + added, b"", is_last=True)
 
     def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
         """End the stream with its response; what the client still sends of the request is not read."""

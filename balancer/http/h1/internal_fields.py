@@ -14,32 +14,15 @@ from balancer.http.h1.fields import SPECIAL, any_of, cut, found, lines_of
 from balancer.syntax.field_names import in_cgi
 
 
-class InternalFields:
-    """A set of internal field names, in any case; one that ends in `*` is a prefix.
+class FieldRemoval:
+    """Removal of the fields of some names, in any case; one that ends in `*` is a prefix. With `as_in_cgi` a name
+    stands for all that a worker may confuse with it."""
 
-    In requests, names that a worker may confuse with them match as well (`in_cgi`). `special` finds the lines of these
-    and of all other parsed request fields in a lower-cased block; `find_special` is its `findall`.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        listed = [name.lower() for name in names]
-        self._whole = frozenset(in_cgi(name.encode()) for name in listed)
-        self._beginnings = tuple(in_cgi(name[:-1].encode()) for name in listed if name.endswith("*"))
-        self._next = re.compile(rb"\n(?=%b:)" % any_of(listed)).search
-        self.special = lines_of(any_of((*SPECIAL, *listed), as_in_cgi=True))
-        self.find_special = self.special.findall
-
-    def has(self, name: bytes) -> bool:
-        """Return whether a request field's lower-cased name is internal."""
-        name = in_cgi(name)
-        return name in self._whole or name.startswith(self._beginnings)
-
-    def without_in_request(self, block: bytes) -> bytes:
-        """Return a block of a request, its trailers, without internal fields."""
-        return cut(block, [span for name, _, span in found(self.special, block) if self.has(name)])
+    def __init__(self, names: Iterable[str], *, as_in_cgi: bool = False) -> None:
+        self._next = re.compile(rb"\n(?=%b:)" % any_of(names, as_in_cgi=as_in_cgi)).search
 
     def without(self, block: bytes) -> bytes:
-        """Return a response's `block` without internal fields."""
+        """Return `block` without these fields."""
         lower = block.lower()
         match = self._next(lower)
         if match is None:
@@ -52,3 +35,28 @@ class InternalFields:
             match = self._next(lower, at)
         kept.append(block[at:])
         return b"".join(kept)
+
+
+class InternalFields(FieldRemoval):
+    """A set of internal field names; `without` removes them from responses.
+
+    In requests, names that a worker may confuse with them match as well (`in_cgi`). `special` finds the lines of these
+    and of all other parsed request fields in a lower-cased block; `find_special` is its `findall`.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = [name.lower() for name in names]
+        super().__init__(listed)
+        self._whole = frozenset(in_cgi(name.encode()) for name in listed)
+        self._beginnings = tuple(in_cgi(name[:-1].encode()) for name in listed if name.endswith("*"))
+        self.special = lines_of(any_of((*SPECIAL, *listed), as_in_cgi=True))
+        self.find_special = self.special.findall
+
+    def has(self, name: bytes) -> bool:
+        """Return whether a request field's lower-cased name is internal."""
+        name = in_cgi(name)
+        return name in self._whole or name.startswith(self._beginnings)
+
+    def without_in_request(self, block: bytes) -> bytes:
+        """Return a block of a request, its trailers, without internal fields."""
+        return cut(block, [span for name, _, span in found(self.special, block) if self.has(name)])

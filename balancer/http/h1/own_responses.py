@@ -7,12 +7,25 @@ details are exposed.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 
 from balancer.errors import ForwardingError
+from balancer.http.h1.fields import END_OF_HEAD
 
 ALLOWED = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH"
 """Methods that every client may use; the value of Allow."""
+
+BlockEdit = Callable[[bytes], bytes]
+"""Edits the fields of one response of the balancer's own."""
+
+
+def edited(response: bytes, edit: BlockEdit | None) -> bytes:
+    """Return a whole response with edited fields."""
+    if edit is None:
+        return response
+    begin, end = response.find(b"\r\n"), response.find(END_OF_HEAD) + 2
+    return b"".join((response[:begin], edit(response[begin:end]), response[end:]))
 
 
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:

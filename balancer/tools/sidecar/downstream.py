@@ -16,6 +16,7 @@ from balancer.errors import (
     RequestRejected,
     Unserved,
 )
+from balancer.http.h1.own_responses import BlockEdit
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
@@ -46,12 +47,13 @@ class OriginConnection(Http1Connection):
         stays: bool,
         is_head: bool,
         field: str | None = None,
+        edit: BlockEdit | None = None,
     ) -> None:
         """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin
         itself.
         """
         marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
-        super().write_error(error, request_id, stays=stays, is_head=is_head, field=marker)
+        super().write_error(error, request_id, stays=stays, is_head=is_head, field=marker, edit=edit)
 
 
 def is_unsent(error: ForwardingError) -> bool:

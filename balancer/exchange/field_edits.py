@@ -1,0 +1,142 @@
+"""Fields that are set, added and removed (`[headers]`, and by route): prepared when the configuration is loaded.
+
+Names that are removed are one expression, and lines without variables one piece of bytes. Nothing here exists, and no
+request passes here, while no field is configured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from balancer.cluster.cluster import Cluster
+from balancer.config.schema.field_edits import FieldEdits, parts_of
+from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.sections import HeadersConfig
+from balancer.http.h1.client import Client
+from balancer.http.h1.fields import PROTO, any_of, host_of, scheme_of
+from balancer.http.h1.internal_fields import FieldRemoval
+from balancer.http.h1.own_responses import BlockEdit
+from balancer.http.h1.request_head import Request
+from balancer.rate_limits.request_source import address_of
+
+
+class Line:
+    """A field line: of `parts`, each a text with the variable behind it, or the whole line as `text`."""
+
+    def __init__(self, name: str, value: str) -> None:
+        parts = list(parts_of(value))
+        self.name = name.encode()
+        self.is_late = ("", "endpoint") in parts
+        self._parts = tuple((text.encode(), variable) for text, variable in parts)
+        self.text = b""
+        if not any(variable for _, variable in parts):
+            self.text = b"%b: %b\r\n" % (self.name, b"".join(text for text, _ in self._parts))
+
+    def of(self, request: Request, client: Client, cluster: Cluster, endpoint: bytes) -> bytes:
+        """Return the line, b"" if its value is empty."""
+        if self.text:
+            return self.text
+        found = [
+            _value_of(variable, request, client, cluster, endpoint) if variable else text
+            for text, variable in self._parts
+        ]
+        value = b"".join(found)
+        return b"%b: %b\r\n" % (self.name, value) if value else b""
+
+
+def _value_of(variable: str, request: Request, client: Client, cluster: Cluster, endpoint: bytes) -> bytes:
+    """Return the value of one of `VARIABLES`, b"" where the request has none."""
+    if variable == "client":
+        return address_of(request, client, cluster.trusts)
+    if variable == "scheme":
+        return scheme_of(request.head)
+    if variable == "host":
+        return host_of(request.head)
+    if variable == "tls":
+        return client.tls_version.encode()
+    if variable == "cluster":
+        return cluster.name.encode() or b"default"
+    return endpoint if variable == "endpoint" else request.id
+
+
+class HeadEdits:
+    """What is done with the fields of a head; of several `configs` the later ones apply to the result of the earlier.
+
+    `in_cgi`: a name stands for all that workers may confuse with it.
+    """
+
+    def __init__(self, configs: Iterable[FieldEdits], *, in_cgi: bool) -> None:
+        removed: list[str] = []
+        lines: list[Line] = []
+        for config in configs:
+            names = [*config.remove, *config.set]
+            removed += names
+            is_removed = re.compile(any_of(names, as_in_cgi=in_cgi)).fullmatch if names else None
+            lines = [line for line in lines if is_removed is None or not is_removed(line.name.lower())]
+            lines += [Line(name, value) for name, value in (*config.set.items(), *config.add.items())]
+        self._removal = FieldRemoval(removed, as_in_cgi=in_cgi) if removed else None
+        self._lines = [line for line in lines if not (in_cgi and line.is_late)]
+        self._late = [line for line in lines if in_cgi and line.is_late]
+        self._fixed = b"".join(line.text for line in self._lines)
+        self._is_fixed = all(line.text for line in self._lines)
+        self.has_late = bool(self._late)
+
+    def kept(self, block: bytes) -> bytes:
+        """Return a block of fields without those that are removed or set."""
+        return block if self._removal is None else self._removal.without(block)
+
+    def edited(
+        self, block: bytes, request: Request, client: Client, cluster: Cluster, endpoint: bytes
+    ) -> bytes:
+        """Return a block of fields as it is sent."""
+        return self.kept(block) + self._added(request, client, cluster, endpoint)
+
+    def _added(self, request: Request, client: Client, cluster: Cluster, endpoint: bytes) -> bytes:
+        if self._is_fixed:
+            return self._fixed
+        return b"".join([line.of(request, client, cluster, endpoint) for line in self._lines])
+
+    # --- of a request
+
+    def edit(self, request: Request, client: Client, cluster: Cluster) -> None:
+        """Edit the head of a request for workers, but for what differs between endpoints."""
+        head, added = request.head, self._added(request, client, cluster, b"")
+        if self._removal is not None:
+            end = head.find(b"\r\n")
+            head = b"%b%b\r\n" % (head[:end], self._removal.without(head[end:-2]))
+        request.head = _with(head, added)
+
+    def for_endpoint(
+        self, head: bytes, request: Request, client: Client, cluster: Cluster, endpoint: bytes
+    ) -> bytes:
+        """Return an edited head with the fields that name its endpoint."""
+        return _with(head, b"".join([line.of(request, client, cluster, endpoint) for line in self._late]))
+
+
+def _with(head: bytes, lines: bytes) -> bytes:
+    """Return a head for a worker with further lines: before those that are found from its end."""
+    at = head.find(PROTO) + 2
+    return b"".join((head[:at], lines, head[at:])) if lines else head
+
+
+class Edits:
+    """The edits of requests and responses for all requests, or for those of a route."""
+
+    def __init__(self, requests: Iterable[FieldEdits], responses: Iterable[FieldEdits]) -> None:
+        self.request = HeadEdits(requests, in_cgi=True)
+        self.response = HeadEdits(responses, in_cgi=False)
+
+    def of_own(self, request: Request, client: Client, cluster: Cluster, endpoint: bytes = b"") -> BlockEdit:
+        """Return the edit of a response that the balancer gives itself."""
+        return lambda block: self.response.edited(block, request, client, cluster, endpoint)
+
+
+def edits_of(headers: HeadersConfig, route: RouteConfig | None = None) -> Edits | None:
+    """Return the edits of all requests and then of a route, None if there are none."""
+    requests: list[FieldEdits] = [headers.request]
+    responses: list[FieldEdits] = [headers.response]
+    if route is not None:
+        requests.append(route.request_fields)
+        responses.append(route.response_fields)
+    return Edits(requests, responses) if any((*requests, *responses)) else None
