@@ -37,6 +37,7 @@ MODELS = (Settings, SidecarConfig, Scenario, Grid)
 OF_OTHERS = {
     *("grpc.health.v1", "outlier_detection.cc", "router.cc", "req.url", "p99.9", "127.0.0.1"),
     *("balancer.recording.1", "state.connections.round_trip"),
+    *("providers.file", "providers.kubernetesCRD", "tcp.routers", "tls.options.minVersion", "location = /a"),
 }
 """Dotted names in code that other projects define, or that are made at run time."""
 
