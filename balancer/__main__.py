@@ -20,6 +20,7 @@ from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.misnamed_workers import misnamed_workers
 from balancer.config.problems import ConfigError, in_cluster
+from balancer.config.schema.health import unused_check_keys
 from balancer.config.schema.log import logged_secrets
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.rate_limits import unused_rate_limits
@@ -218,7 +219,9 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     ):
         say(f"warning: {line}")
     secrets = (*logged_secrets(settings.log.fields), *exposed_secrets(reading, file))
-    for line in (*misnamed_workers(settings), *unused_rate_limits(settings), *secrets):
+    checks = (each.health_checks for each in (settings, *settings.clusters.values()))
+    unused = (*unused_rate_limits(settings), *unused_check_keys(checks))
+    for line in (*misnamed_workers(settings), *unused, *secrets):
         say(f"warning: {line}")
 
 

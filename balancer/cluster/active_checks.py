@@ -11,9 +11,11 @@ connection stays in the pool for the first request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from urllib.parse import urlsplit
 
 from balancer.errors import UnsupportedByTransport
 from balancer.http.grpc.health import check_fault, check_request
@@ -41,7 +43,8 @@ class CheckPlan:
     `path`: target of the GET, or `grpc`: service whose health is asked for by gRPC, "" for all of the worker. Neither:
     only connect, to unreachable endpoints and, with `first_connect`, to new ones. `status`: expected status, None:
     any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
-    random.
+    random. `host` and `port`: None: those of the endpoint. `fields`: further ones of the request. `body`: part of the
+    response's.
     """
 
     path: str | None = None
@@ -51,6 +54,10 @@ class CheckPlan:
     seed: int | None = None
     first_connect: bool = False
     grpc: str | None = None
+    host: str | None = None
+    port: int | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
     @property
     def asks(self) -> bool:
@@ -60,8 +67,10 @@ class CheckPlan:
     def request(self, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
         """Return head and body of a check request to `endpoint`; no head: only connect."""
         if self.grpc is not None:
-            return check_request(own_host(endpoint), self.grpc, "check")
-        return None if self.path is None else internal_head(endpoint, self.path, "check"), b""
+            return check_request(self.host or own_host(endpoint), self.grpc, "check", self.fields)
+        if self.path is None:
+            return None, b""
+        return internal_head(endpoint, self.path, "check", "GET", self.host, self.fields), b""
 
     def fault_of(self, result: InternalResult) -> str | None:
         """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
@@ -72,7 +81,16 @@ class CheckPlan:
             return check_fault(self.grpc, result.status, fields, result.body)
         if self.path is None:
             return None
-        return None if has_passed(result.status, self.status) else f"status {result.status}"
+        if not has_passed(result.status, self.status):
+            return f"status {result.status}"
+        return None if self.body in result.body else f"no {self.body.decode()!r} in the body"
+
+
+def at_port(endpoint: Endpoint, port: int) -> Endpoint:
+    """Return the endpoint with another port; one with a Unix socket as it is."""
+    url = urlsplit(endpoint.address)
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    return replace(endpoint, address=f"{url.scheme}://{host}:{port}") if host else endpoint
 
 
 class EndpointCheck:
@@ -152,14 +170,20 @@ class Checks:
             check.cancel()
 
     def _start(self, state: EndpointState, check: EndpointCheck, now: float) -> None:
-        """Send a check. It opens a connection if it tests whether connecting works."""
-        plan, pool = self.plan, self._pools.by_id[state.id]
+        """Send a check. It opens a connection if it tests whether connecting works: if another port is asked, without
+        a request."""
+        plan, pool, endpoint = self.plan, self._pools.by_id[state.id], state.endpoint
+        if plan.port is not None and self._needs_connect(state):
+            plan = CheckPlan(timeout=plan.timeout)
+        elif plan.port is not None:
+            endpoint = at_port(endpoint, plan.port)
+            pool = self._pools.aside(endpoint)
         on_end = partial(self._ended, check, plan, state.record.count)
         if plan.grpc is not None and not pool.carries_rpcs:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return
-        head, body = plan.request(state.endpoint)
+        head, body = plan.request(endpoint)
         check.request = InternalRequest(
             head,
             on_end,
@@ -184,10 +208,12 @@ class Checks:
         """Record the result of a check that was sent under `plan`, after so many ejections of the endpoint."""
         check.request = None
         fault, endpoint_id = plan.fault_of(result), check.endpoint.id
-        has_changed = check.state.record(fault, self._now)
-        if self.plan.asks:
-            self._report(check, has_changed, result.is_reachable)
-        if fault is None and self._router.find(endpoint_id).record.count == ejections:
+        is_half = fault is None and self.plan.asks and not plan.asks  # a request must follow
+        if not is_half:
+            has_changed = check.state.record(fault, self._now)
+            if self.plan.asks:
+                self._report(check, has_changed, plan.port is not None or result.is_reachable)
+        if fault is None and plan.port is None and self._router.find(endpoint_id).record.count == ejections:
             self._router.readmit(endpoint_id, is_answered=plan.asks)
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:

@@ -88,7 +88,8 @@ def _policy_options(table: BaseModel) -> dict[str, Any]:
 
 
 def _line(key: str, value: Any, origin: str) -> str:
-    if isinstance(value, SecretStr):
+    parts = [*value.values()] if isinstance(value, Mapping) else [value]
+    if any(isinstance(part, SecretStr) for part in parts):
         return _with_comment(f"# {key} = (secret)", origin)
     text = toml(value)
     if text is None:
@@ -112,7 +113,8 @@ def toml(value: Any) -> str | None:
         return "{}"
     if isinstance(value, Mapping):
         texts = {name: toml(each) for name, each in value.items()}
-        return f"{{ {', '.join(f'{quoted(name)} = {text}' for name, text in texts.items() if text)} }}"
+        inner = ", ".join(f"{quoted(name)} = {text}" for name, text in texts.items() if text)
+        return f"{{ {inner} }}" if inner else "{}"
     return quoted(str(value))
 
 

@@ -336,5 +336,7 @@ def check_plan(config: RuntimeConfig) -> CheckPlan:
     checks = config.health_checks
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
     return CheckPlan(
-        checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect, checks.grpc
-    )
+        checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect, checks.grpc,
+        checks.host, checks.port, {name: value.get_secret_value() for name, value in checks.fields.items()},
+        (checks.body or "").encode(),
+    )  # fmt: skip

@@ -5,7 +5,7 @@ It bypasses the router and the request counters. It has no timer: its owner call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -22,6 +22,9 @@ from policies.facts import Endpoint, OutcomeKind
 
 BODY_LIMIT: Final = 65_536
 """Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""
+
+
+NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 class BodyTooLong(UpstreamError):
@@ -64,12 +67,21 @@ def own_host(endpoint: Endpoint) -> str:
     return endpoint.host.decode() or authority_of(endpoint.address)
 
 
-def internal_head(endpoint: Endpoint, path: str, sender: str, method: str = "GET") -> bytes:
-    """Return the head of an internal request. `sender`: suffix of its User-Agent."""
-    return (
-        f"{method} {path} HTTP/1.1\r\nHost: {own_host(endpoint)}\r\n"
-        f"User-Agent: steelyard-{sender}\r\nAccept: */*\r\n\r\n"
-    ).encode()
+def internal_head(
+    endpoint: Endpoint,
+    path: str,
+    sender: str,
+    method: str = "GET",
+    host: str | None = None,
+    fields: Mapping[str, str] = NO_FIELDS,
+) -> bytes:
+    """Return the head of an internal request. `sender`: suffix of its User-Agent; `host`: None for that of the
+    endpoint; `fields`: further ones, or in place of these, by their names in lower case."""
+    own = (("User-Agent", f"steelyard-{sender}"), ("Accept", "*/*"))
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host or own_host(endpoint)}"]
+    lines += [f"{name}: {value}" for name, value in own if name.lower() not in fields]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join((*lines, "", "")).encode()
 
 
 class InternalRequest(UpstreamAttempt):

@@ -58,6 +58,12 @@ class Pools(PoolContext):
         self._retire(self.by_id.pop(endpoint_id))
         self.routes.drop(endpoint_id)
 
+    def aside(self, endpoint: Endpoint) -> Pool:
+        """Return a pool for one request to another port of an endpoint; it keeps no connection."""
+        pool = self._new(endpoint)
+        self._retire(pool)
+        return pool
+
     def _retire(self, pool: Pool) -> None:
         pool.retire()
         self._retired[pool] = None

@@ -70,6 +70,8 @@ MEANINGLESS: Final[Mapping[str, str]] = {
 REFUSED: Final[Mapping[str, str]] = {
     "health_checks.grpc": "workers answer checks at health_checks.path",
     "health_checks.first_connect": "no connection is opened before the warm-up",
+    **dict.fromkeys(("health_checks.host", "health_checks.fields", "health_checks.body"), NO_HEADS),
+    "health_checks.port": "workers have one port",
     "pool.max_age": "connections have no age",
     "pool.max_requests": "connections do not count requests",
     "pool.preconnect": "no spare connections are kept",

@@ -114,7 +114,20 @@ def setting(key: str, value: object, others: dict[str, Any] | None = None) -> di
 
 def other(key: str) -> object:
     """A value of the key that is allowed and not its default."""
-    for value in (1, 5, 1.0, 1024, 1_000_000, True, False, "/healthz", "X-Name", "GET", ["UNAVAILABLE"]):
+    for value in (
+        1,
+        5,
+        1.0,
+        1024,
+        1_000_000,
+        True,
+        False,
+        "/healthz",
+        "X-Name",
+        "GET",
+        ["UNAVAILABLE"],
+        {"a": "b"},
+    ):
         try:
             used = Mechanisms.model_validate(setting(key, value))
         except ValidationError:

@@ -5,16 +5,25 @@ The reasons for a default are documented with the mechanism, in `policies`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Final, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from balancer.config.schema.routes import HOP_BY_HOP, FieldName
 from balancer.config.schema.section import Seconds, Section
+from balancer.syntax.urls import is_authority
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
+
+NOT_OF_CHECKS: Final = HOP_BY_HOP | {"content-length", "content-type", "expect"}
+"""Fields that checks cannot have: those of a connection and of a body, and Host."""
+
+IS_FIELD_VALUE: Final = re.compile(r"[!-~]([ -~]{0,1022}[!-~])?").fullmatch
 
 MAX_SERVICE_NAME_BYTES: Final = 127
 """Of a gRPC service in a check: its length is one byte of the message."""
@@ -42,6 +51,24 @@ class HealthChecksConfig(Section):
     )
     status: int | None = Field(
         default=None, ge=200, le=599, description="status of a passed check; default: any from 200 to 399"
+    )
+    body: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="text | text that must be in the first 64 KiB of the body; default: any body",
+    )
+    host: str | None = Field(
+        default=None, description="name | Host of checks; default: that of requests, or of the address"
+    )
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="port that checks ask, each on a new connection; default: that of the endpoint",
+    )
+    fields: dict[FieldName, SecretStr] = Field(
+        default={}, description='table | further fields of checks, `{ authorization = "Bearer …" }`'
     )
     interval: Seconds = Field(
         default=5.0,
@@ -78,10 +105,27 @@ class HealthChecksConfig(Section):
             raise ValueError(f"must be the name of a service, ASCII without spaces, got {value!r}")
         return value
 
+    @field_validator("host")
+    @classmethod
+    def _is_a_host(cls, value: str | None) -> str | None:
+        if value is not None and not (value.isascii() and is_authority(value.encode())):
+            raise ValueError(f"must be a name such as app.example.org, with or without a port, got {value!r}")
+        return value
+
+    @field_validator("fields")
+    @classmethod
+    def _can_be_sent(cls, fields: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in fields.items():
+            if name in NOT_OF_CHECKS:
+                raise ValueError(f"{name} cannot be set; a host is given by 'host'")
+            if not IS_FIELD_VALUE(value.get_secret_value()):
+                raise ValueError(f"{name} must have a value of 1 to 1024 printable ASCII characters")
+        return fields
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.grpc is not None and (self.path is not None or self.status is not None):
-            raise ValueError("grpc: asks by gRPC, so path and status do not apply")
+        if self.grpc is not None and {self.path, self.status, self.body} != {None}:
+            raise ValueError("grpc: asks by gRPC, so path, status and body do not apply")
         if self._has("interval"):
             self._derive(fast_interval=min(self.fast_interval, self.interval))
         self._derive(interval=max(self.interval, self.fast_interval))
@@ -90,6 +134,15 @@ class HealthChecksConfig(Section):
                 f"fast_interval: must not be longer than interval ({self.interval:g}), got {self.fast_interval:g}"
             )
         return self
+
+
+def unused_check_keys(checks: Iterable[HealthChecksConfig]) -> Iterator[str]:
+    """Yield a line for each key of requests, where no cluster's checks send any."""
+    every = [*checks]
+    if not any(one.path is not None or one.grpc is not None for one in every):
+        for key in ("status", "body", "host", "port", "fields"):
+            if any(getattr(one, key) for one in every):
+                yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
 
 
 class OutlierDetectionConfig(Section):

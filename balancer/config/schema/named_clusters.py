@@ -34,9 +34,10 @@ OWN: Final = ("endpoints", "discovery")
 """Keys that a named cluster does not inherit."""
 
 EXCLUDED: Final = {
-    "health_checks.grpc": ("health_checks.path", "health_checks.status"),
+    "health_checks.grpc": ("health_checks.path", "health_checks.status", "health_checks.body"),
     "health_checks.path": ("health_checks.grpc",),
     "health_checks.status": ("health_checks.grpc",),
+    "health_checks.body": ("health_checks.grpc",),
     "sticky.cookie": ("sticky.header", "key.by", "key.name"),
     "sticky.header": ("sticky.cookie", "key.by", "key.name"),
     "key.by": ("key.name", "sticky.cookie", "sticky.header"),

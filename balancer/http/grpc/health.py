@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from balancer.http.grpc.status import NAMES, NOT_FOUND, UNIMPLEMENTED, message_in, status_in
@@ -15,16 +16,20 @@ _STRING_1: Final = 0x0A
 """Tags of field 1: `status` of HealthCheckResponse, a number, and `service` of HealthCheckRequest, a string."""
 
 
-def check_request(authority: str, service: str, sender: str) -> tuple[bytes, bytes]:
-    """Return head and body of a Check request, in HTTP/1.1; `service` "" asks for the server as a whole."""
+def check_request(
+    authority: str, service: str, sender: str, metadata: Mapping[str, str]
+) -> tuple[bytes, bytes]:
+    """Return head and body of a Check request, in HTTP/1.1; `service` "" asks for the server as a whole. `metadata`:
+    further fields by their names in lower case."""
     name = service.encode("ascii")
     message = bytes((_STRING_1, len(name))) + name if name else b""
     body = b"\0" + len(message).to_bytes(4, "big") + message
+    fields = {"user-agent": f"steelyard-{sender}", **metadata}
     head = (
         f"POST {PATH} HTTP/1.1\r\nHost: {authority}\r\nTE: trailers\r\nConnection: TE\r\n"
-        f"Content-Type: application/grpc\r\nUser-Agent: steelyard-{sender}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Content-Type: application/grpc\r\nContent-Length: {len(body)}\r\n"
     )
-    return head.encode(), body
+    return (head + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n").encode(), body
 
 
 def check_fault(service: str, status: int, fields: bytes, body: bytes) -> str | None:

@@ -178,6 +178,17 @@ async def test_interval_is_shorter_after_a_failure(stage: Stage) -> None:
         ({}, response(b"x" * 200_000), None),
         ({}, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "status 101"),
         ({}, b"SSH-2.0-OpenSSH\r\n\r\n", "malformed_response: "),
+        ({"body": '"db": "ok"'}, response(b'{"db": "ok", "up": 1}'), None),
+        ({"body": '"db": "ok"'}, response(b'{"db": "down"}'), 'no \'"db": "ok"\' in the body'),
+        ({"body": "ön\n"}, response("schön\n".encode()), None),
+        (
+            {"body": "ok"},
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
+            None,
+        ),
+        ({"body": "ok"}, response(b"ok" + b"x" * 200_000), None),
+        ({"body": "ok"}, response(b"ok", status=b"500 No"), "status 500"),
+        ({"body": "ok"}, response(b"", status=b"204 No Content"), "no 'ok' in the body"),
     ],
 )
 async def test_responses_that_pass(

@@ -1,0 +1,237 @@
+"""What active checks ask: another Host, further fields, another port."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.__main__ import main
+from tests.support.certificates import Shelf
+from tests.support.command_line import complaint, run_in_process
+from tests.support.grpc_plays import ending, serve_grpc
+from tests.support.scripted_transports import TRANSPORTS, Play, hello, over_http1, over_http2, values
+from tests.support.stage import Stage, endpoint
+from tests.support.wire import ScriptedWorker, answering, get, response
+
+ASKED: dict[str, Any] = {
+    "host": "app.example.org",
+    "fields": {"Authorization": "Bearer s3cr3t", "user-agent": "mine"},
+}
+FAILING = response(b"no", status=b"503 No")
+
+
+async def check(stage: Stage, seconds: float = 6.0) -> None:
+    """Let a check of each endpoint become due and finish."""
+    stage.advance(seconds)
+    await stage.turn(5)
+    await stage.eventually(
+        lambda: all(one.request is None for one in stage.control_plane.checks.by_id.values())
+    )
+
+
+def results(stage: Stage) -> tuple[int, int, str | None]:
+    """Numbers of passed and of failed checks, and the last fault."""
+    state = stage.control_plane.checks.by_id["w0"].state
+    return state.passed, state.failed, state.last_fault
+
+
+async def test_host_and_fields(stage: Stage) -> None:
+    """A field replaces the check's own one; requests have nothing of it."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, health_checks={"path": "/up", **ASKED})
+    stage.advance(0.0)
+    await check(stage)
+    assert (await stage.ask(get())).status == 200
+    asked, request = worker.requests
+    assert [(name.lower(), value) for name, value in asked.fields] == [
+        (b"host", b"app.example.org"),
+        (b"accept", b"*/*"),
+        (b"authorization", b"Bearer s3cr3t"),
+        (b"user-agent", b"mine"),
+    ]
+    assert request.values(b"Authorization") == []
+
+
+async def test_host_and_fields_by_grpc(stage: Stage) -> None:
+    (plays,) = await serve_grpc(stage, ending(0), health_checks={"grpc": "shop", **ASKED})
+    stage.advance(0.0)
+    stage.advance(6.0)
+    await stage.eventually(lambda: plays)
+    found = {name: values(plays[0].fields, name) for name in (b"host", b"authorization", b"user-agent")}
+    assert found == {
+        b"host": [b"app.example.org"],
+        b"authorization": [b"Bearer s3cr3t"],
+        b"user-agent": [b"mine"],
+    }
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_port(stage: Stage, transport: str) -> None:
+    """Each check has a connection of its own there, which nothing keeps."""
+    plays: list[Play] = []
+    other = over_http2(hello, plays, None) if transport == "http2" else over_http1(hello, plays)
+    await other.start()
+    stage.started_workers.append(other)
+    worker = await stage.worker(response())
+    keys = {"path": "/up", "port": other.port, "first_connect": False}
+    await stage.serve(endpoints=[endpoint(worker, transport=transport)], health_checks=keys)
+    stage.advance(0.0)
+    for _ in range(3):
+        await check(stage)
+    assert ([play.target for play in plays], worker.requests) == ([b"/up"] * 3, [])
+    assert values(plays[0].fields, b"host") == [b"127.0.0.1:%d" % other.port]
+    assert results(stage) == (3, 0, None)
+    stage.cluster.pools.prune(stage.clock.at)
+    assert stage.cluster.pools.open_connections == stage.pool().standing
+
+
+async def test_port_with_tls(stage: Stage, tmp_path: Path) -> None:
+    """The scheme and the certificates are those of the endpoint."""
+    shelf = Shelf(tmp_path)
+    other = await stage.worker(response(), tls=shelf.worker("127.0.0.1"))
+    worker = await stage.worker(response(), tls=shelf.worker("127.0.0.1"))
+    keys = {"path": "/up", "port": other.port}
+    await stage.serve(worker, health_checks=keys, upstream_tls={"ca": str(shelf.ca)})
+    stage.advance(0.0)
+    await check(stage)
+    await check(stage)
+    assert (len(other.requests), results(stage)) == (1, (1, 0, None))
+
+
+async def test_failing_port(stage: Stage) -> None:
+    """Its answers decide; nobody there does not make the endpoint unreachable."""
+    worker, spare = await stage.worker(response()), await stage.worker(response())
+    other = ScriptedWorker(answering(lambda _: response() if len(other.requests) > 4 else FAILING))
+    port = stage.dead_port()
+    endpoints = [endpoint(worker), endpoint(spare, "w1")]
+    await stage.serve(endpoints=endpoints, health_checks={"path": "/up", "port": port, "fall": 1, "rise": 1})
+    stage.advance(0.0)
+    await check(stage)
+    await check(stage)
+    assert results(stage) == (0, 1, "no connection: Connection refused")
+    assert (stage.state().passes_checks, stage.state().is_reachable) == (False, True)
+    stage.held_sockets.pop().close()
+    await other.start(socket.create_server(("127.0.0.1", port)))
+    stage.started_workers.append(other)
+    for _ in range(4):
+        await check(stage)
+    assert (stage.state().passes_checks, len(worker.requests), len(worker.connections)) == (True, 0, 1)
+
+
+async def test_endpoint_that_cannot_be_reached_beside_a_port_that_answers(stage: Stage) -> None:
+    """It fails its checks until connecting to it succeeds, which then needs no request."""
+    worker, spare, other = (
+        ScriptedWorker(answering(response())),
+        *[await stage.worker(response()) for _ in "ab"],
+    )
+    port = stage.dead_port()
+    addresses = {"w0": port, "w1": spare.port}
+    endpoints = [{"id": name, "address": f"http://127.0.0.1:{at}"} for name, at in addresses.items()]
+    keys = {"path": "/up", "port": other.port, "rise": 1, "fall": 1}
+    await stage.serve(endpoints=endpoints, health_checks=keys)
+    stage.advance(0.0)
+    for _ in range(3):
+        await check(stage)
+    assert results(stage) == (0, 3, "no connection: Connection refused")
+    assert (stage.state().passes_checks, stage.state().is_reachable) == (False, False)
+    stage.held_sockets.pop().close()
+    await worker.start(socket.create_server(("127.0.0.1", port)))
+    stage.started_workers.append(worker)
+    for _ in range(3):
+        await check(stage)
+    assert (stage.state().passes_checks, stage.state().is_reachable) == (True, True)
+    assert (results(stage)[0] > 0, stage.pool().is_unreachable) == (True, False)
+
+
+async def test_ejection_is_not_ended_by_another_port(stage: Stage) -> None:
+    """An endpoint that refuses connections returns by a connect to itself, whatever is answered elsewhere."""
+    spare, other = await stage.worker(response(b"spare")), await stage.worker(response())
+    worker, port = ScriptedWorker(answering(response(b"back"))), stage.dead_port()
+    endpoints = [{"id": "w0", "address": f"http://127.0.0.1:{port}"}, endpoint(spare, "w1")]
+    keys = {"path": "/up", "port": other.port, "first_connect": False, "fall": 100}
+    await stage.serve(endpoints=endpoints, health_checks=keys)
+    for _ in range(10):
+        assert (await stage.ask(get())).body == b"spare"
+    stage.advance(0.0)
+    for _ in range(2):
+        await check(stage)
+    assert (stage.state().is_ejected, len(other.requests)) == (True, 2)  # those of the spare one
+    stage.held_sockets.pop().close()
+    await worker.start(socket.create_server(("127.0.0.1", port)))
+    stage.started_workers.append(worker)
+    await check(stage)
+    await check(stage)
+    assert (stage.state().is_ejected, worker.requests, len(other.requests)) == (False, [], 5)
+
+
+async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> None:
+    worker = ScriptedWorker(answering(response()))
+    await worker.start(path=tmp_path / "app.sock")
+    stage.started_workers.append(worker)
+    endpoints = [{"id": "w0", "address": f"http+unix://{tmp_path / 'app.sock'}"}]
+    await stage.serve(endpoints=endpoints, health_checks={"path": "/up", "port": 1})
+    stage.advance(0.0)
+    await check(stage)
+    await check(stage)
+    assert (len(worker.requests), results(stage)) == (1, (1, 0, None))
+
+
+ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n'
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('grpc = ""\nbody = "ok"', "health_checks.grpc: asks by gRPC, so path, status and body do not apply"),
+        ('path = "/"\nport = 0', "health_checks.port: input should be greater than or equal to 1, got 0"),
+        ('path = "/"\nhost = "a b"', "health_checks.host: must be a name such as app.example.org"),
+        ('path = "/"\nbody = ""', "health_checks.body: string should have at least 1 character"),
+        ('path = "/"\nfields = { Host = "a" }', "health_checks.fields: host cannot be set"),
+        (
+            'path = "/"\nfields = { a = "s3cr3t\\u0007" }',
+            "health_checks.fields: a must have a value of 1 to 1024",
+        ),
+        ('path = "/"\nfields = { "a b" = "s3cr3t" }', "health_checks.fields"),
+    ],
+)
+def test_bad_keys(tmp_path: Path, keys: str, message: str) -> None:
+    """One line each; a value of a field is in none."""
+    path = tmp_path / "balancer.toml"
+    path.write_text(f"{ENDPOINT}[health_checks]\n{keys}\n")
+    found = complaint(main, "balancer", "check", str(path))
+    assert message in found
+    assert "s3cr3t" not in found
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> None:
+    """Where no cluster asks, and those that do inherit them."""
+    path, own = tmp_path / "balancer.toml", 'path = "/"' if asks else ""
+    path.write_text(
+        f'{ENDPOINT}[health_checks]\nport = 80\nbody = "ok"\n[clusters.b]\n'
+        f"{ENDPOINT.replace('[[', '[[clusters.b.')}[clusters.b.health_checks]\n{own}\n"
+        '[[routes]]\nprefix = "/b"\ncluster = "b"\n'
+    )
+    done = run_in_process(main, "balancer", "check", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if line.startswith("warning: health_checks.")] == [
+        f"warning: health_checks.{key}: is not used: checks only connect without path or grpc"
+        for key in ("body", "port")
+        if not asks
+    ]
+
+
+def test_values_of_fields_are_not_printed(tmp_path: Path) -> None:
+    """Those of a cluster that asks by gRPC are inherited, and `body` is not."""
+    path = tmp_path / "balancer.toml"
+    path.write_text(
+        f'{ENDPOINT}[health_checks]\npath = "/"\nbody = "ok"\nfields = {{ a = "s3cr3t" }}\n'
+        f'[clusters.b]\n{ENDPOINT.replace("[[", "[[clusters.b.")}[clusters.b.health_checks]\ngrpc = ""\n'
+        '[[routes]]\nprefix = "/b"\ncluster = "b"\n'
+    )
+    done = run_in_process(main, "balancer", "check", str(path), "--print")
+    assert (done.returncode, done.stderr, done.stdout.count("# fields = (secret)")) == (0, "", 2)
+    assert "s3cr3t" not in done.stdout
