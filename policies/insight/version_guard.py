@@ -22,6 +22,9 @@ RELEVANT: Final = 1.25
 CERTAINTY: Final = -log(1e-6)
 """Least negative logarithm of the probability of chance. Small, because it is compared once a second."""
 
+LEAST_DELAY: Final = 0.005
+"""Seconds by which a quantile must be higher as well: less is within what the event loops of two clusters differ by."""
+
 QUANTILES: Final = (0.5, 0.9, 0.99)
 
 MIN_ANSWERED: Final = 100
@@ -58,7 +61,7 @@ def _slower(canary: Histogram, others: Histogram) -> str | None:
         taken, usual = canary.quantile(quantile), others.quantile(quantile)
         if taken is None or usual is None:
             continue
-        if taken > RELEVANT * usual and _is_beyond_chance(
+        if taken > max(RELEVANT * usual, usual + LEAST_DELAY) and _is_beyond_chance(
             _slower_than(canary, usual), _slower_than(others, usual), share
         ):
             return f"its p{quantile * 100:g} is {taken * 1e3:.3g} ms, and {usual * 1e3:.3g} ms of the others"
