@@ -228,7 +228,10 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
 def say_endpoints(cluster: ClusterSettings) -> None:
     """Print the endpoints of a cluster and the sources of further ones."""
     for endpoint in cluster.endpoints:
-        say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
+        backup = f" (backup, priority {endpoint.priority})" if endpoint.priority else ""
+        say(
+            f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}{backup}"
+        )
     if cluster.discovery.file is not None:
         for endpoint in FileSource(cluster.discovery.file).first():
             say(

@@ -22,7 +22,7 @@ class Endpoint:
 
     `weight` is relative (> 0). `max_in_flight` is the most requests it may hold at once; None is unlimited.
     `round_trip` is its distance in seconds where handshakes do not show it, else 0. `host` is the Host of its requests,
-    b"" that of the client.
+    b"" that of the client. Those of a `priority` above the least are backups.
     """
 
     id: str
@@ -32,6 +32,7 @@ class Endpoint:
     max_in_flight: int | None = None
     round_trip: float = 0.0
     host: bytes = b""
+    priority: int = 0
 
 
 class AdminState(Enum):

@@ -98,7 +98,7 @@ class Admission:
 
     def sweep(self) -> None:
         """Update the capacity of the eligible endpoints and the lowest response latency; report refusals to limits."""
-        fit = [state for state in self._router.states if state.is_eligible]
+        fit = [state for state in self._router.states if state.is_eligible and state.is_called]
         for state in fit:
             if state.concurrency is not None:  # a level that is refused below a limit never fills it
                 state.concurrency.refused(self._refused_share)

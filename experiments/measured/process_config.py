@@ -65,6 +65,8 @@ def endpoint_of(
         "address": f"{scheme}://{address[0]}:{address[1]}",
         "weight": region.weight_of(number),
     }
+    if region.priority:
+        endpoint["priority"] = region.priority
     if region.rtt:
         endpoint["round_trip"] = scenario.time_scale * region.rtt
     return endpoint

@@ -27,7 +27,7 @@ SIMULATED: Final = frozenset(
         *("outlier_detection.failures", "outlier_detection.success_rate", "outlier_detection.window"),
         *("outlier_detection.min_requests", "outlier_detection.latency"),
         *("outlier_detection.base_time", "outlier_detection.max_time"),
-        "panic.threshold",
+        *("panic.threshold", "panic.overprovisioning"),
         *("slow_start.window", "slow_start.minimum"),
         *("pool.idle_timeout", "pool.risk"),
         *("limits.queue", "limits.in_flight"),

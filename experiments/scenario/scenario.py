@@ -101,6 +101,9 @@ class Region(Model):
     weights: tuple[Positive, ...] = Field(
         default=(), description="of each worker, as configured in the balancer; none: all 1"
     )
+    priority: int = Field(
+        default=0, ge=0, le=127, description="0, or the level of a backup, as configured in the balancer"
+    )
     idle_timeout: Duration | None = Field(
         default=None, description="seconds after which workers close an idle connection; None: never"
     )

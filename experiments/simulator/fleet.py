@@ -87,7 +87,14 @@ class SimulatedFleet:
     def endpoints(self) -> list[Endpoint]:
         """Configured endpoints, without those of absent workers."""
         return [
-            Endpoint(one.id, f"http://{one.id}", one.region, one.weight, most_in_flight(self.model, one))
+            Endpoint(
+                one.id,
+                f"http://{one.id}",
+                one.region,
+                one.weight,
+                most_in_flight(self.model, one),
+                priority=one.priority,
+            )
             for one in self.model.workers
             if one.id in self._present
         ]
@@ -98,7 +105,7 @@ class SimulatedFleet:
         health = Health(
             Random(f"{self._stream}:fitness:{number}"),
             ejection=rules.ejection,
-            panic=Panic(rules.panic),
+            panic=Panic(rules.panic, rules.overprovisioning),
             slow_start=SlowStart(rules.slow_start, rules.slow_start_minimum),
         )
         policy = make_policy(self, rng)

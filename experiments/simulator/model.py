@@ -15,6 +15,7 @@ from experiments.scenario.timeline import Step
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules, has_passed
+from policies.health.priority_levels import OVERPROVISIONING
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]
@@ -50,6 +51,7 @@ class WorkerModel:
     idle_timeout: float = inf
     is_emulated: bool = False
     weight: float = 1.0
+    priority: int = 0
     max_in_flight: int | None = None
 
 
@@ -126,6 +128,7 @@ class Mechanisms:
     ejection: EjectionRules | None = None
     checks: CheckModel = CheckModel(asks=False)
     panic: float = 0.0
+    overprovisioning: float = OVERPROVISIONING
     slow_start: float = 0.0
     slow_start_minimum: float = 0.1
     queue: int = 10_000

@@ -79,6 +79,7 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
         idle_timeout=inf if region.idle_timeout is None else region.idle_timeout * scale,
         is_emulated=is_emulated,
         weight=region.weight_of(number),
+        priority=region.priority,
     )
 
 
@@ -93,6 +94,7 @@ def mechanisms_of(tables: Tables) -> Mechanisms:
         ejection=tables.outlier_detection.rules(),
         checks=CheckModel(rules, checks.timeout, checks.path is not None, checks.status),
         panic=tables.panic.threshold,
+        overprovisioning=tables.panic.overprovisioning,
         slow_start=tables.slow_start.window,
         slow_start_minimum=tables.slow_start.minimum,
         queue=tables.limits.queue,

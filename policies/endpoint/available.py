@@ -29,6 +29,10 @@ class Available(list["EndpointState"]):
         """The list itself, of one region: kept in it, it would be a reference cycle, which holds the states."""
         return {self[0].region: self} if self else {}
 
+    def of_priority(self, priority: int) -> Available:
+        """Return those of a priority level."""
+        return AvailableByRegion(state for state in self if state.endpoint.priority == priority)
+
     def without(self, ids: frozenset[str]) -> Available:
         """Return a copy without the endpoints in `ids`, or this list itself if none would be left."""
         others = AvailableByRegion(state for state in self if state.id not in ids)
@@ -64,3 +68,29 @@ class AvailableByRegion(Available):
         del members[bisect_left(members, state.order, key=_order)]
         if not members:
             del self.by_region[state.region]
+
+
+class AvailableByLevel(AvailableByRegion):
+    """All available states of several priority levels, and the lists of these levels."""
+
+    __slots__ = ("by_priority",)
+
+    def __init__(self, states: Iterable[EndpointState], priorities: Iterable[int]) -> None:
+        super().__init__(states)
+        self.by_priority = {priority: AvailableByRegion() for priority in priorities}
+        for state in self:
+            self.by_priority[state.endpoint.priority].enter(state)
+
+    def of_priority(self, priority: int) -> Available:
+        """Return those of a priority level."""
+        return self.by_priority[priority]
+
+    def enter(self, state: EndpointState) -> None:
+        """Insert `state`, which must not be in the list, at its position."""
+        super().enter(state)
+        self.by_priority[state.endpoint.priority].enter(state)
+
+    def leave(self, state: EndpointState) -> None:
+        """Remove `state`, which must be in the list."""
+        super().leave(state)
+        self.by_priority[state.endpoint.priority].leave(state)

@@ -90,6 +90,7 @@ class EndpointState:
         "histogram",
         "id",
         "in_flight",
+        "is_called",
         "is_eligible",
         "is_healthy",
         "is_member",
@@ -136,6 +137,7 @@ class EndpointState:
         self.is_member = True  # still configured
         self.is_healthy = False  # ready, a member, and all of checks and outlier detection are good
         self.is_eligible = False  # it may be used, possibly because a panic ignores its health
+        self.is_called = True  # its priority level gets requests
         self.is_selectable = False  # it is in the router's list of available states
         self.record = OutlierState()
         self.sent = 0  # requests of this process so far, by which they are numbered
@@ -314,8 +316,8 @@ class EndpointState:
 
     @property
     def available(self) -> bool:
-        """Whether it can take a request now: eligible and not full."""
-        return self.is_eligible and not self.is_full
+        """Whether it can take a request now: eligible, of a level that gets requests, and not full."""
+        return self.is_eligible and self.is_called and not self.is_full
 
     def count(self, outcome: Outcome, ahead: int, number: int) -> bool:
         """Record the outcome of the request of this number, which was sent behind `ahead` others.

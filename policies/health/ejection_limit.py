@@ -31,12 +31,14 @@ def max_ejected_in_region(size: int) -> int:
 class HealthCounts:
     """Counts of endpoints and of unhealthy ones, per region, and in all under None.
 
-    Only endpoints in ready state count.
+    Only endpoints in ready state count, except for `level_size` and `level_out`, by priority.
     """
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         self.size: Counter[Region | None] = Counter()
         self.out: Counter[Region | None] = Counter()
+        self.level_size: Counter[int] = Counter()
+        self.level_out: Counter[int] = Counter()
         for state in states:
             self.add(state)
 
@@ -49,6 +51,11 @@ class HealthCounts:
         self._count(state, -1)
 
     def _count(self, state: EndpointState, number: int) -> None:
+        priority = state.endpoint.priority
+        self.level_size[priority] += number
+        self.level_out[priority] += 0 if state.is_healthy else number
+        if not self.level_size[priority]:
+            del self.level_size[priority]
         if state.admin_state is AdminState.READY:
             self._add(self.size, state, number)
             if not state.is_healthy:
@@ -62,6 +69,7 @@ class HealthCounts:
 
     def flip(self, state: EndpointState) -> None:
         """Update the counts after a change of `is_healthy`."""
+        self.level_out[state.endpoint.priority] += -1 if state.is_healthy else 1
         if state.admin_state is AdminState.READY:
             self._add(self.out, state, -1 if state.is_healthy else 1)
 
@@ -77,6 +85,10 @@ class HealthCounts:
         """Whether more are out than may be ejected, of all or of `region`."""
         out, size = self.out, self.size
         return out[None] > max_ejected(size[None]) or out[region] > max_ejected_in_region(size[region])
+
+    def healthy_levels(self) -> dict[int, float]:
+        """Return the healthy share of each priority level."""
+        return {priority: 1 - self.level_out[priority] / size for priority, size in self.level_size.items()}
 
     def healthy_share(self, region: Region | None) -> float:
         """Return the healthy share of a region, or of all under None; 1 if it is empty."""

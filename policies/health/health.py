@@ -43,7 +43,7 @@ class Health:
     def apply(self, other: Health) -> None:
         """Apply the rules of `other` from now on; current ejections keep their end."""
         self.ejection.rules = other.ejection.rules
-        self.panic.share = other.panic.share
+        self.panic.share, self.panic.overprovisioning = other.panic.share, other.panic.overprovisioning
         self.slow_start.window, self.slow_start.minimum = other.slow_start.window, other.slow_start.minimum
 
     def evaluate(

@@ -7,6 +7,7 @@ get worse by leaving the many out. Panic is limited to where this argument holds
   (`Policy.keeps_to_regions`). Other policies send the load elsewhere, and treat the cluster as one.
 - A region without any healthy endpoint is lost, not in panic: its requests go to other regions.
 - An unreachable endpoint stays out, as one more attempt helps no request; unless no other is left.
+- With several priority levels there is panic only if all of them together cannot carry the load.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from collections.abc import Sequence
 from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Region
 from policies.health.ejection_limit import HealthCounts
+from policies.health.priority_levels import OVERPROVISIONING, Loads, capacity_of, loads_of
 
 
 class Panic:
-    """Panic state of the cluster and of regions. `share` is the part that must be healthy (0: never panic).
+    """Panic state of the cluster and of regions. `share` is the part that must be healthy (0: never panic). `loads` are
+    those of the priority levels, whose capacity is `overprovisioning` times their healthy share.
 
     `times` counts how often panic began anywhere, `requests` how many were routed while it lasted.
     """
 
-    def __init__(self, share: float = 0.5) -> None:
+    def __init__(self, share: float = 0.5, overprovisioning: float = OVERPROVISIONING) -> None:
         self.share = share
+        self.overprovisioning = overprovisioning
+        self.loads: Loads = {}
         self.is_everywhere = False
         self.regions: frozenset[Region] = frozenset()
         self.times = 0
@@ -42,7 +47,16 @@ class Panic:
     def evaluate(self, counts: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
         """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
-        self.is_everywhere = counts.healthy_share(None) < self.share
+        carries_all = False
+        self.loads = {}
+        if len(counts.level_size) > 1:
+            healthy = counts.healthy_levels()
+            carries_all = capacity_of(healthy, self.overprovisioning) >= 1.0
+            self.loads = loads_of(healthy, self.overprovisioning)
+        self.is_everywhere = not carries_all and counts.healthy_share(None) < self.share
+        if self.is_everywhere:
+            self.loads = {}
+        keeps_to_regions = keeps_to_regions and not carries_all
         ill = (region for region in counts.size if region is not None) if keeps_to_regions else ()
         self.regions = frozenset(region for region in ill if 0 < counts.healthy_share(region) < self.share)
         self.times += len(self.regions - were) + (self.is_everywhere and not was_everywhere)

@@ -31,6 +31,9 @@ ONLY_ONE: Final = "only-one"
 PANIC: Final = "panic"
 """Reason: the endpoint is unhealthy, and was eligible because of panic."""
 
+BACKUP: Final = "backup"
+"""Reason: the endpoint has a priority above 0, and those before it cannot carry all requests."""
+
 LOOK: Final = "look"
 """Reason: a trial of an endpoint that has failed lately, without its failure penalty."""
 
@@ -190,6 +193,8 @@ class Trace:
             self.note(PICKED, (state,))
         if state.is_eligible and not state.is_healthy and PANIC not in last.reasons:
             self.note(PANIC, (state,))
+        if state.endpoint.priority:
+            self.note(BACKUP, (state,))
         if is_trial(state, now) and LOOK not in last.reasons:
             self.note(LOOK, (state,))
 

@@ -13,7 +13,8 @@ from policies.clock import cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import raised
-from policies.facts import RequestFacts
+from policies.facts import NONE_TRIED, RequestFacts
+from policies.health.priority_levels import LevelTurns, Loads
 from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
 
@@ -38,6 +39,9 @@ class ActivePolicy:
         self.installations = self.fallback_picks = self.earlier_fallback_picks = 0
         self.last_fault: str | None = None
         self.trace: Trace | None = None
+        self._loads: Loads = {}
+        self._turns = LevelTurns()
+        self._others: dict[int, frozenset[str]] = {}  # by priority, the members of other levels
         self.install(policy)
 
     def install(self, policy: Policy) -> None:
@@ -60,10 +64,32 @@ class ActivePolicy:
         self.trace = trace
         for policy in (self.policy, self._fallback):
             set_trace(policy, trace)
-        self._plain_pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
+        self._inner_pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
+        self._plain_pick: Pick = self._pick_in_level if len(self._loads) > 1 else self._inner_pick
         self.pick: Pick = self._plain_pick
         self._picks_to_measure = 0
         self._taken = 0.0  # seconds of CPU time of the last pick that was measured
+
+    def use_levels(self, loads: Loads) -> None:
+        """Give each of several priority levels its share of the picks: the policy then sees its endpoints alone."""
+        had_several, self._loads = len(self._loads) > 1, loads
+        if had_several or len(loads) > 1:
+            self.explain(self.trace)
+
+    def _pick_in_level(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        levels = {priority: available.of_priority(priority) for priority in self._loads}
+        on_offer = [priority for priority, states in levels.items() if states]
+        if not on_offer:
+            return self._inner_pick(facts, available, now)
+        level = self._turns.next(self._loads, on_offer)
+        tried = facts.tried | self._others.get(
+            level, NONE_TRIED
+        )  # for policies that pick from tables of their own
+        of_level = RequestFacts(facts.method, facts.path, facts.region, facts.key, facts.attempt, tried)
+        state = self._inner_pick(of_level, levels[level], now)
+        if self.trace is not None and self.trace.last is not None:
+            self.trace.last.facts = facts
+        return state
 
     def took_long(self, budget: float) -> bool:
         """Whether the last pick, which took more than `budget` seconds by the clock, took them of CPU time as well.
@@ -94,6 +120,11 @@ class ActivePolicy:
 
     def notify_members(self, states: Sequence[EndpointState], now: float) -> None:
         """Call the policy's `members_changed`: endpoints or weights have changed, or the policy is new."""
+        if len(self._loads) > 1:
+            self._others = {
+                level: frozenset(state.id for state in states if state.endpoint.priority != level)
+                for level in self._loads
+            }
         members_changed = getattr(self.policy, "members_changed", None)
         if members_changed is not None:
             self.call(members_changed, states, now)

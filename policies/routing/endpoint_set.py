@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from policies.endpoint.available import Available, AvailableByRegion
+from policies.endpoint.available import Available, AvailableByLevel, AvailableByRegion
 from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
 from policies.endpoint.latency_prior import LatencyPrior
 from policies.endpoint.state import EndpointState
 from policies.errors import DuplicateEndpoint, UnknownEndpoint, some_of
 from policies.facts import AdminState, Endpoint
 from policies.health.health import Health
+from policies.health.priority_levels import Loads
 
 
 class EndpointSet:
@@ -34,6 +35,7 @@ class EndpointSet:
         self._next_order = 0
         self._has_news = False  # endpoints have changed since the policy was last notified
         self._available = AvailableByRegion()
+        self._loads: Loads = {}  # of the priority levels; empty while there is no choice between levels
         self._latency_prior = LatencyPrior()
         self.routed = 0
         self.keeps_to_regions = False
@@ -85,7 +87,11 @@ class EndpointSet:
             self._states = [*self._states, state]
         else:
             self.health.withdraw(state)
-            if state.is_selectable and state.region != endpoint.region:
+            before = state.endpoint
+            if state.is_selectable and (before.region, before.priority) != (
+                endpoint.region,
+                endpoint.priority,
+            ):
                 state.is_selectable = False
                 self._available.leave(state)
             state.apply(endpoint, state.order)
@@ -116,6 +122,9 @@ class EndpointSet:
         )
         if self.health.slow_start:
             self._has_news = True
+        if self._apply_loads(state):
+            self._relist()
+            return
         if has_changed_others and state.is_member:
             self._refresh_all()
             return
@@ -140,7 +149,28 @@ class EndpointSet:
         if self.on_members is not None:
             self.on_members()
         self._evaluate_all(warms=warms)
+        self._apply_loads()
         self._relist()
+
+    def _apply_loads(self, changed: EndpointState | None = None) -> bool:
+        """Apply the loads of the priority levels; return whether other levels get requests than before. `changed` is a
+        state that may be new, or have another priority."""
+        before, self._loads = self._loads, self.health.panic.loads
+        loads = self._loads
+        if not (loads or before):
+            return False
+        if changed is not None:
+            changed.is_called = not loads or changed.endpoint.priority in loads
+        self._loads_changed()
+        if before.keys() == loads.keys():
+            return False
+        for state in self._by_id.values():
+            state.is_called = not loads or state.endpoint.priority in loads
+        return True
+
+    def _loads_changed(self) -> None:
+        """Choose between the priority levels by their new loads."""
+        raise NotImplementedError
 
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
         state = self._by_id.get(endpoint.id)
@@ -153,7 +183,11 @@ class EndpointSet:
         was_empty = not self._available
         for state in self._available:
             state.is_selectable = False
-        self._available = AvailableByRegion(state for state in self._by_id.values() if state.available)
+        states = (state for state in self._by_id.values() if state.available)
+        if len(self._loads) > 1:
+            self._available = AvailableByLevel(states, self._loads)
+        else:
+            self._available = AvailableByRegion(states)
         for state in self._available:
             state.is_selectable = True
         self._notify_members()
@@ -216,7 +250,10 @@ class EndpointSet:
     def _reconsider(self, state: EndpointState) -> None:
         """Evaluate `state` after a change, and all others if theirs may change with it."""
         keeps = self.keeps_to_regions
-        if self.health.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps):
+        has_changed_others = self.health.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps)
+        if self._apply_loads():
+            self._relist()
+        elif has_changed_others:
             self._refresh_and_notify()
         else:
             self._refresh(state)
@@ -224,7 +261,10 @@ class EndpointSet:
     def _reevaluate_all(self) -> None:
         """Evaluate the health of all endpoints."""
         self._evaluate_all(warms=True)
-        self._refresh_and_notify()
+        if self._apply_loads():
+            self._relist()
+        else:
+            self._refresh_and_notify()
 
     def _refresh_and_notify(self) -> None:
         self._refresh_all()

@@ -272,11 +272,16 @@ class Router(EndpointSet):
         self._fallback_pick = in_force.fallback_pick
         self.keeps_to_regions = in_force.keeps_to_regions
 
+    def _loads_changed(self) -> None:
+        """Choose between the priority levels by their new loads."""
+        self._active.use_levels(self._loads)
+
     def _notify_members(self) -> None:
-        """Notify the policy of the current endpoints."""
+        """Notify the policy of the current endpoints, without those of priority levels that get no requests."""
         self._has_news = False
         began_at = self._now()
-        self._active.notify_members(list(self._states), began_at)
+        members = [state for state in self._states if state.is_called] if self._loads else list(self._states)
+        self._active.notify_members(members, began_at)
         taken = self._now() - began_at
         self._next_news_at = began_at + NOTIFY_SPACING * taken if taken > NOTIFY_FAST else -inf
 

@@ -27,7 +27,7 @@ from experiments.scenario.balancer_keys import (
 )
 from experiments.scenario.files import unread_keys
 from experiments.scenario.mechanisms import Mechanisms
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import Region, Scenario
 from experiments.scenario.supported import require_simulated
 from experiments.simulator.run import simulate
 from experiments.sweep.cells import Cell, cells_of
@@ -68,6 +68,7 @@ VARIED: dict[str, tuple[dict[str, Any], object, object]] = {
     "outlier_detection.base_time": ({}, 30.0, 1.0),
     "outlier_detection.max_time": (EJECTED, 300.0, 0.5),
     "panic.threshold": (CHECKS, 0.0, 1.0),
+    "panic.overprovisioning": ({}, 1.0, 3.0),
     "slow_start.window": ({}, 0.0, 5.0),
     "slow_start.minimum": ({"slow_start": {"window": 5.0}}, 0.1, 0.9),
     "pool.idle_timeout": ({}, 30.0, 0.3),
@@ -159,16 +160,21 @@ def scenario(settings: dict[str, Any], **rest: object) -> Scenario:
     return Scenario.model_validate(document | rest)
 
 
-def figures(settings: dict[str, Any], policy: str = "least-in-flight") -> list[tuple[float, int, int]]:
-    """Latency, kind and attempts of every request of a simulated run."""
-    return figures_of(json.dumps(settings, sort_keys=True), policy)
+def figures(
+    settings: dict[str, Any], policy: str = "least-in-flight", backups: int = 0
+) -> list[tuple[float, int, int]]:
+    """Latency, kind and attempts of every request of a simulated run, perhaps with workers for backup."""
+    return figures_of(json.dumps(settings, sort_keys=True), policy, backups)
 
 
 @cache
-def figures_of(settings_json: str, policy: str) -> list[tuple[float, int, int]]:
+def figures_of(settings_json: str, policy: str, backups: int) -> list[tuple[float, int, int]]:
     """Runs of equal settings are equal, so each is simulated once."""
     settings = json.loads(settings_json)
     given = scenario(settings, entries=[{"label": "one", "policy": policy}])
+    if backups:
+        far = Region(name="far", workers=backups, rtt=0.05, priority=1)
+        given = given.model_copy(update={"regions": (*given.regions, far)})
     samples = simulate(given, given.entries[0], 0, 0, plan_block(given, 0)[0].seed).samples
     columns = (samples.latency.tolist(), samples.kind.tolist(), samples.attempts.tolist())
     return list(zip(*columns, strict=True))
@@ -191,7 +197,10 @@ def test_every_key_is_in_one_table() -> None:
 def test_simulated_key_changes_a_run(key: str) -> None:
     others, one, other = VARIED[key]
     policy = "round-robin" if key in BY_TURNS else "least-in-flight"
-    assert figures(setting(key, one, others), policy) != figures(setting(key, other, others), policy)
+    backups = 2 if key == "panic.overprovisioning" else 0
+    assert figures(setting(key, one, others), policy, backups) != figures(
+        setting(key, other, others), policy, backups
+    )
 
 
 @pytest.mark.parametrize("key", MEANINGLESS)

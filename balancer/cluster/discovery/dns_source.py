@@ -113,6 +113,7 @@ class DnsSource:
             host=sent_host(config.host, f"{config.scheme}://{name}:{port}") or CLIENT,
             region=config.region,
             weight=config.weight if weight is None else max(weight, 1),
+            priority=config.priority,
             max_in_flight=config.max_in_flight,
             round_trip=config.round_trip,
             tls=tls if config.scheme == "https" else None,

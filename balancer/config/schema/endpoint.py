@@ -109,6 +109,13 @@ class EndpointConfig(Section):
         allow_inf_nan=False,
         description="> 0, at most 1,000,000 | share of the traffic relative to the other endpoints",
     )
+    priority: int = Field(
+        default=0,
+        ge=0,
+        le=127,
+        description="0, or the level of a backup, which gets what lower values cannot carry; see "
+        "[Priorities](#priorities)",
+    )
     max_in_flight: int | None = Field(
         default=None,
         ge=1,
@@ -156,4 +163,13 @@ class EndpointConfig(Section):
     def endpoint(self) -> Endpoint:
         """Return the endpoint as the plain value that the policies use."""
         round_trip, host = self.round_trip or 0.0, sent_host(self.host, self.address).encode()
-        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight, round_trip, host)
+        return Endpoint(
+            self.id,
+            self.address,
+            self.region,
+            self.weight,
+            self.max_in_flight,
+            round_trip,
+            host,
+            self.priority,
+        )

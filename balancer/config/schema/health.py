@@ -18,6 +18,7 @@ from balancer.syntax.urls import is_authority
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
+from policies.health.priority_levels import OVERPROVISIONING
 from policies.health.slow_start import SlowStart
 
 NOT_OF_CHECKS: Final = HOP_BY_HOP | {"content-length", "content-type", "expect"}
@@ -202,6 +203,12 @@ class PanicConfig(Section):
         le=1,
         description="healthy share of the cluster below which health is ignored; 0: never",
     )
+    overprovisioning: float = Field(
+        default=OVERPROVISIONING,
+        ge=1,
+        le=1000,
+        description="factor by which the endpoints of a level of `endpoints.priority` can carry more than their share",
+    )
 
 
 class SlowStartConfig(Section):
@@ -227,6 +234,6 @@ def health_of(
     return Health(
         rng,
         ejection=outlier_detection.rules(),
-        panic=Panic(panic.threshold),
+        panic=Panic(panic.threshold, panic.overprovisioning),
         slow_start=SlowStart(slow_start.window, slow_start.minimum),
     )

@@ -77,6 +77,7 @@ class KubernetesDiscovery(Section):
         allow_inf_nan=False,
         description="> 0, at most 1,000,000 | weight of each endpoint",
     )
+    priority: int = Field(default=0, ge=0, le=127, description="as `endpoints.priority`")
     max_in_flight: int | None = Field(
         default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
     )

@@ -76,6 +76,7 @@ def line_of(each: dict[str, Any], width: int = 0) -> str:
 @click.option("--region", help="Default: default.")
 @click.option("--host", metavar="NAME", help="Host that it gets, or client, or address.")
 @click.option("--weight", type=float, help="Weight relative to the other endpoints; default: 1.")
+@click.option("--priority", type=int, help="Level of a backup; default: 0, not a backup.")
 @click.option("--max-in-flight", type=int, help="Limit of requests in flight; default: none.")
 @click.pass_obj
 def add_command(balancer: BalancerClient, /, name: str, address: str, **options: Any) -> None:

@@ -24,7 +24,7 @@ from policies.stats.load import Histogram
 TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full", "changed"})
 """Booleans that are true if true in any process."""
 
-ALIKE = frozenset({"max_in_flight", "options", "spec"})
+ALIKE = frozenset({"max_in_flight", "options", "priority", "spec"})
 """Values that are the same in every process, or are taken from the first."""
 
 EACH = frozenset({"done", "endpoints", "others", "in_flight_elsewhere"})

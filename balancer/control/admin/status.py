@@ -253,6 +253,7 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "transport": pool.transport,
         "region": endpoint.region,
         "weight": endpoint.weight,
+        "priority": endpoint.priority,
         "max_in_flight": endpoint.max_in_flight,
         "source": control_plane.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),

@@ -124,6 +124,7 @@ def _endpoint(address: PodAddress, config: KubernetesDiscovery, tls: UpstreamTls
         host=config.host,
         region=region_of(address.zone, config) or DEFAULT_REGION,
         weight=config.weight,
+        priority=config.priority,
         max_in_flight=config.max_in_flight,
         round_trip=config.round_trip,
         tls=tls if config.scheme == "https" else None,
