@@ -13,14 +13,16 @@ import pytest
 from balancer.config.loading import Settings
 from tests.support.certificates import Shelf
 from tests.support.documentation import KEYS, cells_of, text_of
+from tests.support.peers import output_of
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, get, response
 
 WORKER = re.compile(r"http://([\d.]+:\d+)")
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"^```toml\n(.*?)^```", text_of(f"docs/{page}.md"), re.MULTILINE | re.DOTALL)
+def blocks(page: str, language: str = "toml") -> list[str]:
+    text = text_of(f"docs/{page}.md")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 NGINX, HAPROXY, TRAEFIK = blocks("coming-from")
@@ -101,6 +103,19 @@ async def test_traefik(served: Served) -> None:
     assert (request.line.split()[1], request.values(b"X-User")) == (b"/x", [b"ann"])
     assert await served.ask(b"/y") == (200, "10.0.0.1:8000")
     assert served.targets("10.0.0.2:8000") in ([], [b"/y"])
+
+
+@pytest.mark.second_tier
+async def test_configurations_of_others_are_valid(tmp_path: Path) -> None:
+    """They are checked by their own programs, with the paths replaced."""
+    [of_nginx], [of_haproxy] = blocks("coming-from", "nginx"), blocks("coming-from", "haproxy")
+    here, pair = str(tmp_path), Shelf(tmp_path).pair("shop.example.org")
+    whole = f"pid {here}/pid; events {{}}\nhttp {{\n{of_nginx.replace('/var/log/nginx', here)}}}\n"
+    (tmp_path / "nginx.conf").write_text(whole)
+    (tmp_path / "shop.pem").write_text("".join(Path(path).read_text() for path in pair.values()))  # noqa: ASYNC240
+    (tmp_path / "haproxy.cfg").write_text(of_haproxy.replace("shop.pem", f"{here}/shop.pem"))
+    await output_of("nginx", "-t", "-c", f"{here}/nginx.conf")
+    await output_of("haproxy", "-c", "-f", f"{here}/haproxy.cfg")
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "HAProxy", "Traefik"])
