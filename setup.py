@@ -77,6 +77,7 @@ HOT = [
     "balancer/routes/route.py",
     "balancer/routes/split.py",
     "balancer/routes/table.py",
+    "balancer/routes/listener_routes.py",
     "balancer/rate_limits/limiter.py",
     "balancer/rate_limits/request_source.py",
     "balancer/rate_limits/shared_buckets.py",

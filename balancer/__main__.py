@@ -206,6 +206,8 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     say(
         f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
     )
+    for name, listener in settings.listeners.items():
+        say(f"listener {name}: {listener}")
     say_endpoints(settings)
     for name, cluster in settings.clusters.items():
         say(f"cluster {name}: policy {cluster.policy.label}")
@@ -214,7 +216,12 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
     for line in (
-        *warnings_about(settings.routes, settings.clusters, settings.http.allow),
+        *warnings_about(
+            settings.routes,
+            settings.clusters,
+            settings.http.allow,
+            [listener.cluster for listener in settings.listeners.values()],
+        ),
         *refused_routes(settings.routes, settings.normalise),
     ):
         say(f"warning: {line}")

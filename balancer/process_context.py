@@ -67,6 +67,7 @@ class ProcessContext:
             ClientConnection, None
         ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
+        self.addresses: dict[str, str] = {}  # of the listeners; "" is that of `listen`
         self.fresh_id = fresh_ids()
         self.own_name = OWN_NAME  # in Via
         self.access_log: AccessLog | None = None  # receives an entry for every refused request

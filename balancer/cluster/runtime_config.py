@@ -21,6 +21,7 @@ from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import HealthChecksConfig
 from balancer.config.schema.limits import Limits, Timeouts
+from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.policy_spec import PolicySpec
@@ -36,7 +37,7 @@ from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.syntax.networks import Network
-from balancer.tls.configured import server_tls_of, upstream_tls_of
+from balancer.tls.configured import listener_tls_of, server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.dial.target import RoutesPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -78,6 +79,8 @@ class RuntimeConfig:
     adds_forwarded: bool
     allowed_methods: frozenset[bytes]
     server_tls: ServerTls | None
+    listeners: Mapping[str, ListenerConfig]
+    listener_tls: Mapping[str, ServerTls]
     upstream_tls: UpstreamTls
     upstream_tls_config: UpstreamTlsConfig
     sticky: StickyConfig | None
@@ -135,6 +138,8 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         adds_forwarded=settings.headers.forwarded,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         server_tls=server_tls_of(settings),
+        listeners=settings.listeners,
+        listener_tls=listener_tls_of(settings),
         upstream_tls=upstream_tls_of(settings),
         upstream_tls_config=settings.upstream_tls,
         sticky=sticky,

@@ -32,7 +32,8 @@ from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import health_of
 from balancer.config.schema.http2 import Http2Config
-from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.listen import ListenAddress, TrafficAddress
+from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
@@ -74,10 +75,15 @@ class Settings(ClusterSettings):
     The keys of `ClusterSettings` at the top level are those of the default cluster, and defaults of the named ones.
     """
 
-    listen: HostPort = Field(
+    listen: TrafficAddress = Field(
         default="127.0.0.1:8080",
-        description="host:port | traffic address; `[::1]:8080` for IPv6, an empty host for all addresses, port 0 for "
-        "any free port, which the ready line names",
+        description="host:port or unix:/path | traffic address; `[::1]:8080` for IPv6, an empty host for all "
+        "addresses, port 0 for any free port, which the ready line names; `unix:/run/steelyard.sock` for a Unix socket",
+    )
+    listeners: dict[Name, ListenerConfig] = Field(
+        default={},
+        description="tables | further addresses, `[listeners.NAME]`, such as port 80 that redirects; see "
+        "[Listeners](#listeners)",
     )
     processes: int = Field(
         default=1,
@@ -134,6 +140,7 @@ class Settings(ClusterSettings):
             if not cluster.has_endpoints:
                 raise ValueError(f"clusters.{name}.endpoints: {ENDPOINTS_REQUIRED.message}")
         check_routes(self.routes, self.clusters, has_default=self.has_endpoints)
+        check_listeners(self.listen, self.listeners, self.clusters, has_default=self.has_endpoints)
         check_rate_limits(self)
         return self
 
@@ -141,6 +148,12 @@ class Settings(ClusterSettings):
     def pool_limits(self) -> PoolLimits:
         """Limits of the connection pools."""
         return self.pool.limits(self.timeouts.connect, self.seed)
+
+    @property
+    def tls_tables(self) -> dict[str, TlsConfig]:
+        """The TLS tables of the listeners that have one; that of `listen` is ""."""
+        tables = {"": self.tls} | {name: listener.tls for name, listener in self.listeners.items()}
+        return {name: tls for name, tls in tables.items() if tls is not None}
 
     def health(self) -> Health:
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
@@ -157,7 +170,7 @@ class Settings(ClusterSettings):
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
         own = {key: getattr(cluster, key) for key in ClusterSettings.model_fields}
         return self.model_copy(
-            update={**own, "record": record, "routes": (), "rate_limits": (), "clusters": {}}
+            update={**own, "record": record, "routes": (), "rate_limits": (), "clusters": {}, "listeners": {}}
         )
 
 

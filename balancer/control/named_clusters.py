@@ -13,6 +13,7 @@ from balancer.config.schema.routes import DEFAULT, RouteConfig
 from balancer.control.control_plane import ControlPlane
 from balancer.exchange.field_edits import edits_of
 from balancer.http.h1.request_head import KeyOf
+from balancer.routes.listener_routes import ListenerRoutes, own_route
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.upstream.pool_context import PoolContext
@@ -30,10 +31,15 @@ class NamedClusters:
 
     def __init__(self, front: ControlPlane, build: Build) -> None:
         self.routes = RouteTable()
+        self.listener_routes: dict[str, ListenerRoutes] = {}
         self._front = front
         self._build = build
         self._leaving: list[ControlPlane] = []
         self._closing: set[asyncio.Task[None]] = set()
+
+    def routes_of(self, listener: str) -> ListenerRoutes:
+        """Return the routes of the requests that come to a listener, from the next `commit` on."""
+        return self.listener_routes.setdefault(listener, ListenerRoutes(self.routes))
 
     @property
     def every(self) -> list[ControlPlane]:
@@ -109,6 +115,15 @@ class NamedClusters:
             normalise=config.normalise,
             edits=edits_of(config.headers),
         )
+        for name, table in self.listener_routes.items():
+            own = own_route(config.listeners.get(name))
+            plane = planes[own.cluster] if own is not None and own.cluster is not None else None
+            limiter = limits.limiter(None, _key_of(plane.config if plane is not None else config))
+            cluster = plane.cluster if plane is not None else None
+            edits = edits_of(config.headers)
+            table.apply(
+                None if own is None else Route(own, cluster, limiter, edits=edits, label=f"listener {name}")
+            )
 
     def share(self) -> None:
         """Share the access log and the limit of descriptors."""

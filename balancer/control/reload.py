@@ -14,6 +14,7 @@ from operator import attrgetter
 from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
+from balancer.config.schema.listeners import changed_listeners
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
@@ -99,4 +100,5 @@ class Reloads:
 
     def _waiting(self, settings: Settings) -> tuple[str, ...]:
         old, new = self._started_with, settings
-        return tuple(key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old))
+        fixed = [key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old)]
+        return (*fixed, *changed_listeners(old.listeners, new.listeners))

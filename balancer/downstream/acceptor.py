@@ -1,4 +1,4 @@
-"""Acceptor: accept client connections from the listening socket while descriptors are available.
+"""Acceptor: accept client connections from the listening sockets while descriptors are available.
 
 Other clients wait in the kernel's backlog, where waiting costs nothing and the client sees a connection. Meanwhile each
 downstream connection closes after its response, so that descriptors are shared in turn.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.connection_balance import PAUSE, ConnectionBalance
+from balancer.downstream.listening_sockets import bound_unsent
 from balancer.downstream.preamble import HandshakingConnections
-from balancer.errors import ListenFailed
-
-BACKLOG = 4096
-"""Maximum connections in the kernel's accept queue; net.core.somaxconn caps it."""
+from balancer.syntax.networks import THIS_MACHINE
 
 BATCH = 16
 """Connections accepted per loop iteration: each costs some 40 µs, and a thousand reconnecting at once should delay no
@@ -30,52 +30,35 @@ SLOWEST_START = 3.0
 twice is resent after 1 s and 2 s more (RFC 6298)."""
 
 
-def bind(host: str, port: int, key: str = "listen") -> socket.socket:
-    """Return a listening socket. Raises `ListenFailed`, whose message names the configuration's `key`."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
-    sock.setblocking(False)
-    return sock
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """A listening socket, and what gives its connections their protocols."""
 
-
-def bound_unsent(sock: socket.socket, size: int) -> None:
-    """Limit the unsent bytes that the kernel buffers to about `size` for each connection accepted from `sock`.
-
-    Send buffers grow to megabytes each. With a thousand slow readers they fill the memory shared by all sockets of the
-    machine (tcp_mem in tcp(7)); then the kernel drops segments of all connections, and they are resent after 200 ms.
-    """
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+    sock: socket.socket
+    arrivals: HandshakingConnections
 
 
 class Acceptor:
-    """Accepts connections and gives them the protocols of `arrivals`, at most `limit` at a time."""
+    """Accepts connections from all `entrances`, together at most `limit` at a time.
+
+    Their connections that have not reached HTTP yet are counted by the first one's `arrivals`, which the others share.
+    """
 
     def __init__(
         self,
-        sock: socket.socket,
+        entrances: Sequence[Entrance],
         cluster: Cluster,
-        arrivals: HandshakingConnections,
         limit: int,
         evenness: ConnectionBalance | None = None,
     ) -> None:
-        bound_unsent(sock, cluster.limits.buffer)
-        self._sock = sock
+        for entrance in entrances:
+            bound_unsent(entrance.sock, cluster.limits.buffer)
+        self._entrances = entrances
         self._balance = evenness  # balances connections with other processes that accept from the same socket
         self._waiting: asyncio.TimerHandle | None = None
         self._cluster = cluster
-        self._arrivals = arrivals
+        self._arrivals = entrances[0].arrivals
+        self._is_stopped = False
         self.limit = limit
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
@@ -98,13 +81,15 @@ class Acceptor:
     async def stop(self) -> None:
         """Stop accepting. The kernel closes connections still in the backlog unless another process shares the
         socket."""
+        self._is_stopped = True
         self._pause()
         if self._waiting is not None:
             self._waiting.cancel()
         if self._balance is not None:
             self._balance.leave()
         self._cluster.process.on_client_left = None
-        self._sock.close()
+        for entrance in self._entrances:
+            entrance.sock.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
 
@@ -115,7 +100,7 @@ class Acceptor:
         Resumes accepting if there is room, which a failed arrival may have made.
         """
         self._arrivals.sweep(now)
-        if self._is_listening or self._waiting is not None or self._sock.fileno() < 0:
+        if self._is_listening or self._waiting is not None or self._is_stopped:
             return
         if self.has_room:
             self._listen()
@@ -136,12 +121,14 @@ class Acceptor:
     def _listen(self) -> None:
         self._is_listening = True
         self._cluster.process.set_crowded(False)
-        self._loop.add_reader(self._sock.fileno(), self._ready)
+        for entrance in self._entrances:
+            self._loop.add_reader(entrance.sock.fileno(), self._ready, entrance)
 
     def _pause(self) -> None:
         if self._is_listening:
             self._is_listening = False
-            self._loop.remove_reader(self._sock.fileno())
+            for entrance in self._entrances:
+                self._loop.remove_reader(entrance.sock.fileno())
 
     def _client_left(self) -> None:
         self._note()
@@ -152,52 +139,56 @@ class Acceptor:
         if self._balance is not None:
             self._balance.note(self._clients)
 
-    def _yield_to_siblings(self) -> None:
+    def _yield_to_siblings(self, entrance: Entrance) -> None:
         """Pause accepting in favour of sibling processes, then take one connection if it is still waiting."""
         self._pause()
-        self._waiting = self._loop.call_later(PAUSE, self._take_one)
+        self._waiting = self._loop.call_later(PAUSE, self._take_one, entrance)
 
-    def _take_one(self) -> None:
+    def _take_one(self, entrance: Entrance) -> None:
         self._waiting = None
         if self.has_room:
             self._listen()
-            self._accept()
+            self._accept(entrance)
 
-    def _ready(self) -> None:
+    def _ready(self, entrance: Entrance) -> None:
+        if not self._is_listening:  # paused by another entrance in this iteration of the loop
+            return
         for _ in range(BATCH):
             if self._balance is not None and self._balance.is_ahead(self._clients):
-                self._yield_to_siblings()
+                self._yield_to_siblings(entrance)
                 return
-            if not self._accept():
+            if not self._accept(entrance):
                 return
 
-    def _accept(self) -> bool:
+    def _accept(self, entrance: Entrance) -> bool:
         """Accept one client. Returns whether one was accepted, so that more may wait."""
         if not self.has_room:
             self._pause()
             self._cluster.process.set_crowded(self._has_backlog())
             return False
         try:
-            client, address = self._sock.accept()
+            client, address = entrance.sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:  # descriptors are exhausted outside this process; try again when one of ours is free
             self._pause()
             return False
         client.setblocking(False)
-        task = self._loop.create_task(self._arrive(client, address[0]))
+        peer = address[0] if address else THIS_MACHINE
+        task = self._loop.create_task(self._arrive(client, peer, entrance.arrivals))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
         self._note()
         return True
 
-    async def _arrive(self, client: socket.socket, address: str) -> None:
+    async def _arrive(self, client: socket.socket, address: str, arrivals: HandshakingConnections) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: self._arrivals.protocol(address), client)
+            await self._loop.connect_accepted_socket(lambda: arrivals.protocol(address), client)
         except OSError:  # the client disconnected before the accept completed
             client.close()
 
     def _has_backlog(self) -> bool:
         waiting = select.poll()
-        waiting.register(self._sock.fileno(), select.POLLIN)
+        for entrance in self._entrances:
+            waiting.register(entrance.sock.fileno(), select.POLLIN)
         return bool(waiting.poll(0))

@@ -23,10 +23,11 @@ from balancer.tls.transport import TlsTransport
 
 
 class HandshakingConnections:
-    """Connections of one listening socket that have not reached HTTP yet.
+    """Connections of a listening socket that have not reached HTTP yet.
 
     `make` returns the protocol for HTTP/1.1, `make_http2` that of a client which has chosen HTTP/2 by ALPN. Connections
-    from `proxies` must begin with a PROXY header; others must not.
+    from `proxies` must begin with a PROXY header; others must not. `beside`: those of another listening socket, which
+    counts, sweeps and stops these as well.
     """
 
     def __init__(
@@ -36,13 +37,15 @@ class HandshakingConnections:
         tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
         make_http2: Callable[[], asyncio.Protocol] | None = None,
+        beside: HandshakingConnections | None = None,
     ) -> None:
         self.cluster = cluster
         self.make = make
         self.make_http2 = make_http2
         self.tls = tls
         self.proxies = proxies
-        self._present: dict[HandshakingConnection, None] = {}  # in order of arrival
+        # In order of arrival.
+        self._present: dict[HandshakingConnection, None] = {} if beside is None else beside._present
 
     def __len__(self) -> int:
         return len(self._present)

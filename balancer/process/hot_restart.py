@@ -25,7 +25,7 @@ class HotRestart:
 
     def begin(self) -> None:
         """Start the successor, unless one is starting already or this process is shutting down."""
-        if self._successor is not None or self._listening.traffic.fileno() < 0:
+        if self._successor is not None or self._listening.is_closed:
             return
         try:
             self._successor = Successor(self._listening.labelled())

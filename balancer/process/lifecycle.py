@@ -41,7 +41,7 @@ async def serve(settings: Settings, read: Read, say: Say, member: ServingProcess
 
     def ready() -> str:
         clusters = (server.control_plane, *server.control_plane.named.values())
-        return ready_line(settings, server.address, sum(len(plane.registry.members) for plane in clusters))
+        return ready_line(settings, server.listening, sum(len(plane.registry.members) for plane in clusters))
 
     return await attend(server, ready, say, member)
 

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from balancer.build import build
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
+from balancer.config.schema.listeners import DEFAULT_MODE, url_of
 from balancer.control.admin.sockets import AdminSockets, open_admin_sockets
-from balancer.downstream.acceptor import bind
+from balancer.downstream.listening_sockets import bind, bind_unix, remove_unix
+from balancer.errors import ListenFailed
 from balancer.process.socket_handover import Inherited
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """The traffic socket, bound for `listen` of the configuration, and the admin sockets."""
+class TrafficSocket:
+    """A socket for traffic, bound for `listen` of the configuration. `inode` is that of a Unix socket's file, which is
+    removed at the end; 0 for one of systemd."""
 
     listen: str
-    traffic: socket.socket
+    sock: socket.socket
+    inode: int = 0
+
+    @property
+    def address(self) -> ListenAddress:
+        """The address for clients, with the actual port."""
+        name = self.sock.getsockname()
+        return ListenAddress("", 0, name) if isinstance(name, str) else ListenAddress(*name[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The traffic sockets by listener, first "" for the `listen` of the top level, and the admin sockets."""
+
+    traffic: Mapping[str, TrafficSocket]
     admin: AdminSockets
     admin_listen: str | None
 
     @property
     def address(self) -> ListenAddress:
-        """The address for clients, with the actual port."""
-        return address_of(self.traffic)
+        """The address of `listen`, with the actual port."""
+        return self.traffic[""].address
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients are accepted no more."""
+        return self.traffic[""].sock.fileno() < 0
 
     def labelled(self) -> list[tuple[str, socket.socket]]:
         """Return all sockets with their labels, for a hot restart."""
-        return [(self.listen, self.traffic), *self.admin.labelled(self.admin_listen)]
+        traffic = [(one.listen, one.sock) for one in self.traffic.values()]
+        return [*traffic, *self.admin.labelled(self.admin_listen)]
+
+    def remove(self) -> None:
+        """Unlink the Unix sockets, unless another program has bound its own there."""
+        self.admin.remove()
+        for one in self.traffic.values():
+            if one.inode:
+                remove_unix(one.listen.removeprefix("unix:"), one.inode)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self.admin.close()
+        for one in self.traffic.values():
+            one.sock.close()
 
 
 def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
@@ -38,30 +75,45 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
 
     A problem with the default admin socket is only reported, to `complain`.
     """
-    inherited, address = Inherited(), ListenAddress.parse(settings.listen)
-    traffic = inherited.traffic(settings.listen) or bind(address.host, address.port)
+    inherited, traffic = Inherited(settings.listeners), dict[str, TrafficSocket]()
     try:
-        port = address_of(traffic).port
+        traffic[""] = _opened("", settings.listen, DEFAULT_MODE, inherited)
+        for name, listener in settings.listeners.items():
+            traffic[name] = _opened(name, listener.listen, listener.mode, inherited)
+        port = next((one.address.port for one in traffic.values() if not one.address.path), 0)
         admin = open_admin_sockets(settings.admin, port, complain, inherited.admin)
     except BaseException:
-        traffic.close()
+        for one in traffic.values():
+            one.sock.close()
         raise
     finally:
         inherited.close()
-    return Listening(settings.listen, traffic, admin, settings.admin.listen)
+    return Listening(traffic, admin, settings.admin.listen)
 
 
-def address_of(sock: socket.socket) -> ListenAddress:
-    """Return the address that the socket is bound to."""
-    host, port = sock.getsockname()[:2]
-    return ListenAddress(host, port)
+def _opened(name: str, listen: str, mode: str, inherited: Inherited) -> TrafficSocket:
+    """Return the socket of a listener: of systemd, of the predecessor, or new."""
+    given = inherited.of_systemd(name)
+    if given is not None:
+        return TrafficSocket(listen, given)
+    address, key = ListenAddress.parse_traffic(listen), f"listeners.{name}.listen" if name else "listen"
+    sock = inherited.traffic(listen)
+    if not address.path:
+        return TrafficSocket(listen, sock or bind(address.host, address.port, key))
+    try:
+        sock = sock or bind_unix(address.path, int(mode, 8))
+        return TrafficSocket(listen, sock, os.stat(address.path).st_ino)
+    except OSError as error:
+        raise ListenFailed(f"{key}: cannot use {address}: {error.strerror or error}") from None
 
 
-def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> str:
+def ready_line(settings: Settings, listening: Listening, endpoints: int) -> str:
     """Return the readiness message, with the number of `endpoints` known by then."""
     processes = settings.processes
+    tls = {"": settings.tls} | {name: listener.tls for name, listener in settings.listeners.items()}
+    urls = (url_of(one.address, is_tls=tls[name] is not None) for name, one in listening.traffic.items())
     return (
-        f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
+        f"balancer ready on {' and '.join(urls)} "
         f"(policy {settings.policy.label}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
         f"{f', {processes} processes' if processes != 1 else ''}, {build()} build)"
     )

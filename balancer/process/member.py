@@ -7,7 +7,8 @@ every instant, and no process waits for another.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from balancer.config.loading import Settings
@@ -25,9 +26,9 @@ class ServingProcess:
 
     `listening` are the shared listening sockets, `board` the shared counters, `buckets` the memory of rate limits,
     `directory` holds the sockets of the channel between processes. `lifeline` is a descriptor that becomes readable
-    when the supervisor is gone, `readiness` one to write to when this process serves. `front` is the common TLS context
-    that starts the handshakes of all processes, so that each accepts the session tickets of the others; None if clients
-    do not use TLS.
+    when the supervisor is gone, `readiness` one to write to when this process serves. `fronts` are the common TLS
+    contexts that start the handshakes of all processes, so that each accepts the session tickets of the others, by
+    listener.
     """
 
     index: int
@@ -38,7 +39,7 @@ class ServingProcess:
     directory: Path
     lifeline: int
     readiness: int
-    front: SharedContext | None = None
+    fronts: Mapping[str, SharedContext] = field(default_factory=dict)
 
     def tell_ready(self) -> None:
         """Report to the supervisor that this process serves."""

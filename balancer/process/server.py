@@ -24,7 +24,7 @@ from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
-from balancer.downstream.acceptor import Acceptor
+from balancer.downstream.acceptor import Acceptor, Entrance
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
@@ -35,9 +35,11 @@ from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.lines import format_of
 from balancer.log.output import LogOutput, complain
+from balancer.process.listeners import Listeners
 from balancer.process.listening import listening
 from balancer.process.member import ServingProcess
 from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
+from balancer.routes.table import RouteTable
 from balancer.sharing.configured import exchange_of, token_exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.tls.contexts import ServerHandshake, ServerTls
@@ -115,7 +117,7 @@ class Server:
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._shared = settings.shared, settings.home_region
-        self._allowed = allowance(descriptor_limit(), descriptors_in_use())
+        self._allowed = allowance(descriptor_limit(), descriptors_in_use() + len(settings.listeners))
         self.control_plane = build(settings, self._clock, self._allowed.upstreams)
         self.cluster = self.control_plane.cluster
         self.process = self.cluster.process
@@ -134,7 +136,8 @@ class Server:
         self._admin = AdminApplication(
             self.control_plane, self.reloads, config.token, channel, self.listening.admin
         )
-        self._front = member.front if member is not None else None
+        fronts = member.fronts if member is not None else {}
+        self._front = fronts.get("")
         self.arrivals = HandshakingConnections(
             self.cluster,
             self._downstream,
@@ -157,6 +160,10 @@ class Server:
             applies=member is None or not member.index,
         )
         self.named_clusters = NamedClusters(self.control_plane, self._build_cluster)
+        self._listeners = Listeners(
+            self.listening.traffic, self.arrivals, self.named_clusters, self._downstream, self._http2, fronts
+        )
+        self._listeners.apply(config)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
@@ -201,9 +208,10 @@ class Server:
         self.control_plane.begin()
         for one in self.named_clusters.every:
             one.begin()
-        self._acceptor = Acceptor(
-            self.listening.traffic, self.cluster, self.arrivals, self._client_limit, self._balance
-        )
+        self.process.addresses = {name: str(sock.address) for name, sock in self.listening.traffic.items()}
+        first = Entrance(self.listening.traffic[""].sock, self.arrivals)
+        entrances = [first, *self._listeners.entrances]
+        self._acceptor = Acceptor(entrances, self.cluster, self._client_limit, self._balance)
         self._sweep = Sweep(self.process, self._look)
         self._sweep.start()
         self._acceptor.start()
@@ -225,13 +233,17 @@ class Server:
         """Return how a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
-    def _downstream(self) -> Http1Connection:
+    def _downstream(self, routes: RouteTable | None = None) -> Http1Connection:
+        """Return the protocol of a client, whose requests have these routes."""
         begin_http2 = None if self.cluster.http2 is None else self._http2
-        return Http1Connection(self.cluster, self._admin.exchange, self.named_clusters.routes, begin_http2)
+        if begin_http2 is not None and routes is not None:
+            begin_http2 = partial(begin_http2, routes)
+        routes = routes or self.named_clusters.routes
+        return Http1Connection(self.cluster, self._admin.exchange, routes, begin_http2)
 
-    def _http2(self) -> Http2Connection:
-        limits = self.cluster.http2 or Http2Limits()
-        return Http2Connection(self.cluster, limits, self._admin.exchange, self.named_clusters.routes)
+    def _http2(self, routes: RouteTable | None = None) -> Http2Connection:
+        limits, routes = self.cluster.http2 or Http2Limits(), routes or self.named_clusters.routes
+        return Http2Connection(self.cluster, limits, self._admin.exchange, routes)
 
     @property
     def _client_limit(self) -> int:
@@ -281,6 +293,7 @@ class Server:
         self._apply_log(config.log, prepared.output)
         self._apply_tracing(config.tracing)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
+        self._listeners.apply(config)
         self._admin.token = config.token
         self._publish_grace()
         if self._acceptor is not None:
@@ -335,7 +348,7 @@ class Server:
         for downstream in process.downstreams:
             downstream.idle_since = process.now()  # the idle time starts now
         if self._owns_sockets and not is_patient:
-            self.listening.admin.remove()
+            self.listening.remove()
         self._admin.close()
         if self._acceptor is not None:
             await self._acceptor.stop()

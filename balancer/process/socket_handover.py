@@ -10,14 +10,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from balancer.errors import ListenFailed
 
 LISTENING = "STEELYARD_LISTENING"
-"""Environment variable of a successor: a line for each socket with descriptor and label. The label of the traffic
-socket is the `listen` that it was bound for.
+"""Environment variable of a successor: a line for each socket with descriptor and label. The label of a traffic socket
+is the `listen` that it was bound for.
 """
 
 READY = "STEELYARD_READY"
@@ -28,39 +28,57 @@ FIRST_OF_SYSTEMD = 3
 
 
 class Inherited:
-    """Listening sockets that this program inherited, taken from the environment. Raises `ListenFailed`."""
+    """Listening sockets that this program inherited, taken from the environment. Raises `ListenFailed`.
 
-    def __init__(self) -> None:
+    `names` are those of the listeners beside `listen`, which systemd's sockets may have.
+    """
+
+    def __init__(self, names: Collection[str] = ()) -> None:
         passed = [line.partition(" ") for line in os.environ.pop(LISTENING, "").splitlines()]
-        self._sockets = {label: _listening(int(descriptor)) for descriptor, _, label in passed}
-        self._of_systemd = None if self._sockets else _from_systemd()
+        self._sockets = [(label, _listening(int(descriptor))) for descriptor, _, label in passed]
+        self._of_systemd = {} if self._sockets else _from_systemd(names)
 
     def traffic(self, listen: str) -> socket.socket | None:
-        """Return the inherited traffic socket: of the predecessor if it was bound for `listen`, or of systemd."""
-        return self._sockets.pop(listen, None) or self._of_systemd
+        """Return the inherited traffic socket of the predecessor that was bound for `listen`."""
+        return self._take(listen)
+
+    def of_systemd(self, name: str) -> socket.socket | None:
+        """Return the socket of systemd for the listener `name`, "" for `listen`."""
+        return self._of_systemd.pop(name, None)
 
     def admin(self, label: str) -> socket.socket | None:
         """Return the inherited admin socket with this label. A program of version 0.1 passes it as `control.`."""
-        return self._sockets.pop(label, None) or self._sockets.pop(label.replace("admin.", "control."), None)
+        return self._take(label) or self._take(label.replace("admin.", "control."))
+
+    def _take(self, wanted: str) -> socket.socket | None:
+        """Return the first socket with a label; several listeners may have been bound for port 0."""
+        for at, (label, sock) in enumerate(self._sockets):
+            if label == wanted:
+                del self._sockets[at]
+                return sock
+        return None
 
     def close(self) -> None:
         """Close the sockets that were not used; the predecessor still has them, and so their queued connections."""
-        for sock in self._sockets.values():
+        for sock in (*(sock for _, sock in self._sockets), *self._of_systemd.values()):
             sock.close()
 
 
-def _from_systemd() -> socket.socket | None:
+def _from_systemd(names: Collection[str]) -> dict[str, socket.socket]:
+    """Return the sockets by listener: one that is named after a listener is for that, the other one for `listen`."""
     pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
-    os.environ.pop("LISTEN_FDNAMES", None)
+    labels = os.environ.pop("LISTEN_FDNAMES", "").split(":")
     if pid != str(os.getpid()) or not count:
-        return None
-    if count != "1":
-        raise ListenFailed(f"LISTEN_FDS: one socket is served, got {count}")
-    sock = _listening(FIRST_OF_SYSTEMD)
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        sock.close()
-        raise ListenFailed(f"descriptor {FIRST_OF_SYSTEMD}: must be a TCP socket that listens")
-    return sock
+        return {}
+    found: dict[str, int] = {}
+    for at in range(int(count) if count.isdecimal() else 0):
+        name = labels[at] if at < len(labels) and labels[at] in names else ""
+        if name in found:
+            raise ListenFailed(
+                f"LISTEN_FDS: all sockets but one must be named after listeners by FileDescriptorName=, got {count}"
+            )
+        found[name] = FIRST_OF_SYSTEMD + at
+    return {name: _listening(descriptor) for name, descriptor in found.items()}
 
 
 def _listening(descriptor: int) -> socket.socket:
@@ -74,7 +92,7 @@ def _listening(descriptor: int) -> socket.socket:
         raise ListenFailed(f"descriptor {descriptor}: no socket to listen on: {error.strerror}") from None
     if not is_eligible or sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
         sock.close()
-        raise ListenFailed(f"descriptor {descriptor}: must be a TCP socket that listens")
+        raise ListenFailed(f"descriptor {descriptor}: must be a TCP or Unix socket that listens")
     sock.set_inheritable(False)
     sock.setblocking(False)
     return sock

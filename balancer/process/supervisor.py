@@ -1,9 +1,9 @@
 """Supervisor of several processes: it starts, monitors and restarts them, and forwards no traffic.
 
 It must not have an event loop or a thread, so that it can fork at any time; it waits in one `select`. The listening
-socket is opened here and inherited, so connections in its queue survive the death of a process. Children are controlled
-by signals (`shutdown.py`) and report by a pipe; a child reads the end of another pipe when the supervisor vanishes, and
-shuts down.
+sockets are opened here and inherited, so connections in their queues survive the death of a process. Children are
+controlled by signals (`shutdown.py`) and report by a pipe; a child reads the end of another pipe when the supervisor
+vanishes, and shuts down.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Supervisor:
         self._buckets = SharedBuckets(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
-        self._front = (
-            SharedContext(settings.tls, http2=settings.http2.enabled) if settings.tls is not None else None
-        )
+        self._fronts = {
+            name: SharedContext(tls, http2=settings.http2.enabled)
+            for name, tls in settings.tls_tables.items()
+        }
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
         self._is_ready = self._is_stopping = self._is_patient = False
@@ -110,7 +111,7 @@ class Supervisor:
                 self._directory,
                 self._lifeline,
                 writing,
-                self._front,
+                self._fronts,
             )
             code = self._work(member)
         finally:
@@ -156,7 +157,7 @@ class Supervisor:
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
         if not self._is_patient:
-            self._listening.admin.remove()
+            self._listening.remove()
         grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
         self._kill_at = time.monotonic() + grace + SPARE_TIME
         self._tell(number)
@@ -204,7 +205,7 @@ class Supervisor:
         if not self._is_ready and not self._is_stopping and all(child.is_ready for child in self._children):
             self._is_ready = True
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
-            self._say(ready_line(self._settings, self._listening.address, endpoints))
+            self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
@@ -212,8 +213,7 @@ class Supervisor:
     def _succeeded(self, successor: Successor) -> None:
         if successor.is_ready():
             self._say(replaced_message(successor))
-            self._listening.traffic.close()
-            self._listening.admin.close()
+            self._listening.close()
             self._stop(REPLACED)
         else:
             self._say(SUCCESSOR_FAILED)

@@ -43,6 +43,10 @@ class FieldValues:
         return of_name is not None and (wanted == ANY or wanted in of_name)
 
 
+NO_VALUES: Final = FieldValues(_NO_LINES, b"")
+"""Values for a route without conditions on fields."""
+
+
 def lines_asked_for(routes: Iterable[Route]) -> re.Pattern[bytes]:
     """Return an expression for the lines of all fields that the conditions of `routes` name."""
     names = {re.escape(name) for route in routes for name, _ in route.fields}
@@ -66,8 +70,9 @@ class Route:
         authorizer: Authorizer | None = None,
         split: Split | None = None,
         edits: Edits | None = None,
+        label: str = "",
     ) -> None:
-        self.label = str(config)
+        self.label = label or str(config)
         self.cluster = cluster
         self.split = split
         self.limiter = limiter

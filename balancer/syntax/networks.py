@@ -15,6 +15,10 @@ MAPPED = "::ffff:"
 """Prefix of an IPv4 peer's address on a socket that listens for IPv6 (RFC 4291 § 2.5.5.2)."""
 
 
+THIS_MACHINE = "127.0.0.1"
+"""What counts as the address of a client on a Unix socket, which has none."""
+
+
 def is_within(address: str, networks: tuple[Network, ...]) -> bool:
     """Return whether `address` is in one of `networks`; False if it is not an IP address."""
     peer = parsed(address) if networks else None
@@ -46,6 +50,8 @@ def unmapped(address: str) -> str:
 def ends_of(transport: asyncio.BaseTransport) -> tuple[bytes, bytes]:
     """Return a client's address and the host:port that it connected to, with an IPv6 host in brackets."""
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if isinstance(own, str):  # the path of a Unix socket
+        return THIS_MACHINE.encode(), b"localhost"
     host = unmapped(own[0]) if own else ""
     authority = f"{f'[{host}]' if ':' in host else host}:{own[1]}" if own else "localhost"
     return (unmapped(peer[0]) if peer else "unknown").encode(), authority.encode()

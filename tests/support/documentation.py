@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from balancer.config.loading import Settings
+from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.policy_spec import PolicySpec
 from tests.support.root import ROOT
@@ -94,7 +95,11 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
     """Every key of the configuration as written: `listen`, `timeouts.connect`, `endpoints.id`."""
     for name, field in model.model_fields.items():
         table = next((t for t in (field.annotation, *get_args(field.annotation)) if is_table(t)), None)
-        if table is None or table is ClusterSettings:  # its keys are those of the top level
+        if table in (
+            None,
+            ClusterSettings,
+            ListenerConfig,
+        ):  # the keys of named tables are described together
             yield f"{prefix}{name}", field
         else:
             yield from keys_of(table, f"{prefix}{name}.")

@@ -217,8 +217,14 @@ def memory(pid: int, which: str) -> int:
 class Load:
     """Clients that send one request after the other on connections kept as long as possible."""
 
-    def __init__(self, program: Program, clients: int = 8, request: bytes = b"") -> None:
-        self._program = program
+    def __init__(
+        self,
+        program: Program,
+        clients: int = 8,
+        request: bytes = b"",
+        client: Callable[[], Awaitable[Wire]] | None = None,
+    ) -> None:
+        self._client = client or program.client
         self._request = request or get()
         self.answered = 0
         self.failures: list[str] = []
@@ -235,7 +241,7 @@ class Load:
                 self.failures.append(repr(error))
 
     async def _one_connection(self) -> None:
-        client = await self._program.client()
+        client = await self._client()
         try:
             while not self._is_over:
                 answer = await client.ask(self._request)

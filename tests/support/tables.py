@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
@@ -134,6 +135,12 @@ def completed(text: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def listener_keys(_: str) -> Iterator[str]:
+    """Yield a row for each key of a listener."""
+    for key, field in ListenerConfig.model_fields.items():
+        yield row_of(key, field)
+
+
 def families(_: str) -> Iterator[str]:
     """Yield a row for each family of policies."""
     for phrase, family in registry.FAMILIES.items():
@@ -249,6 +256,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     "README.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
+        "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
         "| policy | option | default | meaning |": options,
     },
     "docs/results.md": {"| column | meaning |": columns_of_summary},

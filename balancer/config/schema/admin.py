@@ -9,15 +9,12 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from balancer.config.documents import read_text
-from balancer.config.schema.listen import HostPort, ListenAddress
+from balancer.config.schema.listen import PATH_LIMIT, HostPort, ListenAddress
 from balancer.config.schema.section import Section
 from balancer.syntax.networks import is_this_machine
 
 MIN_TOKEN = 16
 """Characters of the shortest token: 64 bits, if it is hexadecimal."""
-
-PATH_LIMIT = 107
-"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
 
 
 class AdminConfig(Section):

@@ -341,9 +341,13 @@ def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]
 
 
 def warnings_about(
-    routes: Sequence[RouteConfig], clusters: Mapping[str, Any], allowed: Sequence[str]
+    routes: Sequence[RouteConfig],
+    clusters: Mapping[str, Any],
+    allowed: Sequence[str],
+    of_listeners: Sequence[str | None] = (),
 ) -> list[str]:
-    """Return a line for each route or mirror that no request can match, and for each cluster that no route names."""
+    """Return a line for each route or mirror that no request can match, and for each cluster that neither a route nor a
+    listener names."""
     lines = []
     for at, route in enumerate(routes):
         path = route.path or route.prefix or "/"
@@ -366,9 +370,11 @@ def warnings_about(
     for at, route in enumerate(routes):
         if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
             lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
-    used = {name for route in routes for name in route.clusters} | {
-        beside.cluster for route in routes for beside in (route.mirror, route.auth) if beside is not None
-    }
+    used = (
+        {*of_listeners}
+        | {name for route in routes for name in route.clusters}
+        | {beside.cluster for route in routes for beside in (route.mirror, route.auth) if beside is not None}
+    )
     lines += [f"clusters.{name}: no route leads to it" for name in clusters if name not in used]
     return lines
 

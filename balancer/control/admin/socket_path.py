@@ -6,13 +6,13 @@ An admin socket is named after the port that the balancer serves, in a directory
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from balancer.downstream.listening_sockets import is_listening
 from balancer.syntax.networks import is_this_machine
 
 SYSTEM_DIRECTORY = Path("/run/steelyard")
@@ -70,19 +70,6 @@ def found_socket(url: str) -> str | None:
         if _is_trusted(directory) and path.is_socket() and is_listening(str(path)):
             return str(path)
     return None
-
-
-def is_listening(path: str) -> bool:
-    """Return whether a program listens on the Unix socket `path`."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:  # many clients wait there, or it is another user's
-            return True
-    return True
 
 
 def _user_directories() -> Iterator[Path]:

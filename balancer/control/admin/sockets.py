@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.listen import ListenAddress
-from balancer.control.admin.socket_path import is_listening, made_directory, socket_name
-from balancer.downstream.acceptor import bind
+from balancer.control.admin.socket_path import made_directory, socket_name
+from balancer.downstream.listening_sockets import bind, bind_unix, remove_unix
 from balancer.errors import ListenFailed
 
 UNIX_LABEL = "admin.socket"
@@ -44,9 +42,7 @@ class AdminSockets:
 
     def remove(self) -> None:
         """Unlink the Unix socket, unless another balancer has bound its own there."""
-        with suppress(OSError):
-            if self.path and os.stat(self.path).st_ino == self.inode:
-                os.unlink(self.path)
+        remove_unix(self.path, self.inode)
 
     def close(self) -> None:
         """Close both sockets."""
@@ -88,39 +84,10 @@ def _open_unix(wanted: str, port: int, complain: Callable[[str], None]) -> socke
     try:
         if wanted == "auto":
             path = str(made_directory() / socket_name(port))
-        return bind_unix(path)
+        return bind_unix(path, backlog=BACKLOG)
     except OSError as error:
         problem = f"admin.socket: cannot listen on {path}: {error.strerror or error}"
         if wanted != "auto":
             raise ListenFailed(problem) from None
         complain(problem)
         return None
-
-
-def bind_unix(path: str) -> socket.socket:
-    """Return a listening Unix socket that only this user may connect to. Raises OSError.
-
-    A stale socket file that nothing listens on, left by a killed program, is replaced.
-    """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        umask = os.umask(0o177)
-        try:
-            sock.bind(path)
-        finally:
-            os.umask(umask)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock
-
-
-def _remove_stale(path: str) -> None:
-    if not Path(path).is_socket():
-        return
-    if is_listening(path):
-        raise OSError(0, "another program listens on it")
-    os.unlink(path)

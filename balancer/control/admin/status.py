@@ -12,6 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.build import build, http2_library
+from balancer.config.schema.listeners import url_of
+from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.worker_host import CLIENT
 from balancer.control.admin.buffering_report import buffering_status
 from balancer.control.admin.connections_report import connections_status
@@ -23,6 +25,7 @@ from balancer.control.admin.queue_report import concurrency_status, level_status
 from balancer.control.admin.rate_limits_report import rate_limits_status
 from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
 from balancer.control.admin.splits_report import splits_status
+from balancer.routes.listener_routes import own_route
 from policies.endpoint.state import EndpointState
 from policies.stats.load import RATIO, SHORTEST
 
@@ -78,7 +81,7 @@ def clients_status(cluster: Cluster) -> dict[str, Any]:
 
 
 OF_PROCESS = frozenset((
-    *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload"),
+    *("version", "build", "http2_library", "pid", "uptime", "draining", "access_log", "tracing", "reload", "listeners"),
     *("clients", "connections", "failed_arrivals", "pending_bytes", "http2", "grpc", "rate_limits", "buffering"),
 ))  # fmt: skip
 """Keys of the status that concern the process; the others are those of a cluster, too."""
@@ -129,6 +132,7 @@ def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
             "bytes_in": cluster.tunnels.bytes_in,
             "bytes_out": cluster.tunnels.bytes_out,
         },
+        "listeners": listeners_status(control_plane),
         "access_log": log_status(cluster),
         "tracing": tracing_status(cluster),
         "recording": control_plane.recording.status(),
@@ -155,6 +159,24 @@ def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
             for source in control_plane.discovery.sources
         ],
     }
+
+
+def listeners_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
+    """Return the addresses for traffic, first that of `listen`, and where the requests of each go."""
+    config = control_plane.config
+    found = []
+    for name, address in control_plane.cluster.process.addresses.items():
+        listener = config.listeners.get(name)
+        route = own_route(listener) if name else None
+        is_tls = (name in config.listener_tls) if name else config.server_tls is not None
+        found.append(
+            {
+                "name": name or DEFAULT,
+                "url": url_of(address, is_tls=is_tls),
+                "target": "routes" if route is None else route.target,
+            }
+        )
+    return found
 
 
 def responses_status(cluster: Cluster) -> dict[str, int]:

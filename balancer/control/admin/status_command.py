@@ -107,6 +107,10 @@ def lines_of(
         f"steelyard {document['version']} ({document['build']}) {state} for {document['uptime']:.0f} s",
         f"clients {document['clients']}, {counts_line(document)}",
     ]
+    if len(document.get("listeners", ())) > 1:
+        lines += [
+            f"listener {each['name']}: {each['url']}, {each['target']}" for each in document["listeners"]
+        ]
     if "policy" in document:
         lines += [*policy_lines(document["policy"]), *pick_lines(document)]
         lines.append(document["health"]["summary"])

@@ -16,6 +16,7 @@ from balancer.config.schema.sidecar import OriginConfig, SidecarConfig
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Prepared
 from balancer.process.server import Server, build_cluster
+from balancer.routes.table import RouteTable
 from balancer.tools.sidecar.admin import SidecarAdmin
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
@@ -52,7 +53,7 @@ class SidecarServer(Server):
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
         return _named(config, one, build_cluster(runtime_config_of(config.unit_of(one)), self.process))
 
-    def _downstream(self) -> OriginConnection:
+    def _downstream(self, routes: RouteTable | None = None) -> OriginConnection:
         return OriginConnection(self.cluster, self._admin.exchange, self.origins)
 
     @property

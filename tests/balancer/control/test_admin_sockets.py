@@ -17,7 +17,8 @@ from balancer.config.problems import ConfigError
 from balancer.config.schema.admin import AdminConfig
 from balancer.control.admin.application import CLIENT_LIMIT
 from balancer.control.admin.socket_path import found_socket, made_directory
-from balancer.control.admin.sockets import bind_unix, open_admin_sockets
+from balancer.control.admin.sockets import open_admin_sockets
+from balancer.downstream.listening_sockets import bind_unix
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN

@@ -8,7 +8,6 @@ import json
 
 import pytest
 
-from balancer.downstream.acceptor import bind
 from balancer.downstream.descriptor_limit import (
     MOST_CLIENTS,
     DescriptorLimit,
@@ -16,6 +15,7 @@ from balancer.downstream.descriptor_limit import (
     descriptor_limit,
     descriptors_in_use,
 )
+from balancer.downstream.listening_sockets import bind
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
 from balancer.http.h1.own_responses import error_response
 from tests.support.stage import Stage

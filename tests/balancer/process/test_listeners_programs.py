@@ -1,0 +1,98 @@
+"""Listeners of programs: a hot restart passes them on, several processes share them, systemd opens them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import Load, Program, Start
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, response
+
+pytestmark = pytest.mark.second_tier
+
+
+async def configured(stage: Stage, path: Path, listeners: str) -> list[str]:
+    """Write a configuration with a cluster for the listeners; return the arguments for it."""
+    return write(path, listeners, *[(await stage.worker(response(name))).port for name in (b"main", b"api")])
+
+
+def write(path: Path, listeners: str, main: int, api: int) -> list[str]:
+    path.write_text(
+        f'listen = "127.0.0.1:0"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{main}"\n'
+        f'[clusters.api]\nendpoints = [{{ id = "b", address = "http://127.0.0.1:{api}" }}]\n{listeners}'
+    )
+    return ["--config", str(path)]
+
+
+def addresses(program: Program) -> list[str]:
+    """The addresses in the ready line."""
+    line = next(line for line in program.lines if " ready on " in line)
+    return re.findall(r"(?:http://|unix:)(\S+)", line)
+
+
+async def connected(address: str) -> Wire:
+    if address.startswith("/"):
+        return Wire(*await asyncio.open_unix_connection(address))
+    return Wire(*await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_restart_under_load_fails_no_request(
+    start: Start, stage: Stage, tmp_path: Path, processes: str
+) -> None:
+    """The new program serves all addresses; the file of the Unix socket goes with the last one."""
+    path = tmp_path / "web.sock"
+    listeners = (
+        f'[listeners.unix]\nlisten = "unix:{path}"\n'
+        '[listeners.api]\nlisten = "127.0.0.1:0"\ncluster = "api"\n'
+        '[listeners.other]\nlisten = "127.0.0.1:0"\n'
+    )
+    arguments = await configured(stage, tmp_path / "balancer.toml", listeners)
+    program = await start(*arguments, "--processes", processes)
+    found = addresses(program)
+    loads = [Load(program, 2, client=partial(connected, address)) for address in found]
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    assert await program.ended() == 0
+    for load in loads:
+        await load.answers(50)
+        assert await load.end() == []
+    bodies = []
+    for address in found:
+        wire = await connected(address)
+        bodies.append((await wire.ask(get())).body)
+        await wire.close()
+    assert (found[1], bodies) == (str(path), [b"main", b"main", b"api", b"main"])
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+    assert not path.exists()
+
+
+async def test_socket_activation(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """A socket named after a listener is for that, the other one for `listen`."""
+    arguments = await configured(
+        stage, tmp_path / "balancer.toml", '[listeners.api]\nlisten = "127.0.0.1:1"\ncluster = "api"\n'
+    )
+    opened = "socket.create_server(('127.0.0.1', 0)).detach()"
+    program = await start(
+        *arguments,
+        launcher="import os, socket, sys; "
+        f"[os.dup2({opened}, 10 + at) for at in (0, 1)]; [os.dup2(10 + at, 3 + at) for at in (0, 1)]; "
+        "os.environ['LISTEN_PID'] = str(os.getpid())",
+        LISTEN_FDS="2",
+        LISTEN_FDNAMES="api:steelyard.socket",
+    )
+    bodies = []
+    for address in addresses(program):
+        wire = await connected(address)
+        bodies.append((await wire.ask(get())).body)
+        await wire.close()
+    assert bodies == [b"main", b"api"]
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
