@@ -26,7 +26,7 @@ KEY: Final = re.compile(r"([a-z][a-z0-9_]*(?:\.[A-Za-z0-9_-]+)*): ")
 """Key that a validator's message begins with; it may have the name of a cluster or of a field."""
 
 BEFORE_CREDENTIALS: Final = re.compile(
-    r"(?<!:/)//(?!host(?:\[?:port|,| or )|/path, got )|got '(?![a-z]+://)"
+    r"//(?!host(?:\[?:port|,| or )|/?path, got )|got '(?![a-z]+://)"
 ).search
 """Where the user and password of a URL, which may lack its scheme, can begin; `//host` and `///path` are what a message
 allows."""
