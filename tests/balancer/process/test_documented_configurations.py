@@ -1,4 +1,4 @@
-"""The configurations of docs/coming-from.md, served between workers and clients."""
+"""The configurations of docs/coming-from.md and docs/certificates.md, served between workers and clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.certificates import Shelf
 from tests.support.documentation import KEYS, cells_of, text_of
 from tests.support.peers import output_of
 from tests.support.stage import Stage
-from tests.support.wire import Message, ScriptedWorker, get, response
+from tests.support.wire import Message, ScriptedWorker, client_of, get, response
 
 WORKER = re.compile(r"http://([\d.]+:\d+)")
 
@@ -49,6 +49,8 @@ class Served:
         if "tls" in document:
             document["tls"] = self.shelf.pair("shop.example.org")
             self.tls = self.shelf.client()
+        for listener in document.get("listeners", {}).values():
+            listener["listen"] = "127.0.0.1:0"
         if "path" in document.get("log", {}):
             document["log"]["path"] = str(self.shelf.folder / document["log"]["path"])
         await self.stage.serve(**document | {"listen": "127.0.0.1:0"})
@@ -60,6 +62,14 @@ class Served:
         request = get(target, *fields, method=method).replace(b"Host: example.org", b"Host: shop.example.org")
         self.answer = answer = await client.ask(request)
         return answer.status, (answer.value(b"Location") or answer.body).decode()
+
+    async def ask_plain(self, target: bytes) -> tuple[int, str]:
+        """Status and Location, of the listener for port 80."""
+        port = self.stage.running.listening.traffic["plain"].address.port
+        client = await client_of(port)
+        answer = await client.ask(get(target).replace(b"Host: example.org", b"Host: shop.example.org"))
+        await client.close()
+        return answer.status, (answer.value(b"Location") or b"").decode()
 
     def targets(self, address: str) -> list[bytes]:
         return [request.line.split()[1] for request in self.workers[address].requests]
@@ -73,16 +83,27 @@ def served(stage: Stage, tmp_path: Path) -> Served:
 async def test_nginx(served: Served) -> None:
     await served.start(NGINX)
     answers = [await served.ask(b"/api/x?y") for _ in range(2)]
-    assert {worker for _, worker in answers} <= {"10.0.0.1:8000", "10.0.0.2:8000"}
+    assert {worker for _, worker in answers} <= {"10.0.0.1:8000", "10.0.0.2:8000"}  # not the backup
     assert served.answer.value(b"Strict-Transport-Security") == b"max-age=31536000"
     asked = [request for worker in served.workers.values() for request in worker.requests]
     assert {(one.line, one.value(b"X-Real-IP")) for one in asked} == {(b"GET /x?y HTTP/1.1", b"127.0.0.1")}
-    assert await served.ask(b"/old/x") == (301, "https://shop.example.org/old/x")
+    assert await served.ask(b"/old/x") == (301, "https://old.example.org/old/x")
+    assert await served.ask_plain(b"/x") == (301, "https://shop.example.org/x")
     assert await served.ask(b"/robots.txt") == (200, "User-agent: *")
     assert (await served.ask(b"/none"))[0] == 404
     log = served.shelf.folder / "access.log"
-    await served.stage.eventually(lambda: log.read_bytes().count(b"\n") == 5)
+    await served.stage.eventually(lambda: log.read_bytes().count(b"\n") == 6)
     assert b'] "GET /api/x?y HTTP/1.1" 200 13 "-" "-"\n' in log.read_bytes()
+
+
+async def test_certificates(served: Served) -> None:
+    """The challenge is asked for in plain HTTP, and answered by the client of ACME over https."""
+    [text] = blocks("certificates")
+    await served.start(text)
+    target = b"/.well-known/acme-challenge/token"
+    assert await served.ask_plain(target) == (308, f"https://shop.example.org{target.decode()}")
+    assert await served.ask(target) == (200, "127.0.0.1:5002")
+    assert await served.ask(b"/") == (200, "10.0.0.1:8000")
 
 
 async def test_haproxy(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +133,7 @@ async def test_configurations_of_others_are_valid(tmp_path: Path) -> None:
     here, pair = str(tmp_path), Shelf(tmp_path).pair("shop.example.org")
     whole = f"pid {here}/pid; events {{}}\nhttp {{\n{of_nginx.replace('/var/log/nginx', here)}}}\n"
     (tmp_path / "nginx.conf").write_text(whole)
+    (tmp_path / "shop.key").write_text(Path(pair["key"]).read_text())  # noqa: ASYNC240
     (tmp_path / "shop.pem").write_text("".join(Path(path).read_text() for path in pair.values()))  # noqa: ASYNC240
     (tmp_path / "haproxy.cfg").write_text(of_haproxy.replace("shop.pem", f"{here}/shop.pem"))
     await output_of("nginx", "-t", "-c", f"{here}/nginx.conf")
