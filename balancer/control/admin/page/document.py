@@ -5,11 +5,14 @@ uPlot 1.6.32 is vendored as published on npm; its licence (static/uPlot.LICENSE)
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from re import sub
+
+BREAKS = re.compile(r"([{;,(\[])\n")
+"""Line breaks that a script does not need."""
 
 SCRIPTS = (
     *("elements.js", "stream.js", "charts.js", "endpoints.js", "policy.js", "overview.js", "start.js"),
@@ -22,7 +25,7 @@ def page() -> tuple[bytes, dict[str, str]]:
     """Return the document and its header fields."""
     style = compact(lean_text_of("page.css"))
     licence = f"/*\n{text_of('uPlot.LICENSE')}\n*/"
-    own = sub(r"(?<=[{;,(\[])\n", "", "\n".join(map(lean_text_of, SCRIPTS)))
+    own = BREAKS.sub(r"\1", "\n".join(map(lean_text_of, SCRIPTS)))
     script = "\n".join((licence, text_of("uPlot.min.js"), own))
     html = lean_text_of("page.html").replace("{style}", style).replace("{script}", script)
     return html.encode(), {
