@@ -68,6 +68,7 @@ http {{
   server {{ listen 127.0.0.1:{port}{protocol}; root {path}/www; gzip off;
     location /put/ {{ dav_methods PUT; create_full_put_path on; }}
     location /chunked/ {{ alias {path}/www/; gzip on; gzip_proxied any; gzip_min_length 0; gzip_types *; }} }}
+  server {{ listen 127.0.0.1:{port}; server_name app.example.org; return 200 app; }}
 }}
 """
 
@@ -75,7 +76,7 @@ http {{
 @asynccontextmanager
 async def nginx(path: Path, protocol: str = "", log: str = "off") -> AsyncIterator[int]:
     """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked. PUT writes below
-    /put/. `protocol` is "" or " http2", in clear text; `log` is the value of access_log.
+    /put/. `protocol` is "" or " http2", in clear text; `log` is the value of access_log. Requests for app.example.org get "app".
     """
     program = shutil.which("nginx")
     if program is None:

@@ -144,3 +144,21 @@ async def test_files_from_nginx(stage: Stage, tmp_path: Path, is_chunked: bool) 
         assert (await client.ask(get(b"/nothing"))).status == 404
         assert stage.outcomes() == {"ok": 10}
         await stage.close()
+
+
+@pytest.mark.peer
+async def test_app_that_nginx_finds_by_its_name(stage: Stage, tmp_path: Path) -> None:
+    """With `host`, requests and checks reach it; with the client's, both another server."""
+    async with nginx(tmp_path) as port:
+        endpoint = {"id": "w0", "address": f"http://127.0.0.1:{port}", "region": "r"}
+        checks = {"path": "/", "body": "app", "fall": 1}
+        await stage.serve(endpoints=[{**endpoint, "host": "app.example.org"}], health_checks=checks)
+        stage.advance(0.0)
+        stage.advance(6.0)
+        state = stage.control_plane.checks.by_id["w0"].state
+        await stage.eventually(lambda: state.passed)
+        assert (await stage.ask(get())).body == b"app"
+        await stage.reload(endpoints=[{**endpoint, "host": "client"}])
+        stage.advance(6.0)
+        await stage.eventually(lambda: state.failed)
+        assert (stage.state().passes_checks, (await stage.ask(get())).status) == (False, 403)
