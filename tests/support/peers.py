@@ -76,7 +76,8 @@ http {{
 @asynccontextmanager
 async def nginx(path: Path, protocol: str = "", log: str = "off") -> AsyncIterator[int]:
     """Files named by their size; below /chunked/ they are compressed on the fly and therefore chunked. PUT writes below
-    /put/. `protocol` is "" or " http2", in clear text; `log` is the value of access_log. Requests for app.example.org get "app".
+    /put/. `protocol` is "" or " http2", in clear text; `log` is the value of access_log. Requests for app.example.org
+    get "app".
     """
     program = shutil.which("nginx")
     if program is None:
