@@ -326,6 +326,8 @@ async def test_policies_and_options(stage: Stage) -> None:
     assert list(found) == registry.known()
     assert {"name": "choices", "type": "int", "default": 2} in found["least-in-flight"]["options"]
     assert found["random"]["description"]
+    assert {"name": "objective", "type": "str or table", "default": "tail"} in found["steelyard"]["options"]
+    assert {"name": "inner", "type": "policy", "default": None} in found["region-aware"]["options"]
 
 
 # --- several processes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 from policies import registry
 from policies.errors import BrokenPolicy
+from policies.policy import PolicyMaker
 
 
 def policies_report() -> list[dict[str, Any]]:
@@ -26,11 +29,22 @@ def options_report(name: str) -> list[dict[str, Any]]:
     return [
         {
             "name": option,
-            "type": getattr(parameter.annotation, "__name__", "policy"),
+            "type": type_name(parameter.annotation),
             "default": default_of(parameter),
         }
         for option, parameter in options.items()
     ]
+
+
+def type_name(annotation: Any) -> str:
+    """Return the type of an option as the live page shows it, such as "float" or "str or table"."""
+    if annotation == PolicyMaker:
+        return "policy"
+    names = []
+    for part in get_args(annotation) if isinstance(annotation, UnionType) else (annotation,):
+        if part is not NoneType:
+            names.append("table" if get_origin(part) is Mapping else getattr(part, "__name__", "value"))
+    return " or ".join(names)
 
 
 def default_of(parameter: inspect.Parameter) -> Any:
