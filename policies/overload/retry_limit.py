@@ -30,4 +30,4 @@ def has_another_try(
     if not limit or attempts - min(unsent, len(endpoints.states)) > limit:
         return False
     is_first = attempts == 1 and not needs_other
-    return is_first or any(state.id not in tried for state in endpoints.available)
+    return is_first or endpoints.has_untried(tried)

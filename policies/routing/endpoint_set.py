@@ -6,7 +6,7 @@ A change of one endpoint costs O(log n), so adding n endpoints one by one is O(n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from policies.endpoint.available import Available, AvailableByLevel, AvailableByRegion
 from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
@@ -166,6 +166,35 @@ class EndpointSet:
             return False
         for state in self._by_id.values():
             state.is_called = not loads or state.endpoint.priority in loads
+        return True
+
+    def has_untried(self, tried: Collection[str]) -> bool:
+        """Return whether an endpoint other than `tried` could take a request now, if need be a backup."""
+        return any(state.id not in tried for state in self._available) or self._call_backups(tried)
+
+    def _untried(self, tried: frozenset[str]) -> Available:
+        """Return the available endpoints that are not in `tried`, if need be backups, or all if none is left."""
+        if self._loads and self._available and not self.has_untried(tried):
+            return self._available
+        return self._available.without(tried)
+
+    def _call_backups(self, tried: Collection[str]) -> bool:
+        """Let the next priority level take requests that have failed at all others, until the next tick; return whether
+        there is one. Not while all endpoints are full: then requests wait."""
+        loads = self._loads
+        if not (loads and self._available):
+            return False
+        able = [
+            state for state in self._states if state.is_eligible and not (state.is_called or state.is_full)
+        ]
+        levels = {state.endpoint.priority for state in able if state.id not in tried}
+        if not levels:
+            return False
+        self._loads = {**loads, min(levels): 0.0}
+        for state in self._states:
+            state.is_called |= state.endpoint.priority == min(levels)
+        self._loads_changed()
+        self._relist()
         return True
 
     def _loads_changed(self) -> None:

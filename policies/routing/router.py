@@ -88,7 +88,7 @@ class Router(EndpointSet):
         """
         available: Available = self._available
         if facts.tried:
-            available = available.without(facts.tried)
+            available = self._untried(facts.tried)
         if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
         if self._has_news:
@@ -202,6 +202,8 @@ class Router(EndpointSet):
         elif health.slow_start:
             health.slow_start.advance(self.states, now)
             self._refresh_and_notify()
+        if self._loads is not health.panic.loads and self._apply_loads():
+            self._relist()
         if self._has_news:
             self._notify_members()
         if self._active.tick is not None:

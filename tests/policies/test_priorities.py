@@ -196,6 +196,19 @@ def test_retry_stays_in_a_level_that_has_another_endpoint() -> None:
     assert levels.ask(10, tried=frozenset({"a2", "a3"})) == {"b": 10}
 
 
+def test_retry_goes_to_a_backup_if_no_other_endpoint_is_left() -> None:
+    """Although health has not noticed anything yet. Further requests stay where they belong."""
+    levels = Levels(2, 1, 1)
+    both = frozenset({"a0", "a1"})
+    assert levels.ask(3, tried=both) == {"b": 3}
+    assert levels.ask(10) == {"a": 10}
+    assert levels.ask(1, tried=both | {"b0"}) == {"c": 1}
+    levels.router.tick()
+    assert {state.id for state in levels.router.available} == both
+    assert not levels.router.has_untried(both | {"b0", "c0"})
+    assert levels.ask(2, tried=both | {"b0", "c0"}) == {"a": 2}
+
+
 def test_no_list_by_level_while_one_level_gets_all_requests() -> None:
     levels = Levels(2, 2)
     assert not isinstance(levels.router.available, AvailableByLevel)
