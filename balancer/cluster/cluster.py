@@ -227,6 +227,7 @@ class Cluster:
         proto: bytes,
         version: bytes = HTTP11,
         tls_version: str = "",
+        certificate: bytes | None = None,
     ) -> Client:
         """Return what the requests of a connection from `address` have in common."""
         is_trusted = self.trusts(address.decode())
@@ -243,4 +244,5 @@ class Cluster:
             version,
             self.process.own_name,
             tls_version,
+            certificate,
         )

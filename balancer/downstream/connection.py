@@ -82,14 +82,17 @@ class Http1Connection(Http1Responder):
         self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
         tls = transport.get_extra_info("ssl_object")
         proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
-        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP11, tls_version)
+        certificate = transport.get_extra_info("certificate_fields")
+        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP11, tls_version, certificate)
         self._reader = RequestReader(client, cluster.limits, self._process.fresh_id)
         self.usage = self._process.connected(self, client.address)
 
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._cluster.limits
-        self.client = self._cluster.client_of(old.address, old.authority, old.proto, HTTP11, old.tls_version)
+        self.client = self._cluster.client_of(
+            old.address, old.authority, old.proto, HTTP11, old.tls_version, old.certificate
+        )
         if self._reader is not None:
             self._reader.apply(self.client, limits)
         if not self.transport.is_closing():

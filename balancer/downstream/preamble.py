@@ -141,7 +141,12 @@ class HandshakingConnection(asyncio.Protocol):
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
             protocol = self._tls = TlsTransport(
-                tls.context, protocol, self._handshake_done, unnamed=tls.unnamed, protocols=tls.protocols
+                tls.context,
+                protocol,
+                self._handshake_done,
+                unnamed=tls.unnamed,
+                protocols=tls.protocols,
+                certificate_fields=tls.certificate_fields,
             )
         else:
             self._arrivals.left(self, is_failed=False)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.sections import TlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
+from balancer.tls.client_certificate import CertificateFields
 from balancer.tls.undecodable_names import mute_undecodable_names
 from policies.facts import Endpoint
 
@@ -40,11 +41,13 @@ class TlsProblem(Exception):
 
 class ServerHandshake(NamedTuple):
     """Contexts of one client's handshake: it begins with `context` and restarts with `unnamed`, which ignores SNI, if
-    the client's SNI is not ASCII. `protocols`: those that ALPN agrees on."""
+    the client's SNI is not ASCII. `protocols`: those that ALPN agrees on. `certificate_fields`: what workers get of the
+    client's certificate."""
 
     context: ssl.SSLContext
     unnamed: ssl.SSLContext
     protocols: tuple[bytes, ...]
+    certificate_fields: CertificateFields = "off"
 
 
 class ServerTls:
@@ -56,6 +59,7 @@ class ServerTls:
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
         """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        self._certificate_fields = config.client_certificate_fields
         self._protocols = tuple(name.encode() for name in _protocols(http2))
         before = _manner(config, http2)
         named = _named_contexts(config, http2)
@@ -70,7 +74,7 @@ class ServerTls:
     def handshake(self, front: SharedContext | None = None) -> ServerHandshake:
         """Contexts of a new handshake; `front` is given if the balancer runs several processes."""
         context = self.context if front is None else front.before(self)
-        return ServerHandshake(context, self.first, self._protocols)
+        return ServerHandshake(context, self.first, self._protocols, self._certificate_fields)
 
 
 class SharedContext:
@@ -106,7 +110,8 @@ def _manner(config: TlsConfig, http2: bool) -> tuple[object, ...]:
         if config.client_ca is None
         else sha256(_read("tls.client_ca", config.client_ca).encode()).digest()
     )
-    return config.min_version, trusted, config.client_certificate, http2
+    has_chain = config.client_certificate_fields == "chain"
+    return config.min_version, trusted, config.client_certificate, has_chain, http2
 
 
 def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl.SSLContext]]:
@@ -133,6 +138,9 @@ def _server_context(config: TlsConfig, http2: bool) -> ssl.SSLContext:
     if config.client_ca is not None:
         context.verify_mode = _VERIFY_MODES[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)
+    if config.client_certificate_fields == "chain":  # a ticket has only the first certificate
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
     return context
 
 

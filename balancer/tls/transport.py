@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, cast
 
+from balancer.tls.client_certificate import CertificateFields, certificate_fields
 from balancer.tls.client_hello import NO_APPLICATION_PROTOCOL, offers_only_others
 
 RECORD = 16_384
@@ -36,10 +37,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     server name on the client side; without it this is the server side. `session`: session that a client offers for
     resumption. `unnamed`: context with which a server restarts the handshake if the client's SNI is not ASCII, which
     `ssl` cannot pass to the `sni_callback` of `context`. `protocols`: those that a server takes by ALPN; a client that
-    offers only others is refused.
+    offers only others is refused. `certificate_fields`: what workers get of a client's certificate.
     """
 
     __slots__ = (
+        "_certificate_fields",
         "_decrypt",
         "_deliver",
         "_drain",
@@ -74,11 +76,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         session: ssl.SSLSession | None = None,
         unnamed: ssl.SSLContext | None = None,
         protocols: Collection[bytes] = (),
+        certificate_fields: CertificateFields = "off",
     ) -> None:
         self._use(context, name, session)
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._unnamed = unnamed
         self._protocols = protocols
+        self._certificate_fields = certificate_fields
         self._hello = bytearray()  # bytes of the client, while `unnamed` may be needed
         self._error: Exception | None = None  # overrides the error of `connection_lost`
         self._is_open = False  # the handshake is done, and the connection is not lost
@@ -203,13 +207,15 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`."""
+        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`, `certificate_fields`."""
         if name == "ssl_object":
             return self._object
         if name == "sslcontext":
             return self._object.context
         if name == "peercert":
             return self._object.getpeercert()
+        if name == "certificate_fields":
+            return certificate_fields(self._object, self._certificate_fields)
         return self._plain.get_extra_info(name, default)
 
     # --- records

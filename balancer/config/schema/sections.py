@@ -107,6 +107,12 @@ class TlsConfig(Section):
         description="with `tls.client_ca`: whether a client without a certificate is served. An invalid one never is",
     )
 
+    client_certificate_fields: Literal["off", "leaf", "chain"] = Field(
+        default="off",
+        description="with `tls.client_ca`: fields of RFC 9440 that workers get: `Client-Cert` with the client's "
+        "certificate, and with `chain` the authorities behind it in `Client-Cert-Chain`; see [TLS](#tls)",
+    )
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.certificate is None and not self.certificates:
@@ -115,6 +121,8 @@ class TlsConfig(Section):
             raise ValueError("key: needs certificate")
         if "client_certificate" in self.model_fields_set and self.client_ca is None:
             raise ValueError("client_certificate: needs client_ca")
+        if self.client_certificate_fields != "off" and self.client_ca is None:
+            raise ValueError("client_certificate_fields: needs client_ca")
         return self
 
     def by_field(self) -> Iterator[tuple[str, CertificateConfig]]:

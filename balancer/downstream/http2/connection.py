@@ -97,7 +97,8 @@ class Http2Connection(OpenStreams):
         self.transport.set_write_buffer_limits(high=self._high)
         tls = transport.get_extra_info("ssl_object")
         proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
-        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP2, tls_version)
+        certificate = transport.get_extra_info("certificate_fields")
+        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP2, tls_version, certificate)
         self._heads = StreamRequestHeads(client, cluster.limits, process.fresh_id)
         self.usage = process.connected(self, client.address)
         process.counts.http2_connections += 1
@@ -111,7 +112,9 @@ class Http2Connection(OpenStreams):
     def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
         cluster, old = self._cluster, self.client
-        self.client = cluster.client_of(old.address, old.authority, old.proto, HTTP2, old.tls_version)
+        self.client = cluster.client_of(
+            old.address, old.authority, old.proto, HTTP2, old.tls_version, old.certificate
+        )
         self._heads.apply(self.client, cluster.limits)
         self._high = cluster.limits.high_water
         if not self.transport.is_closing():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.http.h1.fields import FRAMING, HOP_BY_HOP, any_of, cut, found, lines_of
+from balancer.http.h1.fields import CERTIFICATE, FRAMING, HOP_BY_HOP, any_of, cut, found, lines_of
 
 _FORBIDDEN: Final = lines_of(
     any_of(
@@ -18,6 +18,7 @@ _FORBIDDEN: Final = lines_of(
             *["host", "trailer", "expect", "max-forwards", "range", "if-*", "cache-control", "pragma"],
             *["authorization", "proxy-*", "www-authenticate", "cookie", "set-cookie"],
             *["content-encoding", "content-type", "content-range"],
+            *CERTIFICATE,
             *["forwarded", "x-forwarded-*", "x-real-ip", "x-request-*", "via"],
             *["location", "vary", "date", "age", "expires", "retry-after"],
         ),

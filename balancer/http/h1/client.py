@@ -28,11 +28,12 @@ class Client:
 
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https", `version` that of
     HTTP as in Via (RFC 9110 § 7.6.3), `own_name` the balancer's name there; `tls_version` is as in `TLSv1.3`, ""
-    without TLS; `is_trusted`: its forwarding fields are believed. `fields` are the fields added to its requests, up to
-    the host's name. `internal` are field names that are removed from its requests; `adds_forwarded` adds the Forwarded
-    field of RFC 7239; `allowed` are the methods it may use of those otherwise refused; `stated` reads request hints
-    (priority, deadline), if these are enabled; `tracing` is set while the trace context is propagated. `read_size` is
-    the number of bytes per read of a long response to it (`next_size`).
+    without TLS; `certificate` are the lines of its certificate (RFC 9440), None if workers get none; `is_trusted`: its
+    forwarding fields are believed. `fields` are the fields added to its requests, up to the host's name. `internal` are
+    field names that are removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
+    the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
+    enabled; `tracing` is set while the trace context is propagated. `read_size` is the number of bytes per read of a
+    long response to it (`next_size`).
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Client:
         version: bytes = HTTP11,
         own_name: bytes = OWN_NAME,
         tls_version: str = "",
+        certificate: bytes | None = None,
     ) -> None:
         self.address = address
         self.authority = authority
@@ -62,12 +64,17 @@ class Client:
         self.version = version
         self.own_name = own_name
         self.tls_version = tls_version
-        self.fields = forwarding(address, proto, version, own_name)
+        self.certificate = certificate
+        self.fields = self.forwarding(address, proto)
         self.host_found = (
             b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have
         )
         self.read_size = READ
         self.host = b""  # the same host as written
+
+    def forwarding(self, addresses: bytes, proto: bytes) -> bytes:
+        """Return the fields that are added to a request, up to the host's name."""
+        return (self.certificate or b"") + forwarding(addresses, proto, self.version, self.own_name)
 
     def forwarded(self, host: bytes) -> bytes:
         """Return the Forwarded line with one element (RFC 7239 § 4)."""

@@ -23,10 +23,14 @@ FRAMING: Final = ("content-length", "transfer-encoding")
 OF_PROXIES: Final = ("forwarded", "x-forwarded-*", "x-real-ip", "x-request-start")
 REWRITTEN: Final = ("x-request-id", "expect", "via")
 
-SPECIAL: Final = ("host", *HOP_BY_HOP, *FRAMING, *OF_PROXIES, *REWRITTEN)
+CERTIFICATE: Final = ("client-cert", "client-cert-chain")
+
+SPECIAL: Final = ("host", *HOP_BY_HOP, *FRAMING, *OF_PROXIES, *CERTIFICATE, *REWRITTEN)
 """Request fields that are parsed; all but Host and Via may have to be removed."""
 
 KEPT_FOR_FRAMING: Final = frozenset((b"host", b"content-length", b"transfer-encoding"))
+
+OF_CERTIFICATE: Final = frozenset(name.encode() for name in CERTIFICATE)
 
 NOT_NOMINATED: Final = KEPT_FOR_FRAMING | {b"", b"close", b"keep-alive", b"upgrade", b"te"}
 """Connection options that name no field, a field that is removed anyway, or one that framing and routing need."""

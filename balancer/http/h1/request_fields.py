@@ -10,10 +10,11 @@ from typing import Final
 
 from balancer.errors import RequestRejected
 from balancer.http.h1 import upgrades
-from balancer.http.h1.client import Client, forwarding
+from balancer.http.h1.client import Client
 from balancer.http.h1.fields import (
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,
+    OF_CERTIFICATE,
     SPECIAL,
     Framing,
     Values,
@@ -159,6 +160,8 @@ class SpecialFields:
         if name in _ENDS_HERE or name in _BELIEVED:
             return True
         plain = in_cgi(name)
+        if plain in OF_CERTIFICATE and self.client.certificate is not None:
+            return True
         if plain in KEPT_FOR_FRAMING:
             raise RequestRejected(
                 400, "bad_framing", "Content-Length and Transfer-Encoding are written with a hyphen"
@@ -254,7 +257,7 @@ class SpecialFields:
         believed = self.values if client.is_trusted else {}
         addresses = b", ".join([*believed.get(b"x-forwarded-for", []), client.address])
         proto = last(believed, b"x-forwarded-proto", client.proto)
-        ours = forwarding(addresses, proto, client.version, client.own_name)
+        ours = client.forwarding(addresses, proto)
         said = last(believed, b"x-forwarded-host", self.host)
         block = self.block + self._trailers_wanted() + upgrades.fields(upgrade)
         return _with_host(block, client, ours, said, self.host)

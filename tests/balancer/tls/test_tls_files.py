@@ -78,6 +78,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "a certificate instead": (tls(key="b.pem"), ["tls.key: ", "b.pem", "PEM"]),
     "no key in the same file": ('[tls]\ncertificate = "a.pem"\n', ["tls.key: ", "a.pem", "PEM"]),
     "minimum": (tls(more='min_version = "1.1"'), ["tls.min_version: ", "1.1", "1.2", "1.3"]),
+    "no authority for fields": (
+        tls(more='client_certificate_fields = "leaf"'),
+        ["tls.client_certificate_fields: needs client_ca"],
+    ),
     "no authority for clients": (tls(more='client_certificate = "required"'), ["tls", "client_ca"]),
     "client mode": (
         tls(more='client_ca = "ca.pem"\nclient_certificate = "maybe"'),
