@@ -85,6 +85,31 @@ async def test_policy_changed_from_the_page_under_load(start: Start, stage: Stag
     await assert_page_equals_the_status(tab, program)
 
 
+async def test_split_changed_from_the_page(start: Start, stage: Stage, tab: Tab, tmp_path: Path) -> None:
+    """The page shows the new shares; a mistake gets the balancer's own message."""
+    worker = await stage.worker(response())
+    clusters = "".join(
+        f'[clusters.{name}]\nendpoints = [{{ id = "w0", address = "http://127.0.0.1:{worker.port}" }}]\n'
+        for name in ("stable", "next")
+    )
+    path = tmp_path / "balancer.toml"
+    path.write_text(f"[[routes]]\nsplit = {{ stable = 90, next = 10 }}\n{clusters}")
+    [port] = free_ports(1)
+    await start("--config", str(path), BALANCER_ADMIN__LISTEN=f"127.0.0.1:{port}")
+    await tab.show(WIDE)
+    await tab.open(f"http://127.0.0.1:{port}/-/")
+    await tab.eventually("find('#splits input')?.value === 'stable=90 next=10'")
+    apply = "find('#splits input').value = '{}', find('#splits form').requestSubmit()"
+    await tab.value(f"({apply.format('stable=3 next=1')})")
+    await tab.eventually("find('#splits output').textContent === 'Done.'")
+    await tab.eventually("find('#splits p').textContent.startsWith('stable 75.0 %, 0 requests. next 25.0 %')")
+    await tab.value(f"({apply.format('stable=3 beta=1')})")
+    await tab.eventually("find('#splits output').textContent.endsWith('stable, next (*://*/*)')")
+    (logged,) = tab.problems  # Chromium reports every answer that is not 2xx
+    assert "404" in logged
+    tab.problems.clear()
+
+
 async def assert_page_equals_the_status(tab: Tab, program: Program) -> None:
     await tab.value("new Promise((go) => setTimeout(go, 1500))")  # the page is a second behind
     seen = await tab.value(
