@@ -44,14 +44,14 @@ class Split:
 
     def apply(self, config: RouteConfig, clusters: Mapping[str, Cluster]) -> None:
         """Apply the configuration from the next request on; changes at run time stay while its weights are the same."""
-        before = self.config.split if self.requests else None
+        before = [*self.config.split.items()] if self.requests else []
         self.config = config
         self.names = tuple(config.split)
         self.clusters = [clusters[name] for name in self.names]
         self._key_of: KeyOf | None = key_of(config.split_key) if config.split_key is not None else None
-        if before is None or tuple(before) != self.names:
+        if tuple(name for name, _ in before) != self.names:
             self.requests = [0] * len(self.names)
-        if before != config.split:
+        if before != [*config.split.items()]:
             self.change(config.split)
         self.guard = (
             None if config.canary is None else CanaryGuard(self.clusters, self.names.index(config.canary))

@@ -101,6 +101,11 @@ async def test_change_stays_until_the_configured_weights_change(stage: Stage) ->
     split = await split_of(stage)
     assert (split["changed"], split["reason"]) == (False, None)
     assert [each["share"] for each in split["clusters"]] == [0.75, 0.25]
+    await stage.reload(routes=[{"prefix": "/", "split": {"next": 1, "stable": 3}}])
+    shares = {each["name"]: each["share"] for each in (await split_of(stage))["clusters"]}
+    assert shares == {"stable": 0.75, "next": 0.25}
+    client = await stage.client()
+    assert [(await client.ask(get())).body for _ in range(40)].count(b"next") == pytest.approx(10, abs=1)
     await stage.reload(routes=[{"prefix": "/", "cluster": "stable"}])
     assert "splits" not in await status(stage)
     assert (await stage.ask(get())).body == b"stable"
