@@ -74,6 +74,7 @@ HOT = [
     "balancer/downstream/http1_responder.py",
     "balancer/downstream/dispatch.py",
     "balancer/syntax/urls.py",
+    "balancer/routes/conditions.py",
     "balancer/routes/route.py",
     "balancer/routes/split.py",
     "balancer/routes/table.py",

@@ -10,6 +10,7 @@ from typing import Any
 from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
+from balancer.config.schema.own_bodies import read_all
 from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import listener_tls_of, server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
@@ -25,7 +26,7 @@ def load_with_sources(
     path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
 ) -> LoadedSettings:
     """Read the configuration as `read_with_sources` does, and the file of the token. Raises `ConfigError`, also for
-    certificate files."""
+    files of certificates and bodies."""
     reading = read_with_sources(path, overrides, files)
     settings = reading.settings
     place: Place = ()
@@ -34,6 +35,7 @@ def load_with_sources(
         server_tls_of(settings)
         listener_tls_of(settings)
         upstream_tls_of(settings)
+        read_all(settings.own_bodies)
         for name in settings.clusters:
             place = ("clusters", name)
             upstream_tls_of(settings.of_cluster(name))

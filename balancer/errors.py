@@ -6,6 +6,8 @@ where they are raised, in `balancer/upstream` and `balancer/http/h2`, so that no
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.facts import OutcomeKind
 
 
@@ -345,3 +347,19 @@ class RequestOverdue(ResponseTimeout):
     """The request exceeded its total timeout."""
 
     reason = "request_timeout"
+
+
+REASONS: Final = frozenset((
+    *("ambiguous_path", "authorization_failed", "bad_framing", "bad_grpc_timeout", "bad_host"),
+    *("bad_max_forwards", "bad_request_line", "bad_scheme", "bad_target", "bad_version"),
+    *("body_timeout", "body_too_large", "bytes_exhausted", "client_busy", "client_left"),
+    *("client_stalled", "connect_failed", "connect_timeout", "connection_broken", "deadline_passed"),
+    *("denied", "head_timeout", "head_too_large", "http2_error", "loop", "malformed_body"),
+    *("malformed_request", "malformed_response", "max_forwards", "method_not_allowed"),
+    *("name_unresolved", "no_endpoint_available", "no_route", "not_carried", "not_found"),
+    *("overloaded", "plain_http", "queue_full", "queue_timeout", "rate_limited", "request_timeout"),
+    *("response_timeout", "shed", "shutting_down", "stream_refused", "target_too_long", "tls_failed"),
+    *("too_many_fields", "tunnel_idle", "unknown_coding", "unknown_expectation", "unknown_origin"),
+    *("unknown_path", "unknown_protocol"),
+))  # fmt: skip
+"""Reasons of all error responses, which docs/operations.md explains."""

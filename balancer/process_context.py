@@ -15,6 +15,7 @@ from balancer.clients.client_usage import ClientUsage, ClientUsages
 from balancer.clients.turns import Turns
 from balancer.errors import SHUTTING_DOWN
 from balancer.http.h1.client import OWN_NAME
+from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_ids import fresh_ids
 from balancer.http.h2.reset_counts import ResetCounts
 from balancer.log.access_log import AccessLog
@@ -71,6 +72,7 @@ class ProcessContext:
         self.fresh_id = fresh_ids()
         self.own_name = OWN_NAME  # in Via
         self.access_log: AccessLog | None = None  # receives an entry for every refused request
+        self.error_bodies: ErrorBodies | None = None  # of error responses, where they are configured
         self.tracing: Tracing | None = None  # set while the trace context is propagated
 
     def apply(self, idle_limit: float, pending_bytes: int, buffered_bytes: int) -> None:

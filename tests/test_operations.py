@@ -168,6 +168,11 @@ def test_every_error_is_documented() -> None:
     assert not missing, f"{PAGE}, a table of 'Errors': add\n{rows_to_add}"
 
 
+def test_every_reason_may_have_a_body() -> None:
+    """In `[errors.REASON]`."""
+    assert {reason for _, reason in errors_of_responses()} == errors.REASONS
+
+
 def test_every_documented_error_exists() -> None:
     gone = sorted(documented_errors() - errors_of_responses())
     assert not gone, f"{PAGE}, tables of 'Errors': the code has none of {gone}"

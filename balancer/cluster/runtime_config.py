@@ -15,6 +15,7 @@ from balancer.cluster.affinity import ResponseEdits, Stickiness
 from balancer.cluster.request_key import key_of
 from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
+from balancer.config.problems import ConfigError
 from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.discovery import DiscoveryConfig
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
@@ -24,6 +25,7 @@ from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.log import LogConfig
+from balancer.config.schema.own_bodies import read_all
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig, QueueConfig
@@ -34,6 +36,7 @@ from balancer.config.schema.sections import HeadersConfig, NormaliseConfig
 from balancer.config.schema.sticky import StickyConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.syntax.networks import Network
@@ -93,6 +96,8 @@ class RuntimeConfig:
     tracing: TracingConfig
     token: bytes | None
     routes: tuple[RouteConfig, ...]
+    own_bodies: Mapping[str, bytes]  # by place
+    error_bodies: ErrorBodies | None
     normalise: NormaliseConfig
     rate_limits: tuple[RateLimitConfig, ...]
     named: Mapping[str, RuntimeConfig]  # of the named clusters
@@ -103,11 +108,15 @@ class RuntimeConfig:
 
 
 def runtime_config_of(settings: Settings) -> RuntimeConfig:
-    """Return the runtime configuration for `settings`. Raises `TlsProblem`."""
+    """Return the runtime configuration for `settings`. Raises `TlsProblem`, or `ConfigError` for another file."""
     names, token = settings.headers.internal, settings.admin.token
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
     stickiness = Stickiness(sticky) if sticky is not None else None
+    try:
+        bodies = read_all(settings.own_bodies)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return RuntimeConfig(
         endpoints=settings.endpoints,
         discovery=settings.discovery,
@@ -152,6 +161,8 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         tracing=settings.tracing,
         token=token.get_secret_value().encode() if token is not None else None,
         routes=settings.routes,
+        own_bodies=bodies,
+        error_bodies=_error_bodies(settings, bodies),
         normalise=settings.normalise,
         rate_limits=settings.rate_limits,
         named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.clusters},
@@ -164,6 +175,12 @@ def _http2_limits(settings: Settings) -> Http2Limits | None:
         return None
     header_list = limits.head + FIELD_OVERHEAD * limits.fields
     return Http2Limits(streams=config.max_streams, stream_window=config.window, header_list=header_list)
+
+
+def _error_bodies(settings: Settings, bodies: Mapping[str, bytes]) -> ErrorBodies | None:
+    kinds = {name: config.content_type.encode() for name, config in settings.errors.items()}
+    found = {name: (kind, bodies[f"errors.{name}"]) for name, kind in kinds.items()}
+    return ErrorBodies(found) if found else None
 
 
 def _of_clients(config: RuntimeConfig) -> tuple[object, ...]:

@@ -37,6 +37,7 @@ from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
+from balancer.config.schema.own_bodies import ErrorName, OwnBody
 from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig
@@ -122,6 +123,11 @@ class Settings(ClusterSettings):
     shared: SharedConfig = SharedConfig()
     rate_limits: tuple[RateLimitConfig, ...] = ()
     routes: tuple[RouteConfig, ...] = ()
+    errors: dict[ErrorName, OwnBody] = Field(
+        default={},
+        description="tables | bodies of the balancer's own error responses, `[errors.NAME]`, by reason, status, "
+        "`4xx` or `5xx`; see [Error bodies](#error-bodies)",
+    )
     clusters: dict[Name, ClusterSettings] = Field(
         default={},
         description="tables | named clusters, `[clusters.NAME]`, for routes; see [Routes](#routes)",
@@ -155,6 +161,15 @@ class Settings(ClusterSettings):
         tables = {"": self.tls} | {name: listener.tls for name, listener in self.listeners.items()}
         return {name: tls for name, tls in tables.items() if tls is not None}
 
+    @property
+    def own_bodies(self) -> Iterator[tuple[str, OwnBody]]:
+        """The bodies of fixed answers and errors, with their places."""
+        for at, route in enumerate(self.routes):
+            if route.answer is not None:
+                yield f"routes.{at}.answer", route.answer
+        for name, body in self.errors.items():
+            yield f"errors.{name}", body
+
     def health(self) -> Health:
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
         not depend on them.
@@ -169,9 +184,14 @@ class Settings(ClusterSettings):
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
         own = {key: getattr(cluster, key) for key in ClusterSettings.model_fields}
-        return self.model_copy(
-            update={**own, "record": record, "routes": (), "rate_limits": (), "clusters": {}, "listeners": {}}
-        )
+        none: dict[str, Any] = {
+            "routes": (),
+            "rate_limits": (),
+            "errors": {},
+            "clusters": {},
+            "listeners": {},
+        }
+        return self.model_copy(update={**own, "record": record, **none})
 
 
 @dataclass(frozen=True, slots=True)

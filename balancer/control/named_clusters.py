@@ -99,7 +99,7 @@ class NamedClusters:
         limits.apply(config.rate_limits)
         front.cluster.limiter = limits.limiter(None, _key_of(config))
         routes: list[tuple[RouteConfig, Route]] = []
-        for route in config.routes:
+        for at, route in enumerate(config.routes):
             plane = planes[route.clusters[0]] if route.clusters else None
             limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
@@ -107,14 +107,17 @@ class NamedClusters:
             cluster = clusters[route.cluster] if route.cluster is not None else None
             split = front.splits.by_route.get(route.conditions)
             edits = edits_of(config.headers, route)
-            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits)))
+            body = config.own_bodies.get(f"routes.{at}.answer")
+            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits, body=body)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(
             routes,
             has_default=has_default,
             normalise=config.normalise,
             edits=edits_of(config.headers),
+            trusts=front.cluster.trusts,
         )
+        front.cluster.process.error_bodies = config.error_bodies
         for name, table in self.listener_routes.items():
             own = own_route(config.listeners.get(name))
             plane = planes[own.cluster] if own is not None and own.cluster is not None else None

@@ -48,7 +48,7 @@ def handler_of(
     edits = None if routes is None else routes.edits
     if routes is not None and routes.is_in_use:
         try:
-            route = routes.find(request)
+            route = routes.find(request, downstream.client)
         except AmbiguousPath as error:
             route, handler = None, OwnResponse(cluster, downstream, request, error, edits=edits)
         target: Cluster | None = None

@@ -121,7 +121,9 @@ class Responder(ClientSide):
     ) -> None:
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD, `field`: an
         additional field line; `edit` edits its fields."""
-        response = error_response(error, request_id, stays=stays, is_head=is_head, field=field)
+        bodies = self._process.error_bodies
+        own = None if bodies is None else bodies.of(error)
+        response = error_response(error, request_id, stays=stays, is_head=is_head, field=field, own=own)
         self.respond(edited(response, edit))
 
     @abstractmethod

@@ -6,8 +6,9 @@ from typing import Final
 
 from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.routes import AnswerConfig, RouteConfig
+from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.routes.route import NO_VALUES, Route
+from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
 REMOVED: Final = RouteConfig(answer=AnswerConfig(status=404))
@@ -37,9 +38,9 @@ class ListenerRoutes(RouteTable):
         self.has_default = self._shared.has_default
         self.edits = self._shared.edits
 
-    def find(self, request: Request) -> Route | None:
+    def find(self, request: Request, client: Client) -> Route | None:
         """Return the route of the request, without a search if it is the listener's own."""
         own = self._own
-        if own is not None and (own.is_plain or own.matches(request, NO_VALUES)):
+        if own is not None and (own.is_plain or own.matches(request, self.asked(request, client))):
             return own
-        return self._shared.find(request)
+        return self._shared.find(request, client)

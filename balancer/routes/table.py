@@ -14,9 +14,12 @@ from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import NormaliseConfig
 from balancer.errors import AmbiguousPath, RequestRejected
 from balancer.exchange.field_edits import Edits
+from balancer.http.h1.client import Client
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.request_head import Request
-from balancer.routes.route import FieldValues, Route, lines_asked_for
+from balancer.rate_limits.request_source import Trusts
+from balancer.routes.conditions import Asked, lines_asked_for
+from balancer.routes.route import Route
 from balancer.syntax.urls import ADMIN_PREFIX, MAX_AUTHORITY_BYTES, decoded, has_dots, host_in, resolved
 
 AMBIGUOUS: Final = {
@@ -31,53 +34,92 @@ _find_parts: Final = re.compile(
     b"|".join(b"(?P<%b>%b)" % (key.encode(), part) for key, part in AMBIGUOUS.items())
 ).finditer
 
+NO_ROUTES: Final[list[Route]] = []
+
 REMEMBERED_HOSTS: Final = 1024
 """Hosts whose routes are remembered."""
+
+
+class Place:
+    """Routes of one host and path, the most specific first. Those that want a value of a field or of a parameter are
+    found by it, so that their number makes no difference."""
+
+    def __init__(self) -> None:
+        self._selected: dict[tuple[bool, bytes], dict[bytes, list[Route]]] = {}
+        self._others: list[Route] = []
+
+    def add(self, route: Route) -> None:
+        routes, selector = self._others, route.selector
+        if selector is not None:
+            by_value = self._selected.setdefault((selector.in_query, selector.name), {})
+            routes = by_value.setdefault(selector.wanted, [])
+        routes.append(route)
+        routes.sort(key=lambda each: each.rank, reverse=True)
+
+    def find(self, request: Request, asked: Asked) -> Route | None:
+        """Return the most specific route that matches the request."""
+        best: Route | None = None
+        if self._selected:
+            for (in_query, name), by_value in self._selected.items():
+                for value in asked.values_of(name, in_query=in_query):
+                    best = _better(best, by_value.get(value, NO_ROUTES), request, asked)
+        return _better(best, self._others, request, asked)
+
+
+def _better(best: Route | None, routes: list[Route], request: Request, asked: Asked) -> Route | None:
+    """Return the first of `routes` that matches and is more specific than `best`, else `best`."""
+    for route in routes:
+        if best is not None and route.rank <= best.rank:
+            break
+        if route.is_plain or route.matches(request, asked):
+            return route
+    return best
 
 
 class PathRoutes:
     """Routes of one host by path."""
 
     def __init__(self) -> None:
-        self._exact: dict[bytes, list[Route]] = {}
-        self._prefixes: dict[bytes, list[Route]] = {}
+        self._exact: dict[bytes, Place] = {}
+        self._prefixes: dict[bytes, Place] = {}
         self._longest = 0
         self.by_path = self.rewrites = False
 
     def add(self, config: RouteConfig, route: Route) -> None:
-        """Add a route; of several for a path, the one with most conditions comes first."""
+        """Add a route."""
         self.by_path |= config.path is not None or (config.prefix or "/") != "/"
-        self.rewrites |= config.replace_prefix is not None
+        leads = config.redirect
+        self.rewrites |= config.replace_prefix is not None or (
+            leads is not None and leads.replace_prefix is not None
+        )
         if config.path is not None:
-            routes = self._exact.setdefault(config.path.encode(), [])
+            place = self._exact.setdefault(config.path.encode(), Place())
         else:
             prefix = (config.prefix or "/").removesuffix("/").encode()
             self._longest = max(self._longest, len(prefix))
-            routes = self._prefixes.setdefault(prefix, [])
-        routes.append(route)
-        routes.sort(key=lambda each: each.rank, reverse=True)
+            place = self._prefixes.setdefault(prefix, Place())
+        place.add(route)
 
-    def find(self, path: bytes, request: Request, values: FieldValues) -> Route | None:
+    def find(self, path: bytes, request: Request, asked: Asked) -> Route | None:
         """Return the most specific route for the path that matches the request."""
-        route = _first(self._exact.get(path), request, values)
-        if route is not None:
-            return route
+        place = self._exact.get(path)
+        if place is not None:
+            route = place.find(request, asked)
+            if route is not None:
+                return route
         end = len(path)
         if end > self._longest:
             end = path.rfind(b"/", 0, self._longest + 1)
         while end >= 0:
-            route = _first(self._prefixes.get(path[:end]), request, values)
-            if route is not None or not end:
-                return route
+            place = self._prefixes.get(path[:end])
+            if place is not None:
+                route = place.find(request, asked)
+                if route is not None:
+                    return route
+            if not end:
+                return None
             end = path.rfind(b"/", 0, end)
         return None
-
-
-def _first(routes: list[Route] | None, request: Request, values: FieldValues) -> Route | None:
-    for route in routes or ():
-        if route.is_plain or route.matches(request, values):
-            return route
-    return None
 
 
 class RouteTable:
@@ -97,10 +139,12 @@ class RouteTable:
         has_default: bool,
         normalise: NormaliseConfig | None = None,
         edits: Edits | None = None,
+        trusts: Trusts = lambda address: False,
     ) -> None:
         """Replace all routes; applies from the next request on."""
         self.has_default = has_default
         self.edits = edits
+        self._trusts = trusts
         self.is_in_use = False
         self._hosts: dict[bytes, PathRoutes] = {}
         self._suffixes: dict[bytes, PathRoutes] = {}
@@ -110,7 +154,7 @@ class RouteTable:
         self._refused = _parts(normalise or NormaliseConfig(), "refuse")
         self._slashes = _parts(normalise or NormaliseConfig(), "decode")
         listed = list(routes)
-        self._lines = lines_asked_for(route for _, route in listed)
+        self._lines = lines_asked_for(one for _, route in listed for one in route.conditions)
         for config, route in listed:
             self._of(config.host).add(config, route)
             self.is_in_use = True
@@ -124,7 +168,7 @@ class RouteTable:
             return self._suffixes.setdefault(suffix, PathRoutes())
         return self._hosts.setdefault(host.encode(), PathRoutes())
 
-    def find(self, request: Request) -> Route | None:
+    def find(self, request: Request, client: Client) -> Route | None:
         """Return the most specific route that matches the request. Raises `AmbiguousPath` if one of its host matches by
         path, and workers may take its path for another one."""
         path = request.target
@@ -140,12 +184,16 @@ class RouteTable:
         elif b"%" in path or b"//" in path or b"/." in path or b";" in path or b"\\" in path:
             path = self._comparable(path, places, request)
         request.path = path
-        values = FieldValues(self._lines, request.head)
+        asked = self.asked(request, client)
         for routes in places:
-            route = routes.find(path, request, values)
+            route = routes.find(path, request, asked)
             if route is not None:
                 return route
         return None
+
+    def asked(self, request: Request, client: Client) -> Asked:
+        """Return the request as conditions see it."""
+        return Asked(self._lines, request, client, self._trusts)
 
     def _comparable(self, path: bytes, places: list[PathRoutes], request: Request) -> bytes:
         """Return the normalized path, or the received one if that has too much to replace, where no route reads it."""

@@ -7,6 +7,7 @@ link-local address has a zone: both are normalised.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Network = IPv4Network | IPv6Network
@@ -23,6 +24,25 @@ def is_within(address: str, networks: tuple[Network, ...]) -> bool:
     """Return whether `address` is in one of `networks`; False if it is not an IP address."""
     peer = parsed(address) if networks else None
     return peer is not None and any(peer in network for network in networks)
+
+
+class NetworkSet:
+    """A set of networks, in which an address is found whatever their number."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        by_length: dict[tuple[int, int], set[int]] = {}
+        for network in networks:
+            shift = network.max_prefixlen - network.prefixlen
+            by_length.setdefault((network.version, shift), set()).add(int(network.network_address) >> shift)
+        self._by_length = tuple((*key, frozenset(found)) for key, found in by_length.items())
+
+    def has(self, peer: IPv4Address | IPv6Address | None) -> bool:
+        """Return whether an address is in one of the networks; False for None."""
+        if peer is not None:
+            for version, shift, networks in self._by_length:
+                if version == peer.version and int(peer) >> shift in networks:
+                    return True
+        return False
 
 
 def is_this_machine(host: str) -> bool:

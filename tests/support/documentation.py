@@ -6,15 +6,13 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
-from typing import get_args
+from typing import get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from balancer.config.loading import Settings
-from balancer.config.schema.listeners import ListenerConfig
-from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.policy_spec import PolicySpec
 from tests.support.root import ROOT
 
@@ -95,11 +93,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
     """Every key of the configuration as written: `listen`, `timeouts.connect`, `endpoints.id`."""
     for name, field in model.model_fields.items():
         table = next((t for t in (field.annotation, *get_args(field.annotation)) if is_table(t)), None)
-        if table in (
-            None,
-            ClusterSettings,
-            ListenerConfig,
-        ):  # the keys of named tables are described together
+        if table is None or get_origin(field.annotation) is dict:  # of tables whose names are free to choose
             yield f"{prefix}{name}", field
         else:
             yield from keys_of(table, f"{prefix}{name}.")

@@ -49,6 +49,9 @@ class ListenerConfig(Section):
             raise ValueError("redirect: give cluster or redirect, not both")
         if self._has("mode") and not self.listen.startswith(UNIX):
             raise ValueError("mode: applies only to a Unix socket")
+        for key in ("path", "replace_prefix"):
+            if self.redirect is not None and getattr(self.redirect, key) is not None:
+                raise ValueError(f"redirect.{key}: is for routes, which know the path")
         own = "http" if self.tls is None else "https"
         if self.redirect is not None and self.redirect.host is None and self.redirect.scheme == own:
             raise ValueError(f"redirect.scheme: clients of this listener use {own} already")

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
 
 from balancer.config.schema.authorization import AuthConfig
 from balancer.config.schema.field_edits import FieldEdits, RequestFieldEdits, ResponseFieldEdits
 from balancer.config.schema.key import KeyConfig
 from balancer.config.schema.mirroring import Method, MirrorConfig
+from balancer.config.schema.own_bodies import OwnBody
 from balancer.config.schema.section import Name, Section
 from balancer.config.schema.splitting import Weight, check_weights
 from balancer.syntax.printable import with_digits
@@ -65,6 +66,9 @@ FieldName = Annotated[
 ]
 FieldValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,1022}[!-~])?$")]
 
+ParameterName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+ParameterValue = Annotated[str, StringConstraints(max_length=1024)]
+
 HOP_BY_HOP: Final = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host")
 )
@@ -72,7 +76,8 @@ HOP_BY_HOP: Final = frozenset(
 
 
 class RedirectConfig(Section):
-    """A redirect to another scheme or host; path and query stay. Requests that ask for both already do not match."""
+    """A redirect to another scheme, host or path; what is not given stays, as the query does. Requests that ask for
+    all of it already do not match."""
 
     scheme: Literal["http", "https"] | None = Field(
         default=None, description="target: redirect to this scheme"
@@ -81,28 +86,37 @@ class RedirectConfig(Section):
         default=None,
         description="host or host:port | target: redirect to this host",
     )
+    path: Path | None = Field(default=None, description="path | target: redirect to this path")
+    replace_prefix: Path | None = Field(
+        default=None, description="path | target: redirect to the path with this in place of `prefix`"
+    )
     status: Literal[301, 302, 303, 307, 308] = Field(default=308, description="status of the redirect")
 
     @model_validator(mode="after")
     def _leads_elsewhere(self) -> Self:
-        if self.scheme is None and self.host is None:
-            raise ValueError("scheme, host: give one of them or both")
+        if not self._has("scheme", "host", "path", "replace_prefix"):
+            raise ValueError("scheme, host, path, replace_prefix: give one of them or more")
+        if self.path is not None and self.replace_prefix is not None:
+            raise ValueError("replace_prefix: give path or replace_prefix, not both")
         return self
 
+    def __str__(self) -> str:
+        """Where it leads, as `balancer check` lists it."""
+        new = self.path or (f"{self.replace_prefix.removesuffix('/')}/*" if self.replace_prefix else "")
+        url = f"{self.scheme or '*'}://{self.host or '*'}" if self.scheme or self.host else ""
+        return f"redirect {self.status} to {url}{new}"
 
-class AnswerConfig(Section):
+
+class AnswerConfig(OwnBody):
     """A fixed response."""
 
     status: int = Field(default=200, ge=200, le=599, description="target: a fixed response with this status")
-    body: str = Field(default="", max_length=65_536, description="text | its body, at most 64 KiB")
-    content_type: FieldValue = Field(
-        default="text/plain; charset=utf-8", description="media type | its Content-Type, if it has a body"
-    )
 
     @model_validator(mode="after")
     def _may_have_a_body(self) -> Self:
-        if self.body and self.status in (204, 205, 304):
-            raise ValueError(f"body: a response with status {self.status} has none")
+        for key in ("body", "file"):
+            if getattr(self, key) and self.status in (204, 205, 304):
+                raise ValueError(f"{key}: a response with status {self.status} has none")
         return self
 
 
@@ -111,7 +125,7 @@ class RouteConfig(Section):
 
     Of all routes that match, the most specific one is taken, whatever their order: first by host (exact, then the
     longest suffix, then any), then by path (exact, then the longest prefix), then by the number of fields in `headers`,
-    then one with `methods`, then one with `scheme`.
+    then by that of parameters in `query`, then one with `methods`, then one with `scheme`, then one with `clients`.
     """
 
     host: Host | None = Field(
@@ -128,8 +142,16 @@ class RouteConfig(Section):
     headers: dict[FieldName, FieldValue] = Field(
         default={}, description='table | condition: values of request fields; `"*"`: any value'
     )
+    query: dict[ParameterName, ParameterValue] = Field(
+        default={}, description='table | condition: values of parameters of the query; `"*"`: any value'
+    )
     scheme: Literal["http", "https"] | None = Field(
         default=None, description="condition: scheme that the client used"
+    )
+    clients: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="list of networks | condition: address of the client, behind `trusted_proxies` that of the last one"
+        " which is no trusted proxy",
     )
     cluster: Name | None = Field(
         default=None,
@@ -211,9 +233,17 @@ class RouteConfig(Section):
 
     def _check_redirect(self, redirect: RedirectConfig) -> None:
         """Check that some request of this route is not where the redirect leads. Raises ValueError."""
+        if redirect.replace_prefix is not None and self.prefix is None:
+            raise ValueError("redirect.replace_prefix: needs prefix")
         is_there = redirect.host is None or self.host == host_in(redirect.host.encode()).decode()
+        if redirect.path is not None:
+            is_there = is_there and redirect.path == self.path
+        elif redirect.replace_prefix is not None:
+            is_there = is_there and redirect.replace_prefix.rstrip("/") == (self.prefix or "").rstrip("/")
         if is_there and redirect.scheme in (None, self.scheme):
-            asked = redirect.host or f"the scheme {redirect.scheme}"
+            asked = (
+                redirect.path or redirect.replace_prefix or redirect.host or f"the scheme {redirect.scheme}"
+            )
             raise ValueError(f"redirect: all requests of this route already ask for {asked}")
 
     @property
@@ -224,14 +254,21 @@ class RouteConfig(Section):
     @property
     def conditions(self) -> tuple[Any, ...]:
         """The conditions in a form that can be compared."""
-        return (*self.place, frozenset(self.methods), frozenset(self.headers.items()), self.scheme)
+        fields, query = frozenset(self.headers.items()), frozenset(self.query.items())
+        return (*self.place, frozenset(self.methods), fields, self.scheme, query, frozenset(self.clients))
+
+    @property
+    def specificity(self) -> tuple[int, int, bool, bool, bool]:
+        """What of two routes of one place the more specific one has more of."""
+        numbers = len(self.headers), len(self.query)
+        return *numbers, bool(self.methods), self.scheme is not None, bool(self.clients)
 
     def rank(self) -> tuple[Any, ...]:
         """Return a key that sorts the most specific route first."""
         host, path, prefix = self.place
         return (
             host is None, (host or "").startswith("*"), -len(host or ""), path is None, -len(path or prefix or ""),
-            -len(self.headers), not self.methods, self.scheme is None,
+            *(-each for each in self.specificity),
         )  # fmt: skip
 
     @property
@@ -250,7 +287,7 @@ class RouteConfig(Section):
     @property
     def _target(self) -> str:
         if self.redirect is not None:
-            return f"redirect {self.redirect.status} to {self.redirect.scheme or '*'}://{self.redirect.host or '*'}"
+            return str(self.redirect)
         if self.answer is not None:
             return f"answer {self.answer.status}"
         rewritten = "/" if self.strip_prefix else self.replace_prefix
@@ -272,7 +309,10 @@ class RouteConfig(Section):
         """The conditions as `balancer check` lists them."""
         path = self.path or (self.prefix or "").removesuffix("/") + "/*"
         url = f"{self.scheme or '*'}://{self.host or '*'}{path}"
-        parts = [url, ",".join(self.methods), *(f"{name}={value}" for name, value in self.headers.items())]
+        query = "&".join(f"{name}={value}" for name, value in self.query.items())
+        parts = [f"{url}?{query}" if query else url, ",".join(self.methods)]
+        parts += [f"{name}={value}" for name, value in self.headers.items()]
+        parts += [f"from {','.join(map(str, self.clients))}" if self.clients else ""]
         return " ".join(part for part in parts if part)
 
 
@@ -293,10 +333,11 @@ def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, 
                 raise ValueError(
                     f"routes.{at}.{key}.cluster: must be one of {', '.join(known) or 'none'}, got '{beside.cluster}'"
                 )
+    conditions = [route.conditions for route in routes]
     for places in by_place(routes):
         for number, at in enumerate(places):
             for earlier in places[:number]:
-                if routes[at].conditions == routes[earlier].conditions:
+                if conditions[at] == conditions[earlier]:
                     raise ValueError(f"routes.{at}: has the conditions of routes.{earlier}, {routes[at]}")
                 if _is_ambiguous(routes[earlier], routes[at]):
                     raise ValueError(
@@ -315,16 +356,20 @@ def by_place(routes: Sequence[RouteConfig]) -> Iterable[list[int]]:
 
 def _is_ambiguous(one: RouteConfig, other: RouteConfig) -> bool:
     """Return whether two routes for the same host and path have the same rank and a request may match both."""
-    if len(one.headers) != len(other.headers):
+    if one.specificity != other.specificity or one.scheme != other.scheme:
         return False
-    if bool(one.methods) != bool(other.methods) or (one.methods and not {*one.methods} & {*other.methods}):
+    if one.methods and not {*one.methods} & {*other.methods}:
         return False
-    if (one.scheme is None) != (other.scheme is None) or one.scheme != other.scheme:
+    if one.clients and not any(
+        network.version == another.version and network.overlaps(another)
+        for network in one.clients
+        for another in other.clients
+    ):
         return False
-    same = one.headers.keys() & other.headers.keys()
     return all(
-        one.headers[name] == other.headers[name] or "*" in (one.headers[name], other.headers[name])
-        for name in same
+        wanted[name] == others[name] or "*" in (wanted[name], others[name])
+        for wanted, others in ((one.headers, other.headers), (one.query, other.query))
+        for name in wanted.keys() & others.keys()
     )
 
 
@@ -382,4 +427,5 @@ def warnings_about(
 def _differs_by_scheme(more: RouteConfig, less: RouteConfig) -> bool:
     """Return whether one of two routes for the same host and path has a scheme, and nothing else differs."""
     is_same = more.headers == less.headers and {*more.methods} == {*less.methods}
+    is_same = is_same and more.query == less.query and {*more.clients} == {*less.clients}
     return is_same and less.scheme is None and more.scheme is not None

@@ -7,7 +7,7 @@ details are exposed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from balancer.errors import ForwardingError
@@ -28,6 +28,23 @@ def edited(response: bytes, edit: BlockEdit | None) -> bytes:
     return b"".join((response[:begin], edit(response[begin:end]), response[end:]))
 
 
+Body = tuple[bytes, bytes]
+"""Content-Type and body."""
+
+
+class ErrorBodies:
+    """Configured bodies of error responses: by reason, by status, or by the class of that, `4xx` or `5xx`."""
+
+    def __init__(self, bodies: Mapping[str, Body]) -> None:
+        self._bodies = bodies
+
+    def of(self, error: ForwardingError) -> Body | None:
+        """Return the body of the response to `error`, None for that of all others."""
+        bodies = self._bodies
+        status = str(error.status)
+        return bodies.get(error.reason) or bodies.get(status) or bodies.get(f"{status[0]}xx")
+
+
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     """Return the JSON body of an error response."""
     document = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
@@ -35,14 +52,21 @@ def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
 
 
 def error_response(
-    error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool, field: str | None = None
+    error: ForwardingError,
+    request_id: bytes,
+    *,
+    stays: bool,
+    is_head: bool,
+    field: str | None = None,
+    own: Body | None = None,
 ) -> bytes:
-    """Return the whole response to a request that failed with `error`; `field` is an additional field line."""
-    body = error_body(error.reason, str(error), request_id)
+    """Return the whole response to a request that failed with `error`; `field` is an additional field line, `own` the
+    configured body."""
+    kind, body = own or (b"application/json", error_body(error.reason, str(error), request_id))
     status = HTTPStatus(error.status)
     fields = [
         f"HTTP/1.1 {status.value} {status.phrase}",
-        "Content-Type: application/json",
+        f"Content-Type: {kind.decode()}",
         f"Content-Length: {len(body)}",
     ]
     if error.status == HTTPStatus.METHOD_NOT_ALLOWED:  # RFC 9110 § 15.5.6

@@ -38,7 +38,14 @@ PROBLEMS = [
         "listen = ':80'\nredirect.scheme = 'http'",
         "listeners.http.redirect.scheme: clients of this listener use http already",
     ),
-    ("listen = ':80'\nredirect = {}", "listeners.http.redirect: scheme, host: give one of them or both"),
+    (
+        "listen = ':80'\nredirect = {}",
+        "listeners.http.redirect: scheme, host, path, replace_prefix: give one of them or more",
+    ),
+    (
+        "listen = ':80'\nredirect.path = '/x'",
+        "listeners.http.redirect.path: is for routes, which know the path",
+    ),
     ("listen = ':80'\nproxy_protocol = ['x']", "listeners.http.proxy_protocol.0: "),
     (
         "listen = ':80'\ntls.certificate = '/none'",

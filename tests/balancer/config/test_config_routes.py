@@ -107,7 +107,10 @@ PROBLEMS = [
         f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 1, methods = ['CONNECT'] }}",
         "routes.0.mirror.methods: CONNECT opens a tunnel, which cannot be copied",
     ),
-    (f"{ROUTE}redirect = {{ status = 302 }}", "routes.0.redirect: scheme, host: give one of them or both"),
+    (
+        f"{ROUTE}redirect = {{ status = 302 }}",
+        "routes.0.redirect: scheme, host, path, replace_prefix: give one of them or more",
+    ),
     (
         f"{ROUTE}answer = {{ status = 204, body = 'x' }}",
         "routes.0.answer.body: a response with status 204 has none",

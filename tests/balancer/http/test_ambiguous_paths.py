@@ -147,7 +147,7 @@ def test_workers_read_the_path_that_was_matched(path: str, choices: dict[str, An
     table.replace([(config, Route(config, None))], has_default=True, normalise=NormaliseConfig(**choices))
     request = outgoing_request(b"GET %b?/../%%2f HTTP/1.1\r\nHost: a\r\n\r\n" % path.encode(), CLIENT, b"id")
     try:
-        route = table.find(request)
+        route = table.find(request, CLIENT)
     except AmbiguousPath:
         assert "refuse" in choices.values()
         return

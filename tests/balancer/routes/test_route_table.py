@@ -129,6 +129,9 @@ def table_of(names: list[str]) -> RouteTable:
     return table
 
 
+CLIENT = Client(b"127.0.0.1", b"127.0.0.1:80")
+
+
 def request_of(line: str) -> Request:
     """Parse "METHOD target host [https] [field=value …]"."""
     method, target, host, *rest = line.split()
@@ -140,7 +143,7 @@ def request_of(line: str) -> Request:
 
 
 def found(table: RouteTable, line: str) -> str:
-    route = table.find(request_of(line))
+    route = table.find(request_of(line), CLIENT)
     assert route is not None
     assert route.answer is not None
     return route.answer.body
@@ -160,8 +163,8 @@ def test_table_has_sixty_cases() -> None:
 
 def test_no_route_matches() -> None:
     table = table_of(["api-v1", "deep"])
-    assert table.find(request_of("GET / api.example.org")) is None
-    assert table.find(request_of("GET /a other.org")) is None
+    assert table.find(request_of("GET / api.example.org"), CLIENT) is None
+    assert table.find(request_of("GET /a other.org"), CLIENT) is None
 
 
 PATHS = st.lists(
@@ -193,7 +196,7 @@ def test_search_does_not_grow_with_the_path() -> None:
     table = table_of(["v1-users"])
     request = request_of("GET " + "/x" * 4000 + " any.org")
     request.target = path = CountingPath(request.target)
-    assert table.find(request) is None
+    assert table.find(request, CLIENT) is None
     assert path.searches == 5  # for /x/x/x/x, which is shorter than /v1/users, down to the root
 
 
@@ -204,7 +207,7 @@ def test_search_does_not_grow_with_the_host() -> None:
 
     def search(labels: int) -> int:
         request = request_of(f"GET /a {'x.' * labels}example.org")
-        return steps(lambda: table.find(request))
+        return steps(lambda: table.find(request, CLIENT))
 
     assert search(120) == search(3)
     assert found(table, f"GET /a {'x.' * 100}deep.example.org") == "deep"
@@ -248,7 +251,7 @@ def _lands(table: RouteTable, scheme: str, host: str, port: bytes) -> bool:
     for hop in range(4):
         lines = b"GET /x HTTP/1.1\r\nHost: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (authority, at)
         request = outgoing_request(lines, client, b"id")
-        route = table.find(request)
+        route = table.find(request, client)
         if route is None:
             return hop > 0
         location = route.response(request)[1].removeprefix(b"Location: ").removesuffix(b"/x\r\n")
