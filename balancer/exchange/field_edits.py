@@ -41,7 +41,7 @@ class Line:
             _value_of(variable, request, client, cluster, endpoint) if variable else text
             for text, variable in self._parts
         ]
-        value = b"".join(found)
+        value = b"".join(found).strip(b" ")  # HTTP/2 has none around a value
         return b"%b: %b\r\n" % (self.name, value) if value else b""
 
 

@@ -16,11 +16,13 @@ from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldE
 from balancer.config.schema.sections import HeadersConfig
 from balancer.configuration import load
 from balancer.exchange.field_edits import HeadEdits
+from balancer.http.h1.client import Client
 from tests.support.certificates import Shelf
 from tests.support.config_files import ENDPOINT, problem, write
 from tests.support.documentation import text_of
 from tests.support.grpc_plays import ending, rpc, serve_grpc
 from tests.support.http2_client import http2_client
+from tests.support.outgoing import outgoing_request
 from tests.support.scripted_transports import hello, serve_plays, values
 from tests.support.scripts import reset_after_request
 from tests.support.stage import Stage, pool_of
@@ -49,31 +51,38 @@ def block(lines: list[str]) -> bytes:
     return "\r\n".join(["", *lines, ""]).encode()
 
 
-def edited(configs: list[Any], lines: list[str], *, in_cgi: bool = False) -> bytes:
-    nothing: Any = None  # no variable is read
-    return HeadEdits(configs, in_cgi=in_cgi).edited(block(lines), nothing, nothing, nothing, b"")
+async def edited(stage: Stage, configs: list[Any], lines: list[str], *, in_cgi: bool = False) -> bytes:
+    if stage.server is None:
+        await stage.serve(stage.dead_port())
+    client = Client(b"192.0.2.1", b"a:80")
+    request = outgoing_request(get(), client, b"id")
+    return HeadEdits(configs, in_cgi=in_cgi).edited(block(lines), request, client, stage.cluster, b"")
 
 
 @pytest.mark.parametrize("in_cgi", [True, False])
 @pytest.mark.parametrize(("config", "lines", "expected"), BLOCKS)
-def test_edited_block(config: dict[str, Any], lines: list[str], expected: list[str], in_cgi: bool) -> None:
-    assert edited([ResponseFieldEdits(**config)], lines, in_cgi=in_cgi) == block(expected)
+async def test_edited_block(
+    stage: Stage, config: dict[str, Any], lines: list[str], expected: list[str], in_cgi: bool
+) -> None:
+    assert await edited(stage, [ResponseFieldEdits(**config)], lines, in_cgi=in_cgi) == block(expected)
 
 
 @pytest.mark.parametrize("key", ["set", "remove"])
-def test_request_fields_are_removed_under_names_that_cgi_does_not_tell_apart(key: str) -> None:
+async def test_request_fields_are_removed_under_names_that_cgi_does_not_tell_apart(
+    stage: Stage, key: str
+) -> None:
     config = RequestFieldEdits.model_validate({key: {"X-User": "me"} if key == "set" else ["X_User"]})
     lines = ["x_user: 1", "X-User: 2", "X.USER: 3", "X-Users: 4"]
     own = ["X-User: me"] if key == "set" else []
-    assert edited([config], lines, in_cgi=True) == block(["X-Users: 4", *own])
+    assert await edited(stage, [config], lines, in_cgi=True) == block(["X-Users: 4", *own])
     if key == "set":
-        assert edited([config], lines) == block(["x_user: 1", "X.USER: 3", "X-Users: 4", *own])
+        assert await edited(stage, [config], lines) == block(["x_user: 1", "X.USER: 3", "X-Users: 4", *own])
 
 
-def test_edits_of_a_route_apply_to_the_result_of_the_global_ones() -> None:
+async def test_edits_of_a_route_apply_to_the_result_of_the_global_ones(stage: Stage) -> None:
     everywhere = ResponseFieldEdits(set={"A": "1", "B": "1", "C-x": "1"}, add={"D": "1"}, remove=("E",))
     route = ResponseFieldEdits(set={"b": "2", "E": "2"}, add={"D": "2"}, remove=("a", "c-*"))
-    assert edited([everywhere, route], ["A: 0", "B: 0", "E: 0", "F: 0"]) == block(
+    assert await edited(stage, [everywhere, route], ["A: 0", "B: 0", "E: 0", "F: 0"]) == block(
         ["F: 0", "D: 1", "b: 2", "E: 2", "D: 2"]
     )
 
@@ -119,14 +128,22 @@ async def test_client_and_scheme_are_those_that_a_trusted_proxy_states(
     assert (request.value(b"X-Real-IP"), request.value(b"X-Scheme")) == expected
 
 
+def worker_bytes(stage: Stage) -> bytes:
+    return stage.started_workers[0].received
+
+
 async def test_a_field_without_a_value_is_not_sent(stage: Stage) -> None:
     """`{tls}` of a request in clear text: that of the client does not pass either."""
     request, answer = await ask_with(
         stage,
         get(b"/", b"X-Tls: forged"),
-        headers={"request": {"set": {"X-Tls": "{tls}"}}, "response": {"set": {"X-Tls": "{tls}"}}},
+        headers={
+            "request": {"set": {"X-Tls": "{tls}", "X-Both": "{scheme} {tls}"}},
+            "response": {"set": {"X-Tls": "{tls}"}},
+        },
     )
     assert request.value(b"X-Tls") is answer.value(b"X-Tls") is None
+    assert b"X-Both: http\r\n" in worker_bytes(stage)
 
 
 async def test_version_of_tls(stage: Stage, tmp_path: Path) -> None:
