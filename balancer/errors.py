@@ -89,9 +89,11 @@ class Denied(ForwardingError):
     status = 401
     reason = "denied"
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, size: int) -> None:
+        """`size` is the number of bytes of the answer's body."""
         super().__init__("the request is not authorised")
         self.status = status
+        self.size = size
 
 
 class AuthorizationFailed(ForwardingError):

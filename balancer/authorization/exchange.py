@@ -102,7 +102,7 @@ class AuthorizedExchange(Exchange):
             self._grant(lines)
         elif status in PASSED_ON:
             self._denial = response, body
-            self.reject(Denied(status))
+            self.reject(Denied(status, len(body)))
         else:
             self.reject(AuthorizationFailed(f"the answer to whether the request is authorised is {status}"))
 

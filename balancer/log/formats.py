@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from balancer.errors import (
     ConnectionCut,
+    Denied,
     ForwardingError,
     NoRoute,
     RateLimited,
@@ -47,7 +48,8 @@ UNROUTED: Final = "unrouted"
 class Fault(NamedTuple):
     """Reason of a failed request: `end` is the kind, `reason` the code in the error response.
 
-    `is_sent`: a response with `status` is sent, unless another one has begun.
+    `is_sent`: a response with `status` is sent, unless another one has begun; `size` are the bytes of its body, None if
+    it is that of `error_body`.
     """
 
     end: str
@@ -55,6 +57,7 @@ class Fault(NamedTuple):
     detail: str
     status: int
     is_sent: bool = True
+    size: int | None = None
 
 
 class Extra(NamedTuple):
@@ -135,6 +138,8 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
         end = error.outcome.value
     elif isinstance(error, ConnectionCut):
         return Fault(error.end, error.reason, str(error), error.status, is_sent=False)
+    elif isinstance(error, Denied):
+        return Fault("rejected", error.reason, str(error), error.status, size=error.size)
     elif isinstance(error, RateLimited):
         end = "limited"
     elif isinstance(error, NoRoute):
@@ -200,7 +205,8 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
         return fault.end, entry.status, entry.bytes_out
     if not fault.is_sent or entry.method == b"HEAD" or entry.grpc_status:
         return fault.end, fault.status, 0
-    return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
+    size = len(error_body(fault.reason, fault.detail, entry.id)) if fault.size is None else fault.size
+    return fault.end, fault.status, size
 
 
 def _own_end(entry: Entry) -> str:

@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from balancer.authorization import authorizer
 from balancer.config.loading import Settings
+from balancer.log.formats import outcome
 from tests.support.http2_client import http2_client
+from tests.support.log_entries import RecordingLog
 from tests.support.scripts import gated, holding
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, get, post, post_chunked, response
@@ -60,6 +62,15 @@ def settled(stage: Stage) -> bool:
     plane = stage.control_plane.named["auth"]
     pools = plane.cluster.pools.by_id.values()
     return plane.cluster.router.in_flight == 0 and not any(pool.leased for pool in pools)
+
+
+async def test_access_log_of_a_denied_request(stage: Stage) -> None:
+    """With the status and the bytes of the answer that the client gets."""
+    await serve(stage, await stage.worker(response(b"go away", status=b"401 Unauthorized")))
+    stage.cluster.journal = log = RecordingLog()
+    answers = [await stage.ask(get()), await stage.ask(get(method=b"HEAD"), to_head=True)]
+    assert [outcome(entry) for entry in log.entries] == [("rejected", 401, 7), ("rejected", 401, 0)]
+    assert [answer.body for answer in answers] == [b"go away", b""]
 
 
 async def test_subrequest_has_the_fields_of_the_request_but_those_of_its_body(stage: Stage) -> None:
