@@ -75,9 +75,10 @@ class Refusal:
         log = self._cluster.process.access_log
         if log is not None:
             method, target = requested(self.head)
+            fault = fault_of(self._error, self._cluster.process.error_bodies)
             host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]
             log.add(Entry(
-                self._cluster.now(), fault_of(self._error), 0, method, target, b"", host,
+                self._cluster.now(), fault, 0, method, target, b"", host,
                 b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, 0, grpc_status=grpc_status_of(self._downstream.call),
                 extra=None if log.chosen is None else log.chosen.extra(self.head, b""),

@@ -67,9 +67,9 @@ class RequestLog(ExchangeObserver):
         )  # fmt: skip
         target = request.received_target
         is_sent = attempt is not None and request.target != target
-        chosen = journal.chosen
+        chosen, fault = journal.chosen, fault_of(error, exchange.cluster.process.error_bodies)
         journal.add(Entry(
-            exchange.cluster.now(), fault_of(error), status, request.method, target[:TARGET_LIMIT],
+            exchange.cluster.now(), fault, status, request.method, target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, exchange.downstream.client,
             endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.cluster.name,

@@ -27,7 +27,7 @@ from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURE_NAMES
 from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import host_of
-from balancer.http.h1.own_responses import error_body
+from balancer.http.h1.own_responses import ErrorBodies, error_body
 from policies.facts import Endpoint, ReportedLoad
 
 TARGET_LIMIT = 2048
@@ -130,8 +130,10 @@ class LoggedPhases(NamedTuple):
 Format = Callable[[Entry, Context], str]
 
 
-def fault_of(error: ForwardingError | None) -> Fault | None:
-    """Return the fault of an error; the error itself would keep its traceback's frames alive."""
+def fault_of(error: ForwardingError | None, bodies: ErrorBodies | None = None) -> Fault | None:
+    """Return the fault of an error, which may have one of the configured `bodies`; the error itself would keep its
+    traceback's frames alive.
+    """
     if error is None:
         return None
     if isinstance(error, UpstreamError):
@@ -146,7 +148,8 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
         end = UNROUTED
     else:
         end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
-    return Fault(end, error.reason, str(error), error.status)
+    own = None if bodies is None else bodies.of(error)
+    return Fault(end, error.reason, str(error), error.status, size=None if own is None else len(own[1]))
 
 
 def grpc_status_of(call: GrpcCall | None) -> str:

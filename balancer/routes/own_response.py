@@ -75,9 +75,10 @@ class OwnResponse:
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
         log, request = self._cluster.process.access_log, self._request
         if log is not None and log.takes(status, error):
+            fault = fault_of(error, self._cluster.process.error_bodies)
             route = "" if self._route is None else self._route.label
             log.add(Entry(
-                self._cluster.now(), fault_of(error), 0 if error is not None else status, request.method,
+                self._cluster.now(), fault, 0 if error is not None else status, request.method,
                 request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
                 self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
                 cluster=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),

@@ -11,6 +11,7 @@ import pytest
 from tests.support.config_files import ENDPOINT, problem, problems, write
 from tests.support.grpc_plays import rpc
 from tests.support.http2_client import http2_client
+from tests.support.log_entries import written
 from tests.support.stage import Stage, pool_of
 from tests.support.wire import Message, get, response
 
@@ -214,3 +215,23 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
     page.write_bytes(bytes((1 << 20) + 1))
     (line,) = problems(write(tmp_path, f'{ENDPOINT}[errors.503]\nfile = "{page}"\n'))
     assert line == f"balancer.toml:4: errors.503.file: must have at most 1048576 bytes, {page} has more"
+
+
+async def test_access_log_has_the_bytes_of_a_body(stage: Stage, tmp_path: Path) -> None:
+    """Of an error of a worker's, of one without a route, and of a refused message."""
+    path = tmp_path / "log"
+    api = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{stage.dead_port()}"}]}
+    await stage.serve(
+        clusters={"api": api}, routes=[{"prefix": "/api", "cluster": "api"}], endpoints=[],
+        errors={"5xx": {"body": "sorry"}, "no_route": {"body": "nothing"}, "400": {"body": "no"}},
+        log={"fields": ["status", "bytes"], "path": str(path)},
+    )  # fmt: skip
+    bad = get(b"/bad", b"Content-Length: 1", b"Content-Length: 2")
+    bodies = [(await stage.ask(asked)).body for asked in (get(b"/api"), get(b"/none"), bad)]
+    assert bodies == [b"sorry", b"nothing", b"no"]
+    await stage.eventually(lambda: path.read_bytes().count(b"\n") == 3)
+    assert written(path) == [
+        {"status": 502, "bytes": 5},
+        {"status": 404, "bytes": 7},
+        {"status": 400, "bytes": 2},
+    ]
