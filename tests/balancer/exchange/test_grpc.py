@@ -548,8 +548,8 @@ async def test_check_by_grpc_needs_http2(stage: Stage) -> None:
     [
         ({"grpc": "a b"}, "must be the name of a service, ASCII without spaces, got 'a b'"),
         ({"grpc": "x" * 128}, "at most 127 characters"),
-        ({"grpc": "", "path": "/"}, "grpc: asks by gRPC, so path and status do not apply"),
-        ({"grpc": "", "status": 200}, "grpc: asks by gRPC, so path and status do not apply"),
+        ({"grpc": "", "path": "/"}, "grpc: asks by gRPC, so path, status and body do not apply"),
+        ({"grpc": "", "status": 200}, "grpc: asks by gRPC, so path, status and body do not apply"),
     ],
 )
 def test_wrong_check(checks: dict[str, Any], problem: str) -> None:
