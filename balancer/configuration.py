@@ -10,7 +10,6 @@ from typing import Any
 from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
-from balancer.config.schema.own_bodies import read_all
 from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.configured import listener_tls_of, server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
@@ -35,7 +34,7 @@ def load_with_sources(
         server_tls_of(settings)
         listener_tls_of(settings)
         upstream_tls_of(settings)
-        read_all(settings.own_bodies)
+        settings.read_bodies()
         for name in settings.clusters:
             place = ("clusters", name)
             upstream_tls_of(settings.of_cluster(name))

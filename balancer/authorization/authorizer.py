@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -9,20 +11,31 @@ from balancer.cluster.cluster import Cluster
 from balancer.cluster.request_key import client_address
 from balancer.config.schema.authorization import AuthConfig
 from balancer.http.h1.client import Client
-from balancer.http.h1.fields import PROTO, any_of, found, host_of, lines_of, scheme_of
-from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.fields import any_of, found, host_of, lines_of, scheme_of, with_lines
+from balancer.http.h1.internal_fields import FieldRemoval
 from balancer.http.h1.request_head import Request
 
 MOST_REMEMBERED: Final = 10_000
 """Answers that a route remembers; the oldest is forgotten for one more."""
 
-NOT_ASKED_WITH: Final = InternalFields((
+NOT_ASKED_WITH: Final = FieldRemoval((
     *("content-length", "transfer-encoding", "expect", "te", "connection", "upgrade", "sec-websocket-*"),
     *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"),
     *("x-forwarded-method", "x-forwarded-uri"),
-))  # fmt: skip
+), as_in_cgi=True)  # fmt: skip
 """Fields of a request that its subrequest does not have: those of its body and connection, conditions on the worker's
 representation, and those that the subrequest sets."""
+
+
+def _found_by(names: Sequence[str]) -> re.Pattern[bytes] | None:
+    return lines_of(any_of(names)) if names else None
+
+
+def _lines(wanted: re.Pattern[bytes] | None, block: bytes) -> bytes:
+    """Return the lines of the wanted fields."""
+    if wanted is None:
+        return b""
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value, _ in found(wanted, block)])
 
 
 class Authorizer:
@@ -32,44 +45,33 @@ class Authorizer:
         self.config = config
         self.cluster = cluster
         self._line = b"GET %b HTTP/1.1" % config.path.encode()
-        self._granted = InternalFields(config.request_fields) if config.request_fields else None
-        self._for_worker = lines_of(any_of(config.request_fields)) if config.request_fields else None
-        self._for_client = lines_of(any_of(config.response_fields)) if config.response_fields else None
-        self._asked_by = lines_of(any_of(config.cache_by)) if config.cache_by else None
+        granted = config.request_fields
+        self._granted = FieldRemoval(granted, as_in_cgi=True) if granted else None
+        self._for_worker = _found_by(granted)
+        self._for_client = _found_by(config.response_fields)
+        self._asked_by = _found_by(config.cache_by)
         self._remembered: dict[bytes, tuple[float, bytes]] = {}  # key -> when it ends, lines for the worker
 
     def subrequest_head(self, request: Request) -> bytes:
         """Return the head of the subrequest: the fields that the worker would get, without those of a body."""
-        head = request.head
-        block = NOT_ASKED_WITH.without_in_request(head[head.find(b"\r\n") : -2])
-        end = block.find(PROTO)
-        added = b"\r\nX-Forwarded-Method: %b\r\nX-Forwarded-Uri: %b" % (
+        head = NOT_ASKED_WITH.without_in_head(request.head)
+        added = b"X-Forwarded-Method: %b\r\nX-Forwarded-Uri: %b\r\n" % (
             request.method,
             request.received_target,
         )
-        return b"".join((self._line, block[:end], added, block[end:], b"\r\n"))
+        return self._line + with_lines(head[head.find(b"\r\n") :], added)
 
     def head_for_worker(self, head: bytes, lines: bytes) -> bytes:
         """Return `head` with the `lines` of an answer instead of the client's fields of the same names."""
-        granted = self._granted
-        if granted is None:
-            return head
-        begin = head.find(b"\r\n")
-        block = granted.without_in_request(head[begin:-2])
-        end = block.find(PROTO)
-        return b"".join((head[:begin], block[:end], lines, block[end:], b"\r\n"))
+        return head if self._granted is None else with_lines(self._granted.without_in_head(head), lines)
 
     def lines_for_worker(self, block: bytes) -> bytes:
-        """Return the field lines of an answer that the worker gets, each behind its CRLF."""
-        if self._for_worker is None:
-            return b""
-        return b"".join([b"\r\n%b: %b" % (name, value) for name, value, _ in found(self._for_worker, block)])
+        """Return the field lines of an answer that the worker gets."""
+        return _lines(self._for_worker, block)
 
     def lines_for_client(self, block: bytes) -> bytes:
-        """Return the field lines of an answer that the client gets, each with its CRLF."""
-        if self._for_client is None:
-            return b""
-        return b"".join([b"%b: %b\r\n" % (name, value) for name, value, _ in found(self._for_client, block)])
+        """Return the field lines of an answer that the client gets."""
+        return _lines(self._for_client, block)
 
     # --- the cache
 
@@ -80,8 +82,7 @@ class Authorizer:
         address = client_address(request, client) or ""
         parts = [request.method, scheme_of(request.head), host_of(request.head), request.received_target]
         parts.append(address.encode("latin-1"))
-        if self._asked_by is not None:
-            parts += [b"%b: %b" % (name, value) for name, value, _ in found(self._asked_by, request.head)]
+        parts.append(_lines(self._asked_by, request.head))
         return blake2b(b"\r\n".join(parts), digest_size=16).digest()
 
     def remembered(self, key: bytes, now: float) -> bytes | None:

@@ -25,7 +25,6 @@ from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.log import LogConfig
-from balancer.config.schema.own_bodies import read_all
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig, QueueConfig
@@ -96,7 +95,6 @@ class RuntimeConfig:
     tracing: TracingConfig
     token: bytes | None
     routes: tuple[RouteConfig, ...]
-    own_bodies: Mapping[str, bytes]  # by place
     error_bodies: ErrorBodies | None
     normalise: NormaliseConfig
     rate_limits: tuple[RateLimitConfig, ...]
@@ -114,7 +112,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
     stickiness = Stickiness(sticky) if sticky is not None else None
     try:
-        bodies = read_all(settings.own_bodies)
+        settings.read_bodies()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return RuntimeConfig(
@@ -161,8 +159,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         tracing=settings.tracing,
         token=token.get_secret_value().encode() if token is not None else None,
         routes=settings.routes,
-        own_bodies=bodies,
-        error_bodies=_error_bodies(settings, bodies),
+        error_bodies=_error_bodies(settings),
         normalise=settings.normalise,
         rate_limits=settings.rate_limits,
         named={name: runtime_config_of(settings.of_cluster(name)) for name in settings.clusters},
@@ -177,9 +174,8 @@ def _http2_limits(settings: Settings) -> Http2Limits | None:
     return Http2Limits(streams=config.max_streams, stream_window=config.window, header_list=header_list)
 
 
-def _error_bodies(settings: Settings, bodies: Mapping[str, bytes]) -> ErrorBodies | None:
-    kinds = {name: config.content_type.encode() for name, config in settings.errors.items()}
-    found = {name: (kind, bodies[f"errors.{name}"]) for name, kind in kinds.items()}
+def _error_bodies(settings: Settings) -> ErrorBodies | None:
+    found = {name: (body.content_type.encode(), body.content) for name, body in settings.errors.items()}
     return ErrorBodies(found) if found else None
 
 

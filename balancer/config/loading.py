@@ -161,14 +161,15 @@ class Settings(ClusterSettings):
         tables = {"": self.tls} | {name: listener.tls for name, listener in self.listeners.items()}
         return {name: tls for name, tls in tables.items() if tls is not None}
 
-    @property
-    def own_bodies(self) -> Iterator[tuple[str, OwnBody]]:
-        """The bodies of fixed answers and errors, with their places."""
-        for at, route in enumerate(self.routes):
-            if route.answer is not None:
-                yield f"routes.{at}.answer", route.answer
-        for name, body in self.errors.items():
-            yield f"errors.{name}", body
+    def read_bodies(self) -> None:
+        """Read the bodies of fixed answers and errors. Raises ValueError, whose message begins with the key."""
+        bodies: dict[str, OwnBody] = {f"errors.{name}": body for name, body in self.errors.items()}
+        bodies |= {f"routes.{at}.answer": each.answer for at, each in enumerate(self.routes) if each.answer}
+        for place, body in bodies.items():
+            try:
+                _ = body.content
+            except ValueError as error:
+                raise ValueError(f"{place}.{error}") from None
 
     def health(self) -> Health:
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does

@@ -99,7 +99,7 @@ class NamedClusters:
         limits.apply(config.rate_limits)
         front.cluster.limiter = limits.limiter(None, _key_of(config))
         routes: list[tuple[RouteConfig, Route]] = []
-        for at, route in enumerate(config.routes):
+        for route in config.routes:
             plane = planes[route.clusters[0]] if route.clusters else None
             limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
             mirror = front.mirrors.by_route.get(route.conditions)
@@ -107,8 +107,7 @@ class NamedClusters:
             cluster = clusters[route.cluster] if route.cluster is not None else None
             split = front.splits.by_route.get(route.conditions)
             edits = edits_of(config.headers, route)
-            body = config.own_bodies.get(f"routes.{at}.answer")
-            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits, body=body)))
+            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits)))
         has_default = bool(config.endpoints) or config.discovery.is_configured
         self.routes.replace(
             routes,

@@ -14,7 +14,7 @@ from balancer.config.schema.field_edits import FieldEdits, parts_of
 from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import HeadersConfig
 from balancer.http.h1.client import Client
-from balancer.http.h1.fields import PROTO, any_of, host_of, scheme_of
+from balancer.http.h1.fields import any_of, host_of, scheme_of, with_lines
 from balancer.http.h1.internal_fields import FieldRemoval
 from balancer.http.h1.own_responses import BlockEdit
 from balancer.http.h1.request_head import Request
@@ -101,23 +101,17 @@ class HeadEdits:
 
     def edit(self, request: Request, client: Client, cluster: Cluster) -> None:
         """Edit the head of a request for workers, but for what differs between endpoints."""
-        head, added = request.head, self._added(request, client, cluster, b"")
-        if self._removal is not None:
-            end = head.find(b"\r\n")
-            head = b"%b%b\r\n" % (head[:end], self._removal.without(head[end:-2]))
-        request.head = _with(head, added)
+        added = self._added(request, client, cluster, b"")
+        head = request.head if self._removal is None else self._removal.without_in_head(request.head)
+        request.head = with_lines(head, added)
 
     def for_endpoint(
         self, head: bytes, request: Request, client: Client, cluster: Cluster, endpoint: bytes
     ) -> bytes:
         """Return an edited head with the fields that name its endpoint."""
-        return _with(head, b"".join([line.of(request, client, cluster, endpoint) for line in self._late]))
-
-
-def _with(head: bytes, lines: bytes) -> bytes:
-    """Return a head for a worker with further lines: before those that are found from its end."""
-    at = head.find(PROTO) + 2
-    return b"".join((head[:at], lines, head[at:])) if lines else head
+        return with_lines(
+            head, b"".join([line.of(request, client, cluster, endpoint) for line in self._late])
+        )
 
 
 class Edits:

@@ -23,7 +23,7 @@ class Route:
 
     `label` has its conditions in words. `limiter` has its rate limits; `mirror` copies its requests, and `authorizer`
     grants them; `edits` changes their fields. `conditions` are those on fields and on the query; of the routes of a
-    place only those are tried that the request has the value of `selector` for. `body` is that of a fixed answer.
+    place only those are tried that the request has the value of `selector` for.
     """
 
     def __init__(
@@ -36,7 +36,6 @@ class Route:
         split: Split | None = None,
         edits: Edits | None = None,
         label: str = "",
-        body: bytes | None = None,
     ) -> None:
         self.label = label or str(config)
         self.cluster = cluster
@@ -47,7 +46,7 @@ class Route:
         self.edits = edits
         self.redirect: RedirectConfig | None = config.redirect
         self.answer: AnswerConfig | None = config.answer
-        self._fixed = None if config.answer is None else _fixed(config.answer, body)
+        self._fixed = None if config.answer is None else _fixed(config.answer)
         self.rank = config.specificity
         self._methods = frozenset(method.encode() for method in config.methods)
         self._scheme = (config.scheme or "").encode()
@@ -142,12 +141,10 @@ class Route:
         return b"%b//%b%b" % (scheme, host, target)
 
 
-def _fixed(answer: AnswerConfig, body: bytes | None) -> tuple[int, bytes, bytes]:
+def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:
     """Return status, field lines and body of a fixed answer."""
-    if body is None:
-        body = answer.body.encode()
-    fields = b"Content-Type: %b\r\n" % answer.content_type.encode() if body else b""
-    return answer.status, fields, body
+    fields = b"Content-Type: %b\r\n" % answer.content_type.encode() if answer.content else b""
+    return answer.status, fields, answer.content
 
 
 def phrase_of(status: int) -> bytes:

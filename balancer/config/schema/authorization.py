@@ -6,35 +6,12 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from balancer.config.schema.section import Name, Seconds, Section
+from balancer.config.schema.field_edits import RequestFieldEdits
+from balancer.config.schema.section import FieldName, Name, Seconds, Section
 
-FieldName = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^`|~-]{1,128}$", strip_whitespace=False, to_lower=True),
-]
-OURS: Final = (
-    *(
-        "host",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "upgrade",
-        "expect",
-        "via",
-        "date",
-    ),
-    *(
-        "content-length",
-        "transfer-encoding",
-        "forwarded",
-        "x-request-id",
-        "x-real-ip",
-        "traceparent",
-        "tracestate",
-    ),
-)
+CopiedName = Annotated[FieldName, StringConstraints(to_lower=True)]
+
+OURS: Final = {*RequestFieldEdits.OWNED, "date", "x-real-ip"} - {"content-type"}
 """Fields that forwarding sets or needs, which cannot be copied from the answer of an authorisation."""
 
 
@@ -49,11 +26,11 @@ class AuthConfig(Section):
         description="path | path, with a query if one is wanted, of the subrequest"
     )
     timeout: Seconds = Field(default=5.0, description="s | time for the answer; then the client gets 503")
-    request_fields: tuple[FieldName, ...] = Field(
+    request_fields: tuple[CopiedName, ...] = Field(
         default=(),
         description="list of names | fields of a 2xx answer that the worker gets; the client's own are removed",
     )
-    response_fields: tuple[FieldName, ...] = Field(
+    response_fields: tuple[CopiedName, ...] = Field(
         default=(),
         description="list of names | fields of a 2xx answer that the client gets, such as `set-cookie`",
     )
@@ -61,7 +38,7 @@ class AuthConfig(Section):
         default=0.0,
         description="s | time for which a 2xx answer holds for equal requests, at most an hour; 0: every request asks",
     )
-    cache_by: tuple[FieldName, ...] = Field(
+    cache_by: tuple[CopiedName, ...] = Field(
         default=("authorization", "cookie"),
         description="list of names | fields of a request that the answer may depend on, beside its method, scheme, "
         "host, target and client address",

@@ -8,11 +8,9 @@ from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from balancer.config.schema.section import Section
+from balancer.config.schema.section import FieldName, FieldNames, Section
 from balancer.syntax.field_names import in_cgi
 
-EditedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
-RemovedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]
 EditedValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,4094}[!-~])?$")]
 
 VARIABLES: Final = ("client", "scheme", "host", "tls", "cluster", "endpoint", "request_id")
@@ -31,17 +29,17 @@ class FieldEdits(Section):
 
     OWNED: ClassVar[tuple[str, ...]] = _OF_CONNECTIONS
 
-    set: dict[EditedName, EditedValue] = Field(
+    set: dict[FieldName, EditedValue] = Field(
         default={},
         max_length=100,
         description="table | fields with their values, in place of all others of the name; see [Fields](#fields)",
     )
-    add: dict[EditedName, EditedValue] = Field(
+    add: dict[FieldName, EditedValue] = Field(
         default={},
         max_length=100,
         description="table | fields with their values, beside others of the name",
     )
-    remove: tuple[RemovedName, ...] = Field(
+    remove: tuple[FieldNames, ...] = Field(
         default=(),
         max_length=100,
         description="list of names | fields that are removed; `x-debug-*` is a prefix",

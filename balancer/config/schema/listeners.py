@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, IPvAnyNetwork, StringConstraints, model_validator
 
 from balancer.config.schema.listen import UNIX, ListenAddress, TrafficAddress
-from balancer.config.schema.routes import DEFAULT, RedirectConfig, RouteConfig
+from balancer.config.schema.routes import DEFAULT, RedirectConfig, RouteConfig, check_cluster
 from balancer.config.schema.section import Section
 from balancer.config.schema.sections import TlsConfig
 
@@ -90,10 +90,8 @@ def check_listeners(
     for name, listener in listeners.items():
         if name == DEFAULT:
             raise ValueError(f"listeners.{DEFAULT}: is the name of the address 'listen'")
-        if listener.cluster is not None and listener.cluster not in known:
-            raise ValueError(
-                f"listeners.{name}.cluster: must be one of {', '.join(known) or 'none'}, got '{listener.cluster}'"
-            )
+        if listener.cluster is not None:
+            check_cluster(f"listeners.{name}.cluster", listener.cluster, known)
         address = ListenAddress.parse_traffic(listener.listen)
         if address in taken and (address.port or address.path):
             raise ValueError(f"listeners.{name}.listen: is the address of {taken[address]}, too")

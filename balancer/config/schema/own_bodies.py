@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from functools import cached_property
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -53,8 +53,9 @@ class OwnBody(Section):
             self._derive(content_type=f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
         return self
 
-    def read(self) -> bytes:
-        """Return the body. Raises ValueError, whose message begins with the key."""
+    @cached_property
+    def content(self) -> bytes:
+        """The body, which is read once. Raises ValueError, whose message begins with the key."""
         if self.file is None:
             return self.body.encode()
         try:
@@ -65,14 +66,3 @@ class OwnBody(Section):
         if len(body) > MOST_BYTES:
             raise ValueError(f"file: must have at most {MOST_BYTES} bytes, {self.file} has more")
         return body
-
-
-def read_all(bodies: Iterable[tuple[str, OwnBody]]) -> Mapping[str, bytes]:
-    """Return the bodies by the place of each. Raises ValueError, whose message begins with the key."""
-    read = {}
-    for place, body in bodies:
-        try:
-            read[place] = body.read()
-        except ValueError as error:
-            raise ValueError(f"{place}.{error}") from None
-    return read

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from balancer.config.schema.section import Name, Seconds, Section
+from balancer.config.schema.section import FieldName, Name, Seconds, Section
 from policies.endpoint.concurrency_limit import ConcurrencyRules
-
-FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
 
 
 class QueueConfig(Section):

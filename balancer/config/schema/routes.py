@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -223,8 +223,8 @@ class RouteConfig(Section):
             raise ValueError(f"{'canary' if self.split_key is None else 'split_key'}: needs split")
         if self.split:
             check_weights("split", self.split)
-        if self.canary is not None and self.canary not in self.clusters:
-            raise ValueError(f"canary: must be one of {', '.join(self.clusters)}, got '{self.canary}'")
+        if self.canary is not None:
+            check_cluster("canary", self.canary, self.clusters)
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -322,17 +322,11 @@ def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, 
     if DEFAULT in clusters:
         raise ValueError(f"clusters.{DEFAULT}: is the name of the default cluster")
     for at, route in enumerate(routes):
-        for name in route.clusters:
-            if name not in known:
-                key = f"split.{name}" if route.split else "cluster"
-                raise ValueError(
-                    f"routes.{at}.{key}: must be one of {', '.join(known) or 'none'}, got '{name}'"
-                )
-        for key, beside in (("mirror", route.mirror), ("auth", route.auth)):
-            if beside is not None and beside.cluster not in known:
-                raise ValueError(
-                    f"routes.{at}.{key}.cluster: must be one of {', '.join(known) or 'none'}, got '{beside.cluster}'"
-                )
+        named = {f"split.{name}" if route.split else "cluster": name for name in route.clusters}
+        named |= {"mirror.cluster": route.mirror.cluster} if route.mirror is not None else {}
+        named |= {"auth.cluster": route.auth.cluster} if route.auth is not None else {}
+        for key, name in named.items():
+            check_cluster(f"routes.{at}.{key}", name, known)
     conditions = [route.conditions for route in routes]
     for places in by_place(routes):
         for number, at in enumerate(places):
@@ -344,6 +338,12 @@ def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, 
                         f"routes.{at}: and routes.{earlier} are as specific as each other, and a request may match "
                         f"both: {routes[earlier]} and {routes[at]}; add a condition to one"
                     )
+
+
+def check_cluster(key: str, name: str, known: Collection[str]) -> None:
+    """Check the name of a cluster. Raises ValueError."""
+    if name not in known:
+        raise ValueError(f"{key}: must be one of {', '.join(known) or 'none'}, got '{name}'")
 
 
 def by_place(routes: Sequence[RouteConfig]) -> Iterable[list[int]]:

@@ -12,6 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+TOKEN = r"[A-Za-z0-9!#$%&'+.^_`|~-]+"
+FieldName = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$", max_length=128)]
+FieldNames = Annotated[str, StringConstraints(pattern=rf"^{TOKEN}\*?$", max_length=128)]
+"""A name of a field, or the beginning of such names with `*`."""
+
 MOST_WEIGHT = 1e6
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits
-from balancer.config.schema.section import Section
+from balancer.config.schema.section import FieldNames, Section
 from balancer.syntax.field_names import in_cgi
 
 
@@ -42,13 +42,10 @@ class NormaliseConfig(Section):
     semicolon: Literal["refuse", "keep"] = Field(default="refuse", description="the same for a semicolon")
 
 
-InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]
-
-
 class HeadersConfig(Section):
     """Fields that are added to or removed from heads."""
 
-    internal: tuple[InternalName, ...] = Field(
+    internal: tuple[FieldNames, ...] = Field(
         default=(),
         description="list of names | fields that are removed from requests of clients and from responses, trailers "
         "included; `x-internal-*` matches a prefix. In requests `_` and other signs count as `-`, as CGI "

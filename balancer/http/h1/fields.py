@@ -190,6 +190,12 @@ PROTO: Final = b"\r\nX-Forwarded-Proto: "
 """Field of the head for the worker that has the scheme which the client used."""
 
 
+def with_lines(head: bytes, lines: bytes) -> bytes:
+    """Return a head for a worker with further field lines: before those that are found from its end."""
+    at = head.find(PROTO) + 2
+    return b"".join((head[:at], lines, head[at:]))
+
+
 def scheme_of(head: bytes) -> bytes:
     """Return the scheme that the client used, from the head for the worker: the first one of several that a trusted
     proxy states, b"" if that is neither http nor https."""

@@ -36,6 +36,11 @@ class FieldRemoval:
         kept.append(block[at:])
         return b"".join(kept)
 
+    def without_in_head(self, head: bytes) -> bytes:
+        """Return a whole head without these fields."""
+        end = head.find(b"\r\n")
+        return b"%b%b\r\n" % (head[:end], self.without(head[end:-2]))
+
 
 class InternalFields(FieldRemoval):
     """A set of internal field names; `without` removes them from responses.
