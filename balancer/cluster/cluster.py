@@ -104,8 +104,9 @@ class Cluster:
         self.admission: Admission | None = None
         self.buffering: BufferingRules | None = None  # None while buffering is off
         self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
-        self.tunnels = Tunnels(now, config.timeouts.tunnel_idle, config.timeouts.body_idle)
-        self.queue = RequestQueue(router, now, config.limits.queue, config.timeouts.queue)
+        timeouts = config.settings.timeouts
+        self.tunnels = Tunnels(now, timeouts.tunnel_idle, timeouts.body_idle)
+        self.queue = RequestQueue(router, now, config.settings.limits.queue, timeouts.queue)
         self.retries = config.retries
         self.pools = Pools(
             process.cached_time,
@@ -121,26 +122,27 @@ class Cluster:
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""
-        self.timeouts = config.timeouts
-        self.limits = config.limits
-        self.client_requests = config.limits.client_requests
-        self.body_limit = config.limits.body
+        settings = config.settings
+        self.timeouts = timeouts = settings.timeouts
+        self.limits = limits = settings.limits
+        self.client_requests = limits.client_requests
+        self.body_limit = limits.body
         self.http2 = config.http2
         self.retries.budget.apply(config.retries.budget)
         self.retries = replace(config.retries, budget=self.retries.budget)
-        self.home_region = config.home_region
+        self.home_region = settings.home_region
         self.internal_fields = config.internal_fields
         self.key_of: KeyOf | None = config.key_of
         self.edits: ResponseEdits | None = config.edits
-        self.adds_forwarded = config.adds_forwarded
+        self.adds_forwarded = settings.headers.forwarded
         self.allowed_methods = config.allowed_methods
-        self._trusted = config.trusted_proxies
-        self._flood_exempt = config.flood_exempt
-        self.tunnels.idle, self.tunnels.stall = config.timeouts.tunnel_idle, config.timeouts.body_idle
+        self._trusted = settings.trusted_proxies
+        self._flood_exempt = settings.http2.flood_exempt
+        self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
         self.pools.apply(config.pools)
         self.pools.tls = config.upstream_tls
         self.pools.routes.apply(config.network_routes)
-        kept, budget = config.buffering, self.process.buffer_budget
+        kept, budget = settings.buffering, self.process.buffer_budget
         is_on = kept.request > 0 or kept.response > 0
         self.buffering = BufferingRules(kept.request, kept.response, budget) if is_on else None
         self._apply_hedging(config.hedging)
@@ -158,7 +160,8 @@ class Cluster:
     def _apply_admission(self, config: RuntimeConfig) -> None:
         rules, queue = config.admission_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
-        queue.apply(config.limits.queue, config.timeouts.queue, levels, config.queue_is_adaptive)
+        is_adaptive = config.settings.queue.order == "adaptive"
+        queue.apply(self.limits.queue, self.timeouts.queue, levels, is_adaptive)
         if self.admission is not None and rules is not None:
             self.admission.rules = rules
         else:

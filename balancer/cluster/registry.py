@@ -53,7 +53,7 @@ class EndpointRegistry:
     def __init__(self, control_plane: EndpointOwner, config: RuntimeConfig) -> None:
         self._control_plane = control_plane
         self._lists: dict[str, dict[str, EndpointConfig]] = {
-            CONFIGURATION: by_id(config.endpoints),
+            CONFIGURATION: by_id(config.settings.endpoints),
             COMMAND: {},
         }
         self._weights: dict[str, float] = {}
@@ -88,7 +88,8 @@ class EndpointRegistry:
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
         """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
         kept = self._lists[CONFIGURATION]
-        removed = [config.id for config in self._control_plane.config.endpoints if config.id not in kept]
+        configured = self._control_plane.config.settings.endpoints
+        removed = [config.id for config in configured if config.id not in kept]
         return list(self._lists[COMMAND].values()), removed, dict(self._weights)
 
     # --- changing
@@ -98,7 +99,8 @@ class EndpointRegistry:
     ) -> None:
         """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
         before, gone = self._weights, set(removed)
-        kept = by_id(config for config in self._control_plane.config.endpoints if config.id not in gone)
+        configured = self._control_plane.config.settings.endpoints
+        kept = by_id(config for config in configured if config.id not in gone)
         self._weights = dict(weights)
         try:
             self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
@@ -113,10 +115,10 @@ class EndpointRegistry:
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
-        named = {endpoint.id for endpoint in config.endpoints}
+        named = {endpoint.id for endpoint in config.settings.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
         self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
-        self._install({**self._lists, CONFIGURATION: by_id(config.endpoints), COMMAND: added})
+        self._install({**self._lists, CONFIGURATION: by_id(config.settings.endpoints), COMMAND: added})
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
         """Replace the endpoints of a discovery source; does nothing if they are unchanged."""

@@ -80,8 +80,8 @@ class ControlPlane:
         clock = cluster.process.clock
         self.cluster = cluster
         self.config = config
-        self.policy = config.policy
-        cluster.policy = config.policy.label
+        self.policy = config.settings.policy
+        cluster.policy = config.settings.policy.label
         self.policy_loaded_at = datetime.now(UTC)
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
@@ -101,8 +101,8 @@ class ControlPlane:
         self._sticky: StickyConfig | None = None
         self._update_shadows()
         self.apply_access_log()
-        cluster.pools.transports = transports_of(config.endpoints)
-        cluster.pools.without_reuse = without_reuse(config.endpoints)
+        cluster.pools.transports = transports_of(config.settings.endpoints)
+        cluster.pools.without_reuse = without_reuse(config.settings.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
         self._link_pools()
         self.checks = Checks(cluster.router, cluster.pools, check_plan(config))
@@ -144,10 +144,10 @@ class ControlPlane:
 
         Raises `TlsProblem`, `ConfigError` or `PoliciesError`.
         """
-        spec = config.policy
+        spec = config.settings.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)
         with in_cluster(self.cluster.name):
-            sources = self.discovery.prepare(config.discovery, config.upstream_tls_config)
+            sources = self.discovery.prepare(config.settings.discovery, config.settings.upstream_tls)
         self.registry.warm(config, sources.found or ())
 
         def commit() -> list[RemoteSource]:
@@ -171,16 +171,18 @@ class ControlPlane:
     def _apply(self, config: RuntimeConfig) -> None:
         router = self.cluster.router
         self.checks.apply(check_plan(config))
-        self.load_probes.apply(config.load_probes)
+        self.load_probes.apply(config.settings.load_probes)
         router.apply_health(config.health)
         router.apply_concurrency(config.concurrency)
-        self.recording.apply(config.record)
-        self.cluster.explaining = self.explanations.apply(config.explain)
+        self.recording.apply(config.settings.record)
+        self.cluster.explaining = self.explanations.apply(config.settings.explain)
         self.stickiness = config.stickiness
         if config.sticky != self._sticky:
             self._sticky = config.sticky
             self._use(self._inner)
-        router.apply_in_flight_limit(config.limits.in_flight)  # last: waiting requests may be sent at once
+        router.apply_in_flight_limit(
+            config.settings.limits.in_flight
+        )  # last: waiting requests may be sent at once
 
     def apply_policy(self, spec: PolicySpec) -> None:
         """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
@@ -333,10 +335,10 @@ def policy_key(spec: PolicySpec) -> int:
 
 def check_plan(config: RuntimeConfig) -> CheckPlan:
     """Return the parameters of the active checks."""
-    checks = config.health_checks
+    checks = config.settings.health_checks
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
     return CheckPlan(
-        checks.path, checks.status, checks.timeout, rules, config.seed, checks.first_connect, checks.grpc,
+        checks.path, checks.status, checks.timeout, rules, config.settings.seed, checks.first_connect, checks.grpc,
         checks.host, checks.port, {name: value.get_secret_value() for name, value in checks.fields.items()},
         (checks.body or "").encode(),
     )  # fmt: skip

@@ -58,7 +58,7 @@ class NamedClusters:
                     with in_cluster(name):
                         new[name] = plane = self._build(name, one)
                         plane.discovery.commit(
-                            plane.discovery.prepare(one.discovery, one.upstream_tls_config)
+                            plane.discovery.prepare(one.settings.discovery, one.settings.upstream_tls)
                         )
             async with asyncio.TaskGroup() as lookups:
                 for plane in new.values():
@@ -91,41 +91,35 @@ class NamedClusters:
             self.share()
 
     def _apply_routes(self, config: RuntimeConfig) -> None:
-        front, limits = self._front, self._front.rate_limits
+        front, settings, limits = self._front, config.settings, self._front.rate_limits
         planes = {DEFAULT: front} | front.named
         clusters = {name: plane.cluster for name, plane in planes.items()}
-        front.mirrors.apply(config.routes, clusters, config.seed)
-        front.splits.apply(config.routes, clusters, config.seed)
-        limits.apply(config.rate_limits)
+        front.mirrors.apply(settings.routes, clusters, settings.seed)
+        front.splits.apply(settings.routes, clusters, settings.seed)
+        limits.apply(settings.rate_limits)
         front.cluster.limiter = limits.limiter(None, _key_of(config))
-        routes: list[tuple[RouteConfig, Route]] = []
-        for route in config.routes:
-            plane = planes[route.clusters[0]] if route.clusters else None
-            limiter = limits.limiter(route.rate_limit, _key_of(plane.config if plane is not None else config))
-            mirror = front.mirrors.by_route.get(route.conditions)
+
+        def route_of(route: RouteConfig, label: str = "") -> Route:
+            keyed = planes[route.clusters[0]].config if route.clusters else config
+            limiter = limits.limiter(route.rate_limit, _key_of(keyed))
+            mirror = None if route.mirror is None else front.mirrors.by_route.get(route.conditions)
             asked = None if route.auth is None else Authorizer(route.auth, clusters[route.auth.cluster])
             cluster = clusters[route.cluster] if route.cluster is not None else None
-            split = front.splits.by_route.get(route.conditions)
-            edits = edits_of(config.headers, route)
-            routes.append((route, Route(route, cluster, limiter, mirror, asked, split, edits)))
-        has_default = bool(config.endpoints) or config.discovery.is_configured
+            split = front.splits.by_route.get(route.conditions) if route.split else None
+            edits = edits_of(settings.headers, route)
+            return Route(route, cluster, limiter, mirror, asked, split, edits, label)
+
         self.routes.replace(
-            routes,
-            has_default=has_default,
-            normalise=config.normalise,
-            edits=edits_of(config.headers),
+            [(route, route_of(route)) for route in settings.routes],
+            has_default=bool(settings.endpoints) or settings.discovery.is_configured,
+            normalise=settings.normalise,
+            edits=edits_of(settings.headers),
             trusts=front.cluster.trusts,
         )
         front.cluster.process.error_bodies = config.error_bodies
         for name, table in self.listener_routes.items():
-            own = own_route(config.listeners.get(name))
-            plane = planes[own.cluster] if own is not None and own.cluster is not None else None
-            limiter = limits.limiter(None, _key_of(plane.config if plane is not None else config))
-            cluster = plane.cluster if plane is not None else None
-            edits = edits_of(config.headers)
-            table.apply(
-                None if own is None else Route(own, cluster, limiter, edits=edits, label=f"listener {name}")
-            )
+            own = own_route(settings.listeners.get(name))
+            table.apply(None if own is None else route_of(own, f"listener {name}"))
 
     def share(self) -> None:
         """Share the access log and the limit of descriptors."""

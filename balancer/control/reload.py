@@ -90,7 +90,7 @@ class Reloads:
     def _prepare(self, files: Sequence[Source]) -> Prepared:
         settings = self._read(files)
         config = runtime_config_of(settings)
-        load(config.tracing)
+        load(config.settings.tracing)
         for name, one in {"": config, **config.named}.items():
             plane = self._control_plane if not name else self._control_plane.named.get(name)
             if plane is not None:

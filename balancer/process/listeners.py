@@ -45,7 +45,7 @@ class Listeners:
     def apply(self, config: RuntimeConfig) -> None:
         """Apply TLS and PROXY protocol to the connections that begin from now on. A removed listener keeps its own."""
         for name, arrivals in self._arrivals.items():
-            listener, tls = config.listeners.get(name), config.listener_tls.get(name)
+            listener, tls = config.settings.listeners.get(name), config.listener_tls.get(name)
             if listener is not None:
                 arrivals.tls = None if tls is None else tls.handshake(self._fronts.get(name))
                 arrivals.proxies = listener.proxy_protocol

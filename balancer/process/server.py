@@ -57,9 +57,9 @@ A request in that time is answered with Connection: close; the other clients see
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
     """Build the default cluster that `settings` describe, with its process context and control plane."""
     config, process = runtime_config_of(settings), ProcessContext(clock)
-    if config.log.access != "off":
-        output, rng = LogOutput(config.log.path), Random(settings.seed)
-        process.access_log = open_log(config.log, output, clock, config.policy.label, rng)
+    if settings.log.access != "off":
+        output, rng = LogOutput(settings.log.path), Random(settings.seed)
+        process.access_log = open_log(settings.log, output, clock, settings.policy.label, rng)
     apply_to_process(process, config)
     return build_cluster(config, process, upstream_limit)
 
@@ -68,11 +68,11 @@ def build_cluster(
     config: RuntimeConfig, process: ProcessContext, upstream_limit: int | None = None, name: str = ""
 ) -> ControlPlane:
     """Build a cluster and its control plane."""
-    rng = Random(config.seed)
-    endpoints = [endpoint.endpoint() for endpoint in config.endpoints]
+    rng = Random(config.settings.seed)
+    endpoints = [endpoint.endpoint() for endpoint in config.settings.endpoints]
     router = Router(
         endpoints,
-        config.policy.make(rng),
+        config.settings.policy.make(rng),
         process.clock,
         rng,
         concurrency=config.concurrency,
@@ -83,7 +83,8 @@ def build_cluster(
 
 def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
     """Apply what the configuration of the default cluster says about the whole process."""
-    process.apply(config.timeouts.keep_alive, config.limits.pending, config.buffering.total)
+    settings = config.settings
+    process.apply(settings.timeouts.keep_alive, settings.limits.pending, settings.buffering.total)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -124,9 +125,9 @@ class Server:
         config = self.control_plane.config
         # The first process reports for all.
         self._say = complain if member is None or not member.index else _in_silence
-        self._apply_tracing(config.tracing)
+        self._apply_tracing(config.settings.tracing)
         discovery = self.control_plane.discovery
-        discovery.commit(discovery.prepare(config.discovery, config.upstream_tls_config))
+        discovery.commit(discovery.prepare(config.settings.discovery, config.settings.upstream_tls))
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
         channel: SiblingChannel | None = None
         if member is not None:
@@ -142,7 +143,7 @@ class Server:
             self.cluster,
             self._downstream,
             self._handshake(config.server_tls),
-            config.proxy_protocol,
+            config.settings.proxy_protocol,
             self._http2,
         )
         self._page = None if member is None else member.board.pages[member.index]
@@ -290,9 +291,10 @@ class Server:
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)
         apply_to_process(self.process, config)
-        self._apply_log(config.log, prepared.output)
-        self._apply_tracing(config.tracing)
-        self.arrivals.tls, self.arrivals.proxies = self._handshake(config.server_tls), config.proxy_protocol
+        self._apply_log(config.settings.log, prepared.output)
+        self._apply_tracing(config.settings.tracing)
+        self.arrivals.tls = self._handshake(config.server_tls)
+        self.arrivals.proxies = config.settings.proxy_protocol
         self._listeners.apply(config)
         self._admin.token = config.token
         self._publish_grace()

@@ -6,16 +6,15 @@ Every fault ends, and then everything is as before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
-from balancer.process.server import apply_to_process
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 from tests.faultsim.workers import Host
+from tests.support.wireless import reload_with
 
 if TYPE_CHECKING:
     from tests.faultsim.simulation import Simulation
@@ -127,11 +126,10 @@ def _policy(simulation: Simulation, fault: Fault) -> Callable[[], None]:
 
 def _buffering(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     control_plane = simulation.control_plane
-    before = control_plane.config.buffering
+    before = control_plane.config.settings.buffering
 
     def apply(limits: BufferingLimits) -> None:
-        control_plane.apply(replace(control_plane.config, buffering=limits))
-        apply_to_process(control_plane.cluster.process, control_plane.config)
+        reload_with(control_plane, buffering=limits)
 
     apply(BufferingLimits(**fault.detail))
     return lambda: apply(before)

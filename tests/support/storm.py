@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from balancer.clients.turns import Turns
 from balancer.config.schema.buffering import BufferingLimits
-from balancer.process.server import apply_to_process
 from tests.support.readers import Lenient, requests_seen, responses_seen
-from tests.support.wireless import Peer, Wireless, charged, miscounted
+from tests.support.wireless import Peer, Wireless, charged, miscounted, reload_with
 
 Event = tuple[str, bytes]
 
@@ -192,9 +190,8 @@ class Storm:
     def _buffer(self, payload: bytes) -> None:
         control_plane = self.stage.control_plane
         limits = BUFFERING[(payload[0] if payload else 1) % len(BUFFERING)]
-        high_water = control_plane.config.limits.model_copy(update={"buffer": 1024})
-        control_plane.apply(replace(control_plane.config, buffering=limits, limits=high_water))
-        apply_to_process(control_plane.cluster.process, control_plane.config)
+        high_water = control_plane.config.settings.limits.model_copy(update={"buffer": 1024})
+        reload_with(control_plane, buffering=limits, limits=high_water)
         for downstream in self.stage.downstreams:
             downstream.apply()
 

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
@@ -25,6 +26,7 @@ from balancer.config.loading import Settings
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.exchange import AdminExchange, AdminPeer
+from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
@@ -33,7 +35,7 @@ from balancer.exchange.exchange import Exchange
 from balancer.exchange.responder import Responder
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.process.server import build, build_cluster
+from balancer.process.server import apply_to_process, build, build_cluster
 from tests.support.virtual import Escaped, VirtualLoop
 
 _END = b""
@@ -47,6 +49,13 @@ DATE = "Thu, 01 Jan 1970 00:00:01 GMT"
 
 QUIET, _HELD_OPEN = os.pipe()
 """A descriptor without data, for the kernel query of `UpstreamConnection.is_quiet`."""
+
+
+def reload_with(control_plane: ControlPlane, **tables: Any) -> None:
+    """Apply the present configuration with other tables."""
+    config = control_plane.config
+    control_plane.apply(replace(config, settings=config.settings.model_copy(update=tables)))
+    apply_to_process(control_plane.cluster.process, control_plane.config)
 
 
 class Socket:

@@ -103,7 +103,7 @@ class PolicyRoutes:
         are admitted, only those that the configuration or a request on the socket has named before.
         """
         plane = plane_of(request)
-        policies = (plane.config.policy.spec, plane.policy.spec)
+        policies = (plane.config.settings.policy.spec, plane.policy.spec)
         self._files_named.update(name for policy in policies for name in references_in(policy))
         named = references_in(spec.spec)
         if request.app[ENTRANCE] is Entrance.SOCKET:

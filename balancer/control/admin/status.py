@@ -166,7 +166,7 @@ def listeners_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
     config = control_plane.config
     found = []
     for name, address in control_plane.cluster.process.addresses.items():
-        listener = config.listeners.get(name)
+        listener = config.settings.listeners.get(name)
         route = own_route(listener) if name else None
         is_tls = (name in config.listener_tls) if name else config.server_tls is not None
         found.append(

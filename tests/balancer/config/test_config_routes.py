@@ -258,7 +258,7 @@ def test_every_key_of_a_pool_is_used() -> None:
     assert set(ClusterSettings.model_fields) < set(Settings.model_fields)
     document = tomllib.loads(f"{ROUTE}cluster = 'a'\n{POOLS}[clusters.a.limits]\nqueue = 3\n")
     named = runtime_config_of(Settings.model_validate(document)).named
-    assert (named["a"].limits.queue, named["b"].limits.queue) == (3, 10_000)
+    assert [named[name].settings.limits.queue for name in "ab"] == [3, 10_000]
 
 
 def test_environment_sets_keys_of_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from balancer.config.schema.buffering import BufferingLimits
-from balancer.process.server import apply_to_process
 from tests.support.stage import Stage
 from tests.support.wire import answering, get, response
-from tests.support.wireless import Peer, Wireless, buffering, sends
+from tests.support.wireless import Peer, Wireless, buffering, reload_with, sends
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 LIMIT = 100_000
@@ -267,8 +265,7 @@ def test_pipelined_request_waits_for_its_client() -> None:
 
 def reload(stage: Wireless, **limits: int) -> None:
     control_plane = stage.control_plane
-    control_plane.apply(replace(control_plane.config, buffering=BufferingLimits(**limits)))
-    apply_to_process(control_plane.cluster.process, control_plane.config)
+    reload_with(control_plane, buffering=BufferingLimits(**limits))
 
 
 @pytest.mark.parametrize("limits", [{}, {"response": 1024, "total": 1024}])

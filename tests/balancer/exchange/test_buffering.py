@@ -31,7 +31,7 @@ BODY = b"x" * 100
 )
 def test_keys(tmp_path: Path, text: str, expected: BufferingLimits) -> None:
     settings = load(write(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n"), {})
-    assert runtime_config_of(settings).buffering == expected
+    assert runtime_config_of(settings).settings.buffering == expected
 
 
 @pytest.mark.parametrize(
