@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from random import Random
 from threading import Event, Thread
 
+from balancer.config.schema.log import LogConfig
 from balancer.errors import ForwardingError, NoRoute
-from balancer.log.chosen import ChosenFields
 from balancer.log.formats import Context, Entry, Format, has_failed
+from balancer.log.lines import format_of
 from balancer.log.output import LogOutput
 from policies.clock import Clock
 
@@ -52,38 +53,21 @@ def wall_offset(clock: Clock) -> float:
 class AccessLog:
     """Access log with its writer thread. `add` must be called from one thread.
 
-    `sample` (0..1) is the share of requests that are logged; failed ones always are, except those that no route
-    matches. At most `limit` entries wait. `offset` is that of `wall_offset`; `policy` is the name of the initial
-    policy.
+    `offset` is that of `wall_offset`; `policy` is the name of the initial policy.
     """
 
     def __init__(
-        self,
-        output: LogOutput,
-        line: Format,
-        *,
-        offset: float,
-        policy: str,
-        rng: Random,
-        sample: float = 1.0,
-        limit: int = 10_000,
-        logs_admin: bool = True,
-        chosen: ChosenFields | None = None,
+        self, output: LogOutput, config: LogConfig, *, offset: float, policy: str, rng: Random
     ) -> None:
-        self.chosen = chosen
-        self.logs_admin = logs_admin
         self.counts = LogCounts()
         self._output = output
-        self._line = line
+        self._line = self._set(config)
         self._offset = offset
         self._policies: dict[str, tuple[tuple[float, str], ...]] = {
             "": ((0.0, policy),)
         }  # by cluster, with beginnings
         self._removed: dict[str, float] = {}  # when a cluster was
-        self._sample = sample
-        self._drawn_with = f"{sample:g}"
         self._draw = rng.random
-        self._limit = limit
         self._queue: deque[Entry] = deque()
         self._wakes = Event()
         self._stops = Event()
@@ -137,24 +121,19 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def apply(
-        self,
-        output: LogOutput,
-        line: Format,
-        *,
-        sample: float,
-        limit: int,
-        logs_admin: bool,
-        chosen: ChosenFields | None,
-    ) -> None:
+    def apply(self, output: LogOutput, config: LogConfig) -> None:
         """Switch to another open output and other settings; queued entries are written to it too."""
-        self.chosen = chosen
-        self.logs_admin = logs_admin
-        self._sample = sample
-        self._drawn_with = f"{sample:g}"
-        self._limit = limit
-        self._successors.append((output, line))
+        self._successors.append((output, self._set(config)))
         self._wakes.set()
+
+    def _set(self, config: LogConfig) -> Format:
+        """Apply settings but for the format of lines, which is returned."""
+        line, self.chosen = format_of(config)
+        self.logs_admin = config.admin
+        self._sample = config.sample
+        self._drawn_with = f"{config.sample:g}"
+        self._limit = config.queue
+        return line
 
     def retire(self) -> None:
         """Write the queued entries and close, without waiting."""

@@ -33,7 +33,6 @@ from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
-from balancer.log.lines import format_of
 from balancer.log.output import LogOutput, complain
 from balancer.process.listeners import Listeners
 from balancer.process.listening import listening
@@ -89,18 +88,7 @@ def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
     """Return an access log as configured by `log`, writing to an open output."""
-    line, chosen = format_of(log)
-    return AccessLog(
-        output,
-        line,
-        offset=wall_offset(clock),
-        policy=policy,
-        rng=rng,
-        sample=log.sample,
-        limit=log.queue,
-        logs_admin=log.admin,
-        chosen=chosen,
-    )
+    return AccessLog(output, log, offset=wall_offset(clock), policy=policy, rng=rng)
 
 
 class Server:
@@ -314,8 +302,7 @@ class Server:
             if old is not None:
                 old.reopen()
         elif old is not None:
-            line, chosen = format_of(log)
-            old.apply(output, line, sample=log.sample, limit=log.queue, logs_admin=log.admin, chosen=chosen)
+            old.apply(output, log)
         else:
             new = open_log(log, output, self._clock, control_plane.policy.label, Random())
             self.process.access_log = new

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
-from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 from balancer.config.schema.worker_host import WorkerHost
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
@@ -64,21 +64,15 @@ class DnsDiscovery(Section):
         'the target of an SRV record; default: `"address"` with https, else `"client"`',
     )
     region: Name = Field(default="default", description="name | region of the endpoints")
-    weight: float = Field(
+    weight: EndpointWeight = Field(
         default=1.0,
-        gt=0,
-        le=MOST_WEIGHT,
-        allow_inf_nan=False,
         description="> 0, at most 1,000,000 | weight of each endpoint; SRV records have their own",
     )
-    priority: int = Field(default=0, ge=0, le=127, description="as `endpoints.priority`")
+    priority: Priority = Field(default=0, description="as `endpoints.priority`")
     max_in_flight: int | None = Field(
         default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
     )
-    round_trip: Seconds | None = Field(
-        default=None,
-        description="as `endpoints.round_trip`",
-    )
+    round_trip: Seconds | None = Field(default=None, description="as `endpoints.round_trip`")
     servers: Servers = Field(
         default=(),
         description='list of addresses | name servers, `"192.0.2.1"` or `"192.0.2.1:5353"`; empty: those of this '

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 from balancer.config.schema.transports import Transport, check_installed
 from balancer.config.schema.worker_host import WorkerHost, sent_host
 from policies.facts import Endpoint
@@ -102,17 +102,12 @@ class EndpointConfig(Section):
         default="default",
         description="name | region of the worker; workers of one region are near each other",
     )
-    weight: float = Field(
+    weight: EndpointWeight = Field(
         default=1.0,
-        gt=0,
-        le=MOST_WEIGHT,
-        allow_inf_nan=False,
         description="> 0, at most 1,000,000 | share of the traffic relative to the other endpoints",
     )
-    priority: int = Field(
+    priority: Priority = Field(
         default=0,
-        ge=0,
-        le=127,
         description="0, or the level of a backup, which gets what lower values cannot carry; see "
         "[Priorities](#priorities)",
     )

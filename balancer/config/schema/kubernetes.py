@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from balancer.config.schema.endpoint import http_origin
-from balancer.config.schema.section import MOST_WEIGHT, Name, Seconds, Section
+from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 from balancer.config.schema.worker_host import CLIENT, WorkerHost
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -70,21 +70,14 @@ class KubernetesDiscovery(Section):
     zones: dict[str, Name] = Field(
         default={}, description='table | regions by zone, `{ europe-west1-b = "emea" }`'
     )
-    weight: float = Field(
-        default=1.0,
-        gt=0,
-        le=MOST_WEIGHT,
-        allow_inf_nan=False,
-        description="> 0, at most 1,000,000 | weight of each endpoint",
+    weight: EndpointWeight = Field(
+        default=1.0, description="> 0, at most 1,000,000 | weight of each endpoint"
     )
-    priority: int = Field(default=0, ge=0, le=127, description="as `endpoints.priority`")
+    priority: Priority = Field(default=0, description="as `endpoints.priority`")
     max_in_flight: int | None = Field(
         default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
     )
-    round_trip: Seconds | None = Field(
-        default=None,
-        description="as `endpoints.round_trip`",
-    )
+    round_trip: Seconds | None = Field(default=None, description="as `endpoints.round_trip`")
     allow_empty: bool = Field(
         default=False,
         description="acceptance of a Service without a ready pod, which removes all its endpoints; false: the known "

@@ -18,6 +18,8 @@ FieldNames = Annotated[str, StringConstraints(pattern=rf"^{TOKEN}\*?$", max_leng
 """A name of a field, or the beginning of such names with `*`."""
 
 MOST_WEIGHT = 1e6
+EndpointWeight = Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)]
+Priority = Annotated[int, Field(ge=0, le=127)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 

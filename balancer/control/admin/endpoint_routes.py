@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from balancer.config.problems import first_problem
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.config.schema.section import MOST_WEIGHT, Section
+from balancer.config.schema.section import EndpointWeight, Section
 from balancer.control.admin.channel import Handler, SiblingChannel
 from balancer.control.admin.chosen_cluster import plane_of
 from balancer.control.admin.status import (
@@ -39,7 +39,7 @@ class EndpointChange(Section):
     """Body of PATCH and PUT of an endpoint: the attributes that can be changed."""
 
     state: AdminState | None = None
-    weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)] | None = None
+    weight: EndpointWeight | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

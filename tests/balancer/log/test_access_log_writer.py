@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
+from balancer.config.schema.log import LogConfig
 from balancer.downstream.dispatch import NO_ROUTE
 from balancer.errors import LogFailed, QueueTimeout
 from balancer.log.access_log import AccessLog
-from balancer.log.formats import Context, Entry, fault_of, json_line
+from balancer.log.formats import Context, Entry, fault_of
 from balancer.log.output import LogOutput
 from tests.support.log_entries import entry, written
 
 
 def log_to(output: LogOutput, **options: Any) -> AccessLog:
-    return AccessLog(output, json_line, offset=0.0, policy="random", rng=Random(1), **options)
+    config = LogConfig(access="json", **options)
+    return AccessLog(output, config, offset=0.0, policy="random", rng=Random(1))
 
 
 def test_stop_writes_queued_entries(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_stop_writes_queued_entries(tmp_path: Path) -> None:
 def test_full_queue_drops_and_counts(tmp_path: Path) -> None:
     """The newest entries are dropped; those already queued are written."""
     path = tmp_path / "log"
-    log = log_to(LogOutput(str(path)), limit=10)
+    log = log_to(LogOutput(str(path)), queue=10)
     for number in range(25):  # before the thread takes any
         log.add(entry(bytes_out=number))
     assert (log.waiting, log.counts.dropped) == (10, 15)
@@ -172,7 +174,7 @@ def test_unread_pipe_does_not_block_the_event_loop(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    log = log_to(LogOutput(str(path)), limit=100)
+    log = log_to(LogOutput(str(path)), queue=100)
     for _ in range(100):
         log.add(entry(target=b"/" + b"a" * 2000))
     log.start()
@@ -202,7 +204,8 @@ def test_writer_thread_is_woken_for_every_entry(tmp_path: Path) -> None:
         done.set()
         return ""
 
-    log = AccessLog(LogOutput(str(path)), line, offset=0.0, policy="random", rng=Random(1))
+    log = log_to(LogOutput(str(path)))
+    log._line = line
     log.start()
     for number in range(5):
         log.add(entry(bytes_out=number))
