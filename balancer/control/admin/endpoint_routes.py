@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self, TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError, model_validator
@@ -24,7 +24,7 @@ from balancer.control.admin.status import (
     panic_status,
     process_endpoint_status,
 )
-from balancer.errors import EndpointConflict
+from balancer.errors import EndpointConflict, LogFailed, RecordingRefused, UnknownSplit
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import AdminState
@@ -64,12 +64,8 @@ class EndpointRoutes:
         self._status = endpoint_status if channel is None else process_endpoint_status
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
-        them.
-        """
-        ask, tell = alone, alone
-        if self._channel is not None:
-            ask, tell = self._channel.whole, self._channel.everywhere
+        """Return the routes."""
+        ask, tell = ways_of(self._channel)
         one, change = "/-/endpoints/{id}", tell(self._change)
         return [
             web.get("/-/endpoints", ask(self._list)),
@@ -95,54 +91,60 @@ class EndpointRoutes:
 
     async def _add(self, request: web.Request) -> web.Response:
         """Body: the keys of an `[[endpoints]]`."""
-        try:
-            config = await body_of(request, EndpointConfig)
-            # The first TLS context takes up to a quarter of a second to create.
-            await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
-            plane_of(request).registry.add(config)
-        except AdminRefused as error:
-            return problem(error.status, str(error))
-        except TlsProblem as error:
-            return problem(422, str(error))
-        except EndpointConflict as error:
-            return problem(409, str(error))
+        config = await body_of(request, EndpointConfig)
+        # The first TLS context takes up to a quarter of a second to create.
+        await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
+        plane_of(request).registry.add(config)
         return self._answer(request, config.id, 201)
 
     async def _change(self, request: web.Request) -> web.Response:
         """Body: `state`, `weight` or both; an omitted key stays unchanged."""
         endpoint_id = request.match_info["id"]
-        try:
-            change = await body_of(request, EndpointChange)
-            plane_of(request).registry.change(endpoint_id, change.state, change.weight)
-        except AdminRefused as error:
-            return problem(error.status, str(error))
-        except UnknownEndpoint as error:
-            return problem(404, str(error))
+        change = await body_of(request, EndpointChange)
+        plane_of(request).registry.change(endpoint_id, change.state, change.weight)
         return self._answer(request, endpoint_id)
 
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
-        try:
-            in_flight = plane_of(request).registry.remove(endpoint_id)
-        except UnknownEndpoint as error:
-            return problem(404, str(error))
-        except EndpointConflict as error:
-            return problem(409, str(error))
+        in_flight = plane_of(request).registry.remove(endpoint_id)
         return web.json_response({"id": endpoint_id, "in_flight": in_flight})
 
     def _answer(self, request: web.Request, endpoint_id: str, status: int = 200) -> web.Response:
         plane = plane_of(request)
-        try:
-            plane.registry.member(endpoint_id)
-        except UnknownEndpoint as error:
-            return problem(404, str(error))
+        plane.registry.member(endpoint_id)
         state = plane.cluster.router.find(endpoint_id)
         return web.json_response(self._status(plane, state), status=status)
 
 
-def alone(handler: Handler) -> Handler:
-    """Return `handler` unchanged: there are no sibling processes."""
-    return handler
+STATUSES: Final[dict[type[Exception], int]] = {
+    TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
+}  # fmt: skip
+"""Status of the answer to a request that ends with such an error."""
+
+
+def refusing(handler: Handler) -> Handler:
+    """Wrap `handler` to answer with the errors that it raises."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return await handler(request)
+        except (AdminRefused, RecordingRefused) as error:
+            return problem(error.status, str(error))
+        except tuple(STATUSES) as error:
+            return problem(STATUSES[type(error)], str(error))
+
+    return answer
+
+
+def ways_of(
+    channel: SiblingChannel | None,
+) -> tuple[Callable[[Handler], Handler], Callable[[Handler], Handler]]:
+    """Return what wraps a handler that asks, and one that changes something: for one process, or to carry it out and
+    merge the answers over all of them.
+    """
+    if channel is None:
+        return refusing, refusing
+    return lambda ask: channel.whole(refusing(ask)), lambda tell: channel.everywhere(refusing(tell))
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:

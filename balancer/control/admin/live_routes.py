@@ -14,9 +14,8 @@ from pydantic import Field
 from balancer.config.schema.section import Seconds, Section
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.chosen_cluster import plane_of
-from balancer.control.admin.endpoint_routes import AdminRefused, alone, body_of, problem
+from balancer.control.admin.endpoint_routes import body_of, ways_of
 from balancer.control.admin.status import latency_status
-from balancer.errors import LogFailed, RecordingRefused
 
 
 class RecordRequest(Section):
@@ -41,12 +40,8 @@ class LiveRoutes:
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
-        them.
-        """
-        ask, tell = alone, alone
-        if self._channel is not None:
-            ask, tell = self._channel.whole, self._channel.everywhere
+        """Return the routes."""
+        ask, tell = ways_of(self._channel)
         return [
             web.get("/-/explain", ask(self._explain)),
             web.post("/-/explain", tell(self._start_explaining)),
@@ -63,10 +58,7 @@ class LiveRoutes:
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
-        try:
-            order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
-        except AdminRefused as error:
-            return problem(error.status, str(error))
+        order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
         plane_of(request).explanations.start(order.seconds, order.keep)
         return web.json_response(plane_of(request).explanations.status(), status=201)
 
@@ -83,13 +75,8 @@ class LiveRoutes:
 
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
-        try:
-            order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
-            plane_of(request).recording.start(order.seconds)
-        except (AdminRefused, RecordingRefused) as error:
-            return problem(error.status, str(error))
-        except LogFailed as error:
-            return problem(409, str(error))
+        order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
+        plane_of(request).recording.start(order.seconds)
         return web.json_response(plane_of(request).recording.status(), status=201)
 
     async def _stop_recording(self, request: web.Request) -> web.Response:

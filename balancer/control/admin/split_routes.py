@@ -12,10 +12,9 @@ from aiohttp import web
 
 from balancer.config.schema.splitting import SplitChange
 from balancer.control.admin.channel import SiblingChannel
-from balancer.control.admin.endpoint_routes import AdminRefused, alone, body_of, problem
+from balancer.control.admin.endpoint_routes import body_of, ways_of
 from balancer.control.admin.splits_report import split_status
 from balancer.control.control_plane import ControlPlane
-from balancer.errors import UnknownSplit
 from balancer.routes.split import Split
 
 PATH = "/-/splits"
@@ -32,12 +31,8 @@ class SplitRoutes:
             self._splits.on_reset = self._tell
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
-        them.
-        """
-        ask, tell = alone, alone
-        if self._channel is not None:
-            ask, tell = self._channel.whole, self._channel.everywhere
+        """Return the routes."""
+        ask, tell = ways_of(self._channel)
         return [web.get(PATH, ask(self._list)), web.put(PATH, tell(self._change))]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -45,13 +40,8 @@ class SplitRoutes:
 
     async def _change(self, request: web.Request) -> web.Response:
         """Body: `weights`, and perhaps `route` and `reason`."""
-        try:
-            order = await body_of(request, SplitChange)
-            return self._answer(self._splits.change(order.weights, order.route, order.reason))
-        except AdminRefused as error:
-            return problem(error.status, str(error))
-        except UnknownSplit as error:
-            return problem(404, str(error))
+        order = await body_of(request, SplitChange)
+        return self._answer(self._splits.change(order.weights, order.route, order.reason))
 
     def _answer(self, splits: Iterable[Split]) -> web.Response:
         return web.json_response({"splits": [split_status(split) for split in splits]})
