@@ -262,36 +262,43 @@ def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str
     return {"passed": found.passed, "failed": found.failed, "last_fault": found.last_fault}
 
 
-def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
-    """Return one endpoint: identity, admin state, health, load, connections, outcomes, latency of successes. `share` is
-    less than 1 during a slow start.
+def endpoint_facts(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return what status and live page have in common: identity, admin state, health, load, outcomes. `share` is less
+    than 1 during a slow start.
     """
-    cluster = control_plane.cluster
-    endpoint, pool = state.endpoint, cluster.pools.by_id[state.id]
+    endpoint = state.endpoint
     return {
         "id": endpoint.id,
         "address": endpoint.address,
-        "host": endpoint.host.decode() or CLIENT,
-        "transport": pool.transport,
         "region": endpoint.region,
         "weight": endpoint.weight,
-        "priority": endpoint.priority,
         "max_in_flight": endpoint.max_in_flight,
-        "source": control_plane.registry.member(endpoint.id).source,
-        "concurrency": concurrency_status(state),
         "state": state.admin_state.value,
         **endpoint_condition(control_plane, state),
         "available": state.available,
         "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
-        "ejection": ejection_status(cluster, state),
-        "checks": checks_status(control_plane, state),
+        "ejection": ejection_status(control_plane.cluster, state),
         "in_flight": state.in_flight_here,
         "limit": int(state.limit) if state.limit < inf else None,
+        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+    }
+
+
+def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+    """Return one endpoint: its facts, connections, and latency of successes."""
+    cluster, endpoint = control_plane.cluster, state.endpoint
+    pool = cluster.pools.by_id[state.id]
+    return endpoint_facts(control_plane, state) | {
+        "host": endpoint.host.decode() or CLIENT,
+        "transport": pool.transport,
+        "priority": endpoint.priority,
+        "source": control_plane.registry.member(endpoint.id).source,
+        "concurrency": concurrency_status(state),
+        "checks": checks_status(control_plane, state),
         "connections": connections_status(pool, cluster.now()),
         "route": route_status(pool.route),
-        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),
     }
 

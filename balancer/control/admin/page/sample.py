@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.health import endpoint_condition
 from balancer.control.admin.policy_report import process_policy_status
 from balancer.control.admin.routes_report import events_status
 from balancer.control.admin.splits_report import splits_status
 from balancer.control.admin.status import (
     clients_status,
-    ejection_status,
+    endpoint_facts,
     panic_status,
     process_counts,
     reload_status,
@@ -69,30 +67,14 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
 
 def endpoint_sample(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return one endpoint with its raw buckets."""
-    cluster = control_plane.cluster
-    endpoint, pool = state.endpoint, cluster.pools.by_id[state.id]
-    return {
-        "id": endpoint.id,
-        "address": endpoint.address,
-        "region": endpoint.region,
-        "weight": endpoint.weight,
-        "max_in_flight": endpoint.max_in_flight,
-        "state": state.admin_state.value,
-        "limit": int(state.limit) if state.limit < inf else None,
-        "available": state.available,
-        "healthy": state.passes_checks,
-        "reachable": state.is_reachable and not state.record.is_unreachable,
-        "share": round(state.share, 3),
-        **endpoint_condition(control_plane, state),
-        "ejection": ejection_status(cluster, state),
-        "in_flight": state.in_flight_here,
+    pool = control_plane.cluster.pools.by_id[state.id]
+    return endpoint_facts(control_plane, state) | {
         "connections": {
             "idle": pool.idle,
             "leased": pool.leased,
             "opening": pool.opening,
             "opened": pool.counts.opened,
         },
-        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "buckets": list(state.histogram.counts),
     }
 
