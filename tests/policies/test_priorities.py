@@ -35,11 +35,13 @@ def members(*sizes: int, cap: int | None = None) -> list[Endpoint]:
 class Levels:
     """A router over levels of these sizes, whose requests are answered at once."""
 
-    def __init__(self, *sizes: int, policy: Policy | str = "round-robin", panic: float = 0.5) -> None:
+    def __init__(
+        self, *sizes: int, policy: Policy | str = "round-robin", panic: float = 0.5, cap: int | None = None
+    ) -> None:
         self.clock = ManualClock()
         made = registry.make(policy, {}, Random(1)) if isinstance(policy, str) else policy
         health = Health(Random(1), ejection=EjectionRules(), panic=Panic(panic))
-        self.router = Router(members(*sizes), made, self.clock, Random(1), health=health)
+        self.router = Router(members(*sizes, cap=cap), made, self.clock, Random(1), health=health)
 
     def fails(self, *names: str) -> None:
         """Let the checks of these endpoints fail."""
@@ -116,8 +118,7 @@ def test_changed_loads_are_followed_without_a_new_list() -> None:
 
 
 def test_draining_endpoints_are_missing_and_full_ones_are_not() -> None:
-    clock = ManualClock()
-    router = Router(members(2, 1, cap=1), registry.make("round-robin", {}, Random(1)), clock, Random(1))
+    router = Levels(2, 1, cap=1).router
     assert {router.route(RequestFacts()).state.id for _ in range(2)} == {"a0", "a1"}
     with pytest.raises(NoEndpointAvailable):
         router.route(RequestFacts())
@@ -128,9 +129,7 @@ def test_draining_endpoints_are_missing_and_full_ones_are_not() -> None:
 
 def test_levels_that_have_room_take_the_requests_of_full_ones() -> None:
     """Where both get requests: nobody waits while an endpoint is free."""
-    router = Router(
-        members(2, 1, cap=1), registry.make("round-robin", {}, Random(1)), ManualClock(), Random(1)
-    )
+    router = Levels(2, 1, cap=1).router
     router.set_healthy("a0", False)
     assert {router.route(RequestFacts()).state.id for _ in range(2)} == {"a1", "b0"}
 
@@ -177,9 +176,7 @@ def test_members_and_priorities_change() -> None:
 
 def test_room_in_a_backup_is_announced() -> None:
     """A request that waits for a full level is sent when another level is called."""
-    router = Router(
-        members(2, 1, cap=1), registry.make("round-robin", {}, Random(1)), ManualClock(), Random(1)
-    )
+    router = Levels(2, 1, cap=1).router
     called: list[int] = []
     router.on_available = lambda: called.append(len(router.available))
     held = [router.route(RequestFacts()) for _ in range(2)]

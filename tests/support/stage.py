@@ -294,11 +294,13 @@ def quiet_loop() -> Iterator[list[dict[str, Any]]]:
     loop.set_exception_handler(None)
 
 
-def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str, Any]:
-    return {"id": name, "address": f"http://127.0.0.1:{worker.port}", "region": "r", **keys}
+def endpoint(worker: ScriptedWorker | int, name: str = "w0", **keys: Any) -> dict[str, Any]:
+    """An endpoint at a worker, or at a port."""
+    port = worker if isinstance(worker, int) else worker.port
+    return {"id": name, "address": f"http://127.0.0.1:{port}", "region": "r", **keys}
 
 
-def pool_of(*workers: ScriptedWorker, **keys: Any) -> dict[str, Any]:
+def pool_of(*workers: ScriptedWorker | int, **keys: Any) -> dict[str, Any]:
     return {"endpoints": [endpoint(worker, f"a{at}") for at, worker in enumerate(workers)], **keys}
 
 

@@ -14,8 +14,8 @@ from balancer.log.formats import outcome
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
 from tests.support.scripts import gated, holding
-from tests.support.stage import Stage
-from tests.support.wire import Script, ScriptedWorker, Wire, get, post, post_chunked, response
+from tests.support.stage import Stage, endpoint
+from tests.support.wire import ScriptedWorker, answering, get, post, post_chunked, response
 
 REDIRECT = response(b"", b"Location: https://login.example/", b"Set-Cookie: s=1", status=b"302 Found")
 
@@ -29,32 +29,10 @@ async def serve(
 ) -> ScriptedWorker:
     """Serve a worker that answers "main" behind a route that asks `asked`, which get `host`; return the worker."""
     main = await stage.worker(response(b"main"))
-    endpoints = [
-        {
-            "id": f"a{at}",
-            "address": f"http://127.0.0.1:{one if isinstance(one, int) else one.port}",
-            "region": "r",
-            "host": host,
-        }
-        for at, one in enumerate(asked)
-    ]
+    pool = {"endpoints": [endpoint(one, f"a{at}", host=host) for at, one in enumerate(asked)]}
     auth = {"cluster": "auth", "path": "/check?x=1", **auth}
-    await stage.serve(
-        main, routes=[{"cluster": "default", "auth": auth}], clusters={"auth": {"endpoints": endpoints}}
-    )
+    await stage.serve(main, routes=[{"cluster": "default", "auth": auth}], clusters={"auth": pool})
     return main
-
-
-def in_turn(*answers: bytes) -> Script:
-    """Each request gets the next answer."""
-    following = iter(answers)
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await wire.send(next(following))
-
-    return script
 
 
 def settled(stage: Stage) -> bool:
@@ -104,7 +82,9 @@ async def test_host_of_the_asked_endpoint(stage: Stage) -> None:
 
 async def test_worker_gets_the_fields_of_the_answer_and_never_the_clients(stage: Stage) -> None:
     """Also where the answer does not have them."""
-    asked = await stage.worker(in_turn(granting(b"X-User: ann", b"x-user: bob", b"X-Other: no"), granting()))
+    asked = await stage.worker(
+        answering(granting(b"X-User: ann", b"x-user: bob", b"X-Other: no"), granting())
+    )
     main = await serve(stage, asked, request_fields=["X-User", "x-role"])
     client = await stage.client()
     forged = (b"X-User: eve", b"x_user: eve", b"X-Role: admin", b"A: b")
@@ -151,11 +131,8 @@ async def test_denial_in_chunks_has_a_length(stage: Stage) -> None:
     chunked = b"HTTP/1.1 401 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     await serve(stage, await stage.worker(chunked))
     answer = await stage.ask(get())
-    assert (answer.body, answer.value(b"Content-Length"), answer.value(b"Transfer-Encoding")) == (
-        b"abcde",
-        b"5",
-        None,
-    )
+    assert (answer.body, answer.value(b"Content-Length")) == (b"abcde", b"5")
+    assert answer.value(b"Transfer-Encoding") is None
 
 
 @pytest.mark.parametrize(
@@ -228,18 +205,13 @@ async def test_body_waits_for_the_answer(stage: Stage) -> None:
 async def test_upgrade_is_authorised(stage: Stage) -> None:
     asked = await stage.worker(response(b"no", status=b"401 Unauthorized"))
     await serve(stage, asked)
-    offer = (
-        b"Connection: upgrade",
-        b"Upgrade: websocket",
-        b"Sec-WebSocket-Key: x",
-        b"Sec-WebSocket-Version: 13",
-    )
-    assert (await stage.ask(get(b"/", *offer))).status == 401
+    offer = (b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: x")
+    assert (await stage.ask(get(b"/", *offer, b"Sec-WebSocket-Version: 13"))).status == 401
     assert not {b"upgrade", b"connection", b"sec-websocket-key"} & {*asked.requests[0].names}
 
 
 async def test_over_http2(stage: Stage) -> None:
-    asked = await stage.worker(in_turn(granting(b"X-User: ann", b"Set-Cookie: a=1"), REDIRECT))
+    asked = await stage.worker(answering(granting(b"X-User: ann", b"Set-Cookie: a=1"), REDIRECT))
     main = await serve(stage, asked, request_fields=["x-user"], response_fields=["set-cookie"])
     client = await http2_client(stage)
     granted = await client.ask((b"x-user", b"eve"), path=b"/a")
@@ -303,17 +275,12 @@ async def test_number_of_remembered_grants_is_bounded(stage: Stage, monkeypatch:
     client = await stage.client()
     for path in (b"/1", b"/2", b"/3", b"/4", b"/4", b"/3", b"/2", b"/1"):
         await client.ask(get(path))
-    assert [request.value(b"X-Forwarded-Uri") for request in asked.requests] == [
-        b"/1",
-        b"/2",
-        b"/3",
-        b"/4",
-        b"/1",
-    ]
+    targets = [request.value(b"X-Forwarded-Uri") for request in asked.requests]
+    assert targets == [b"/1", b"/2", b"/3", b"/4", b"/1"]
 
 
 AUTH: dict[str, Any] = {"cluster": "auth", "path": "/x"}
-ENDPOINTS: Any = [{"id": "w0", "address": "http://127.0.0.1:8001"}]
+ENDPOINTS: Any = [endpoint(8001)]
 
 
 @pytest.mark.parametrize(

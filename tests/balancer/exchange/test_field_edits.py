@@ -254,9 +254,8 @@ async def test_balancers_own_answers_have_them(stage: Stage) -> None:
         {"path": "/dead", "cluster": "dead", "response_fields": {"set": {"X-Route": "{cluster} {endpoint}"}}},
         {"path": "/ok", "cluster": "api"},
     ]
-    dead = {"endpoints": [{"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}"}]}
     await stage.serve(
-        endpoints=[], routes=routes, clusters={"api": pool_of(worker), "dead": dead},
+        endpoints=[], routes=routes, clusters={"api": pool_of(worker), "dead": pool_of(stage.dead_port())},
         headers={"response": {"set": HSTS | {"X-Frame-Options": "DENY"}}},
     )  # fmt: skip
 
@@ -269,7 +268,7 @@ async def test_balancers_own_answers_have_them(stage: Stage) -> None:
     assert await asked(get(b"/ok")) == (200, hsts, b"DENY", None)
     assert await asked(get(b"/r")) == (308, hsts, b"DENY", b"example.org")
     assert await asked(get(b"/a")) == (200, hsts, None, None)
-    assert await asked(get(b"/dead")) == (502, hsts, b"DENY", b"dead d0")
+    assert await asked(get(b"/dead")) == (502, hsts, b"DENY", b"dead a0")
     assert await asked(get(b"/none")) == (404, hsts, b"DENY", None)
     assert await asked(b"GET / HTTP/1.1\r\n\r\n") == (400, hsts, b"DENY", None)
     assert (await stage.ask(get(b"/-/live"))).value(b"X-Frame-Options") is None
@@ -409,58 +408,31 @@ async def test_cors(stage: Stage) -> None:
 
 # --- the configuration
 
-ROUTE = '[[routes]]\ncluster = "default"\n'
-KNOWN = "client, scheme, host, tls, cluster, endpoint, request_id"
+OWN = "is forwarding's own, got"
+BRACES = "must have in braces one of client, scheme, host, tls, cluster, endpoint, request_id, and a brace itself twice, got"
 REFUSED = [
-    (
-        'headers.request = { set = { Host = "a" } }',
-        "headers.request.set: host is forwarding's own, got 'Host'",
-    ),
-    (
-        'headers.request = { set = { x_forwarded_for = "a" } }',
-        "headers.request.set: x-forwarded-for is forwarding's own, got 'x_forwarded_for'",
-    ),
-    (
-        'headers.request = { remove = ["x-forwarded-*"] }',
-        "headers.request.remove: x-forwarded-for is forwarding's own, got 'x-forwarded-*'",
-    ),
-    (
-        'headers.response = { add = { Date = "a" } }',
-        "headers.response.add: date is forwarding's own, got 'Date'",
-    ),
-    (
-        'headers.response = { remove = ["content-*"] }',
-        "headers.response.remove: content-length is forwarding's own, got 'content-*'",
-    ),
-    (
-        'headers.request = { set = { X-A = "{user}" } }',
-        f"headers.request.set.X-A: must have in braces one of {KNOWN}, and a brace itself twice, got '{{user}}'",
-    ),
-    (
-        'headers.response = { set = { X-A = "a{" } }',
-        f"headers.response.set.X-A: must have in braces one of {KNOWN}, and a brace itself twice, got '{{'",
-    ),
-    (
-        'headers.request = { remove = ["X-A", "x_a"] }',
-        "headers.request.remove: 'X-A' is there twice",
-    ),
-    (
-        f'{ROUTE}response_fields = {{ set = {{ Connection = "x" }} }}',
-        "routes.0.response_fields.set: connection is forwarding's own, got 'Connection'",
-    ),
-    (
-        '[[routes]]\nanswer = {}\nrequest_fields = { set = { A = "x" } }',
-        "routes.0.request_fields: needs cluster or split",
-    ),
+    ("headers.request", 'set = { Host = "a" }', f"set: host {OWN} 'Host'"),
+    ("headers.request", 'set = { x_forwarded_for = "a" }', f"set: x-forwarded-for {OWN} 'x_forwarded_for'"),
+    ("headers.request", 'remove = ["x-forwarded-*"]', f"remove: x-forwarded-for {OWN} 'x-forwarded-*'"),
+    ("headers.response", 'add = { Date = "a" }', f"add: date {OWN} 'Date'"),
+    ("headers.response", 'remove = ["content-*"]', f"remove: content-length {OWN} 'content-*'"),
+    ("headers.request", 'set = { X-A = "{user}" }', f"set.X-A: {BRACES} '{{user}}'"),
+    ("headers.response", 'set = { X-A = "a{" }', f"set.X-A: {BRACES} '{{'"),
+    ("headers.request", 'remove = ["X-A", "x_a"]', "remove: 'X-A' is there twice"),
+    ("routes.0.response_fields", 'set = { Connection = "x" }', f"set: connection {OWN} 'Connection'"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_refused(tmp_path: Path, text: str, message: str) -> None:
-    assert (
-        problem(tmp_path, f"{text}\n{ENDPOINT}" if text.startswith("headers") else f"{ENDPOINT}{text}\n")
-        == message
-    )
+@pytest.mark.parametrize(("table", "edit", "message"), REFUSED)
+def test_refused(tmp_path: Path, table: str, edit: str, message: str) -> None:
+    route = '[[routes]]\ncluster = "default"\n' if table.startswith("routes") else ""
+    text = f"{route}{table.removeprefix('routes.0.')} = {{ {edit} }}\n"
+    assert problem(tmp_path, ENDPOINT + text if route else text + ENDPOINT) == f"{table}.{message}"
+
+
+def test_a_fixed_answer_has_no_request(tmp_path: Path) -> None:
+    text = f'{ENDPOINT}[[routes]]\nanswer = {{}}\nrequest_fields = {{ set = {{ A = "x" }} }}\n'
+    assert problem(tmp_path, text) == "routes.0.request_fields: needs cluster or split"
 
 
 @pytest.mark.parametrize("value", ["a\\r\\nb", "", " a", "é"])
@@ -471,7 +443,7 @@ def test_values_are_printable(tmp_path: Path, value: str) -> None:
 
 
 def test_every_field_of_framing_is_refused() -> None:
-    for name in (
+    for name in [
         "Content-Length",
         "Transfer-Encoding",
         "Connection",
@@ -479,7 +451,7 @@ def test_every_field_of_framing_is_refused() -> None:
         "TE",
         "Trailer",
         "Upgrade",
-    ):
+    ]:
         for kind in ("request", "response"):
             for edit in ({"set": {name: "1"}}, {"add": {name: "1"}}, {"remove": [name]}):
                 with pytest.raises(ValueError, match="forwarding's own"):

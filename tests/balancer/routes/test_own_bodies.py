@@ -12,7 +12,7 @@ from tests.support.config_files import ENDPOINT, problem, problems, write
 from tests.support.grpc_plays import rpc
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import written
-from tests.support.stage import Stage, pool_of
+from tests.support.stage import API, Stage, pool_of
 from tests.support.wire import Message, get, response
 
 # --- redirects
@@ -54,13 +54,8 @@ async def test_redirect_of_a_whole_host_into_a_prefix(stage: Stage) -> None:
     routes = [{"host": "example.org", "prefix": "/", "redirect": {"replace_prefix": "/en"}}]
     await stage.serve(await stage.worker(response()), routes=routes)
     answers = [await stage.ask(get(target)) for target in (b"/", b"/x", b"/english", b"/en", b"/en/x")]
-    assert [answer.value(b"Location") for answer in answers] == [
-        b"/en/",
-        b"/en/x",
-        b"/en/english",
-        None,
-        None,
-    ]
+    locations = [answer.value(b"Location") for answer in answers]
+    assert locations == [b"/en/", b"/en/x", b"/en/english", None, None]
 
 
 # --- fixed answers
@@ -110,7 +105,6 @@ ERRORS = {
 
 
 async def errors_of(stage: Stage) -> None:
-    dead = {"endpoints": [{"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}"}], "retries": 0}
     routes: list[dict[str, Any]] = [
         {"path": "/ok", "cluster": "api"},
         {"path": "/dead", "cluster": "dead"},
@@ -120,7 +114,7 @@ async def errors_of(stage: Stage) -> None:
     worker = await stage.worker(response(b"worker", status=b"503 Busy"))
     await stage.serve(
         endpoints=[], routes=routes, errors=ERRORS, retries=0,
-        clusters={"api": pool_of(worker), "dead": dead},
+        clusters={"api": pool_of(worker), "dead": pool_of(stage.dead_port(), retries=0)},
         rate_limits=[{"name": "r", "requests": 1, "period": 60}],
     )  # fmt: skip
 
@@ -153,11 +147,8 @@ async def test_bodies_of_errors_over_http2(stage: Stage) -> None:
     await errors_of(stage)
     client = await http2_client(stage)
     answer = await client.ask(path=b"/none")
-    assert (answer.status, answer.head[b"content-type"], answer.body) == (
-        404,
-        b"text/html",
-        b"<h1>not here</h1>",
-    )
+    assert (answer.status, answer.head[b"content-type"]) == (404, b"text/html")
+    assert answer.body == b"<h1>not here</h1>"
     answer = await client.answer(rpc(client))
     assert (answer.head[b"content-type"], answer.head[b"grpc-status"], answer.body) == (
         b"application/grpc", b"12", b"",
@@ -178,25 +169,15 @@ async def test_a_reload_changes_bodies_of_errors(stage: Stage, tmp_path: Path) -
 
 # --- the configuration
 
+NAME = "must be a reason of docs/operations.md, a status such as 503, 4xx or 5xx, got"
+GONE = "cannot read /nowhere/x: No such file or directory"
 REFUSED = [
-    (
-        '[errors.no_rout]\nbody = "x"',
-        "errors.no_rout: must be a reason of docs/operations.md, a status such as 503, 4xx or 5xx, got 'no_rout'",
-    ),
-    (
-        '[errors.200]\nbody = "x"',
-        "errors.200: must be a reason of docs/operations.md, a status such as 503, 4xx or 5xx, got '200'",
-    ),
+    ('[errors.no_rout]\nbody = "x"', f"errors.no_rout: {NAME} 'no_rout'"),
+    ('[errors.200]\nbody = "x"', f"errors.200: {NAME} '200'"),
     ('[errors.503]\nbody = "x"\nfile = "y"', "errors.503.file: give body or file, not both"),
-    (
-        '[errors.503]\nfile = "/nowhere/x"',
-        "errors.503.file: cannot read /nowhere/x: No such file or directory",
-    ),
+    ('[errors.503]\nfile = "/nowhere/x"', f"errors.503.file: {GONE}"),
     ('[errors.503]\nbody = "x"\ncontent_type = "a\\r\\nb"', "errors.503.content_type: "),
-    (
-        '[[routes]]\nanswer = { file = "/nowhere/x" }',
-        "routes.0.answer.file: cannot read /nowhere/x: No such file or directory",
-    ),
+    ('[[routes]]\nanswer = { file = "/nowhere/x" }', f"routes.0.answer.file: {GONE}"),
     (
         '[[routes]]\nanswer = { file = "x", status = 204 }',
         "routes.0.answer.file: a response with status 204 has none",
@@ -220,9 +201,8 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
 async def test_access_log_has_the_bytes_of_a_body(stage: Stage, tmp_path: Path) -> None:
     """Of an error of a worker's, of one without a route, and of a refused message."""
     path = tmp_path / "log"
-    api = {"endpoints": [{"id": "a", "address": f"http://127.0.0.1:{stage.dead_port()}"}]}
     await stage.serve(
-        clusters={"api": api}, routes=[{"prefix": "/api", "cluster": "api"}], endpoints=[],
+        clusters={"api": pool_of(stage.dead_port())}, routes=[API], endpoints=[],
         errors={"5xx": {"body": "sorry"}, "no_route": {"body": "nothing"}, "400": {"body": "no"}},
         log={"fields": ["status", "bytes"], "path": str(path)},
     )  # fmt: skip
