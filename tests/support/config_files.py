@@ -35,6 +35,14 @@ def problem(tmp_path: Path, text: str) -> str:
     return re.sub(r"^balancer\.toml(:\d+)?: ", "", message)
 
 
+def refusals(table: str) -> list[tuple[str, str]]:
+    """The rows of a table `keys -> message`: what is given, with `; ` between two lines, and its message,
+    which may be on the next line.
+    """
+    rows = [row.partition(" -> ") for row in table.strip().replace("\n    ", " ").splitlines()]
+    return [(given.replace("; ", "\n"), message) for given, _, message in rows]
+
+
 TABLE = '[[endpoints]]\nid = "{id}"\naddress = "http://127.0.0.1:{port}"\n'
 
 

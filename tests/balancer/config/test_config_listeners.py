@@ -9,49 +9,34 @@ import pytest
 from balancer.__main__ import main
 from tests.support.certificates import Shelf
 from tests.support.command_line import run_in_process
-from tests.support.config_files import problems, write
+from tests.support.config_files import problems, refusals, write
 
 ENDPOINT = '[[endpoints]]\nid = "w"\naddress = "http://w:1"\n'
 CLUSTER = '[clusters.api]\nendpoints = [{ id = "a", address = "http://a:1" }]\n'
 HTTP = "[listeners.http]\n"
+PROBLEMS_OF_HTTP = """
+cluster = 'api' -> listen: is required
+listen = '80' -> listen: must be host:port with a port of 0–65535, got '80'
+listen = 'unix:x' -> listen: must be unix: and the absolute path of a socket, got 'unix:x'
+listen = ':80'; cluster = 'a' -> cluster: must be one of api, default, got 'a'
+listen = '127.0.0.1:8080' -> listen: is the address of listen, too
+listen = ':80'; mode = '600' -> mode: applies only to a Unix socket
+listen = ':80'; cluster = 'api'; redirect.scheme = 'https' -> redirect: give cluster or redirect, not both
+listen = ':80'; redirect.scheme = 'http' -> redirect.scheme: clients of this listener use http already
+listen = ':80'; redirect = {} -> redirect: scheme, host, path, replace_prefix: give one of them or more
+listen = ':80'; redirect.path = '/x' -> redirect.path: is for routes, which know the path
+listen = ':80'; tls.certificate = '/none' -> tls.certificate: cannot read /none: No such file or directory
+listen = ':80'; redirct = 1 -> redirct: is not a known key; did you mean 'redirect'?
+"""
 PROBLEMS = [
-    ("cluster = 'api'", "listeners.http.listen: is required"),
-    ("listen = '80'", "listeners.http.listen: must be host:port with a port of 0–65535, got '80'"),
-    (
-        "listen = 'unix:x'",
-        "listeners.http.listen: must be unix: and the absolute path of a socket, got 'unix:x'",
-    ),
+    *((text, f"listeners.http.{problem}") for text, problem in refusals(PROBLEMS_OF_HTTP)),
     (f"listen = 'unix:/{'x' * 107}'", "listeners.http.listen: must have at most 107 bytes behind unix:"),
-    ("listen = ':80'\ncluster = 'a'", "listeners.http.cluster: must be one of api, default, got 'a'"),
-    ("listen = '127.0.0.1:8080'", "listeners.http.listen: is the address of listen, too"),
     (
         "listen = ':80'\n[listeners.b]\nlisten = ':80'",
         "listeners.b.listen: is the address of listeners.http, too",
     ),
-    ("listen = ':80'\nmode = '600'", "listeners.http.mode: applies only to a Unix socket"),
     ("listen = 'unix:/s'\nmode = '888'", "listeners.http.mode: "),
-    (
-        "listen = ':80'\ncluster = 'api'\nredirect.scheme = 'https'",
-        "listeners.http.redirect: give cluster or redirect, not both",
-    ),
-    (
-        "listen = ':80'\nredirect.scheme = 'http'",
-        "listeners.http.redirect.scheme: clients of this listener use http already",
-    ),
-    (
-        "listen = ':80'\nredirect = {}",
-        "listeners.http.redirect: scheme, host, path, replace_prefix: give one of them or more",
-    ),
-    (
-        "listen = ':80'\nredirect.path = '/x'",
-        "listeners.http.redirect.path: is for routes, which know the path",
-    ),
     ("listen = ':80'\nproxy_protocol = ['x']", "listeners.http.proxy_protocol.0: "),
-    (
-        "listen = ':80'\ntls.certificate = '/none'",
-        "listeners.http.tls.certificate: cannot read /none: No such file or directory",
-    ),
-    ("listen = ':80'\nredirct = 1", "listeners.http.redirct: is not a known key; did you mean 'redirect'?"),
     (
         "listen = ':80'\n[listeners.default]\nlisten = ':81'",
         "listeners.default: is the name of the address 'listen'",

@@ -11,7 +11,7 @@ from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credent
 from balancer.config.schema.sidecar import origins_from
 from balancer.configuration import load, load_sidecar
 from tests.support.admin_requests import status
-from tests.support.config_files import ENDPOINT, problems, write
+from tests.support.config_files import ENDPOINT, problems, refusals, write
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -55,59 +55,47 @@ id = "b"
     assert "did you mean 'round-robin'?" in "".join(found)
 
 
+FIRST = """
+compression = 1 -> balancer.toml:1: compression: is not a known key
+polcy = 1 -> balancer.toml:1: polcy: is not a known key; did you mean 'policy'?
+Policy = "random" -> balancer.toml:1: Policy: is not a known key; keys are in lower case: 'policy'
+timeouts = 5 -> balancer.toml:1: timeouts: must be a table, got 5
+"""
+LAST = """
+[Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'
+[helth_checks] -> balancer.toml:4: helth_checks: is not a known key; did you mean 'health_checks'?
+[timeouts]; home_region = 'a' ->
+    balancer.toml:5: timeouts.home_region: is not a known key; did you mean home_region?
+max-in-flight = 1 ->
+    balancer.toml:4: endpoints.0.max-in-flight: is not a known key; did you mean 'max_in_flight'?
+zzz = 1 -> balancer.toml:4: endpoints.0.zzz: is not a known key
+timeouts = 1 -> balancer.toml:4: endpoints.0.timeouts: is not a known key; did you mean timeouts?
+[health_checks]; interval = 1; fast_interval = 2 ->
+    balancer.toml:6: health_checks.fast_interval: must not be longer than interval (1), got 2
+[tls]; certificate = "absent.pem" ->
+    balancer.toml:5: tls.certificate: cannot read absent.pem: No such file or directory
+"""
+ALONE = """
+retries = 11; endpoints = [] -> balancer.toml:1: retries: input should be less than or equal to 10, got 11
+endpoints = 5 -> balancer.toml:1: endpoints: must be a list, got 5
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("compression = 1\n" + ENDPOINT, "balancer.toml:1: compression: is not a known key"),
-        ("polcy = 1\n" + ENDPOINT, "balancer.toml:1: polcy: is not a known key; did you mean 'policy'?"),
-        (
-            'Policy = "random"\n' + ENDPOINT,
-            "balancer.toml:1: Policy: is not a known key; keys are in lower case: 'policy'",
-        ),
-        (
-            ENDPOINT + "[Timeouts]\nhead = 1",
-            "balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'",
-        ),
-        (
-            ENDPOINT + "[helth_checks]\n",
-            "balancer.toml:4: helth_checks: is not a known key; did you mean 'health_checks'?",
-        ),
-        (
-            ENDPOINT + "[timeouts]\nhome_region = 'a'",
-            "balancer.toml:5: timeouts.home_region: is not a known key; did you mean home_region?",
-        ),
-        (
-            ENDPOINT + "max-in-flight = 1",
-            "balancer.toml:4: endpoints.0.max-in-flight: is not a known key; did you mean 'max_in_flight'?",
-        ),
-        (ENDPOINT + "zzz = 1", "balancer.toml:4: endpoints.0.zzz: is not a known key"),
-        (
-            ENDPOINT + "timeouts = 1",
-            "balancer.toml:4: endpoints.0.timeouts: is not a known key; did you mean timeouts?",
-        ),
+        *refusals(ALONE),
+        *((f"{text}\n{ENDPOINT}", message) for text, message in refusals(FIRST)),
+        *((ENDPOINT + text, message) for text, message in refusals(LAST)),
         (
             ENDPOINT + '[policy]\nname = "least-in-flight"\nchoises = 3',
             "balancer.toml:6: policy.choises: 'least-in-flight' has no such option; did you mean 'choices'? "
             "Its options: choices, tie",
         ),
-        ("timeouts = 5\n" + ENDPOINT, "balancer.toml:1: timeouts: must be a table, got 5"),
-        (
-            "retries = 11\nendpoints = []",
-            "balancer.toml:1: retries: input should be less than or equal to 10, got 11",
-        ),
-        ("endpoints = 5", "balancer.toml:1: endpoints: must be a list, got 5"),
-        (
-            ENDPOINT + "[health_checks]\ninterval = 1\nfast_interval = 2",
-            "balancer.toml:6: health_checks.fast_interval: must not be longer than interval (1), got 2",
-        ),
         (
             ENDPOINT + '[admin]\nlisten = "0.0.0.0:9"',
             "balancer.toml:5: admin.listen: 0.0.0.0:9 can be reached from other machines: give a loopback address, "
             "or set token",
-        ),
-        (
-            ENDPOINT + '[tls]\ncertificate = "absent.pem"',
-            "balancer.toml:5: tls.certificate: cannot read absent.pem: No such file or directory",
         ),
     ],
 )

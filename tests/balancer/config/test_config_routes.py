@@ -14,7 +14,7 @@ from balancer.config.loading import Settings
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.configuration import load
 from tests.support.command_line import run_in_process
-from tests.support.config_files import problems, write
+from tests.support.config_files import problems, refusals, write
 
 POOLS = """\
 [clusters.a]
@@ -26,99 +26,75 @@ endpoints = [{ id = "b0", address = "http://b:1" }]
 
 ROUTE = "[[routes]]\n"
 POOL_C = '[clusters.c]\nendpoints = [{ id = "c0", address = "http://c:1" }]\n'
+PROBLEMS_OF_A_ROUTE = """
+cluster = "c" -> cluster: must be one of a, b, got 'c'
+cluster = "default" -> cluster: must be one of a, b, got 'default'
+split = { a = 1 } -> split: must name two clusters or more, got 1
+split = { a = 0, b = 0 } -> split: one of the weights must be more than 0
+split = { a = 1, c = 1 } -> split.c: must be one of a, b, got 'c'
+split = { a = 1, b = 1 }; canary = 'c' -> canary: must be one of a, b, got 'c'
+cluster = 'a'; canary = 'a' -> canary: needs split
+cluster = 'a'; split_key = { by = 'path' } -> split_key: needs split
+split = { a = 1, b = 1 }; mirror = { cluster = 'b', share = 1 } ->
+    mirror.cluster: needs cluster or split, and must be another one
+cluster = 'a'; answer = {} -> cluster: give one of cluster, split, redirect and answer, got cluster and answer
+cluster = 'a'; path = '/x'; prefix = '/y' -> prefix: give path or prefix, not both
+cluster = 'a'; strip_prefix = true -> strip_prefix: needs prefix and cluster or split
+answer = {}; prefix = '/x'; replace_prefix = '/y' -> replace_prefix: needs prefix and cluster or split
+cluster = 'a'; prefix = '/x'; replace_prefix = '/y'; strip_prefix = true ->
+    replace_prefix: give strip_prefix or replace_prefix, not both
+cluster = 'a'; host = 'a.org:80' ->
+    host: must be a name such as example.org or *.example.org, without a port, got 'a.org:80'
+cluster = 'a'; prefix = '/x/../y' ->
+    prefix: must be normalized, '/y': that is what paths of requests are compared as
+cluster = 'a'; headers = { Host = 'x' } -> headers.host: cannot be a condition; a host is given by 'host'
+cluster = 'a'; methods = ['GET', 'GET'] -> methods: a method is there twice
+redirect = { scheme = 'https' }; scheme = 'https' ->
+    redirect: all requests of this route already ask for the scheme https
+redirect = { host = 'a.org.:80' }; host = 'a.org' -> redirect: all requests of this route already ask for a.org.:80
+redirect = { host = 'A.org', scheme = 'http' }; host = 'a.org'; scheme = 'http' ->
+    redirect: all requests of this route already ask for A.org
+cluster = 'a'; mirror = { cluster = 'c', share = 0.1 } -> mirror.cluster: must be one of a, b, got 'c'
+cluster = 'a'; mirror = { cluster = 'a', share = 0.1 } ->
+    mirror.cluster: needs cluster or split, and must be another one
+answer = {}; mirror = { cluster = 'a', share = 0.1 } ->
+    mirror.cluster: needs cluster or split, and must be another one
+cluster = 'a'; mirror = { cluster = 'b' } -> mirror.share: is required
+cluster = 'a'; mirror = { cluster = 'b', share = 0 } -> mirror.share: input should be greater than 0, got 0
+cluster = 'a'; mirror = { cluster = 'b', share = 10 } ->
+    mirror.share: input should be less than or equal to 1, got 10
+cluster = 'a'; mirror = { cluster = 'b', share = 1, methods = ['CONNECT'] } ->
+    mirror.methods: CONNECT opens a tunnel, which cannot be copied
+redirect = { status = 302 } -> redirect: scheme, host, path, replace_prefix: give one of them or more
+answer = { status = 204, body = 'x' } -> answer.body: a response with status 204 has none
+pool = 'a' -> pool: is not a known key; did you mean 'cluster'?
+answer = {}; query = { "" = "1" } -> query.: string should have at least 1 character
+answer = {}; clients = ["10.0.0.1/8"] -> clients.0:
+redirect = {} -> redirect: scheme, host, path, replace_prefix: give one of them or more
+redirect = { path = "/a/../b" } -> redirect.path: must be normalized, '/b'
+redirect = { path = "/a", replace_prefix = "/b" } ->
+    redirect.replace_prefix: give path or replace_prefix, not both
+redirect = { replace_prefix = "/b" } -> redirect.replace_prefix: needs prefix
+path = "/a"; redirect = { path = "/a" } -> redirect: all requests of this route already ask for /a
+prefix = "/a/"; redirect = { replace_prefix = "/a" } -> redirect: all requests of this route already ask for /a
+answer = {}; request_fields = { set = { A = "x" } } -> request_fields: needs cluster or split
+"""
+OTHER_PROBLEMS = """
+[[routes]]; cluster = 'a'; prefix = '/x'; [[routes]]; cluster = 'b'; prefix = '/x/' ->
+    routes.1: has the conditions of routes.0, *://*/x/*
+[clusters.a.timeouts]; head = 1 ->
+    clusters.a.timeouts.head: concerns client connections, which all clusters share; set timeouts.head
+[clusters.a.buffering]; total = 1024 ->
+    clusters.a.buffering.total: concerns client connections, which all clusters share; set buffering.total
+[[routes]]; cluster = 'a'; [clusters.c]; retries = 1 ->
+    clusters.c.endpoints: is required: [[endpoints]] once or more, or [discovery]
+[[routes]]; cluster = 'a'; [clusters.API-v1]; retries = 1 -> balancer.toml:3: clusters.API-v1.endpoints: is required
+pools = {}; [[routes]]; cluster = 'a' -> pools: is not a known key; did you mean 'clusters'?
+"""
 PROBLEMS = [
-    (f'{ROUTE}cluster = "c"', "routes.0.cluster: must be one of a, b, got 'c'"),
-    (f'{ROUTE}cluster = "default"', "routes.0.cluster: must be one of a, b, got 'default'"),
-    (f"{ROUTE}split = {{ a = 1 }}", "routes.0.split: must name two clusters or more, got 1"),
-    (f"{ROUTE}split = {{ a = 0, b = 0 }}", "routes.0.split: one of the weights must be more than 0"),
-    (f"{ROUTE}split = {{ a = 1, c = 1 }}", "routes.0.split.c: must be one of a, b, got 'c'"),
-    (f"{ROUTE}split = {{ a = 1, b = 1 }}\ncanary = 'c'", "routes.0.canary: must be one of a, b, got 'c'"),
-    (f"{ROUTE}cluster = 'a'\ncanary = 'a'", "routes.0.canary: needs split"),
-    (f"{ROUTE}cluster = 'a'\nsplit_key = {{ by = 'path' }}", "routes.0.split_key: needs split"),
-    (
-        f"{ROUTE}split = {{ a = 1, b = 1 }}\nmirror = {{ cluster = 'b', share = 1 }}",
-        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
-    ),
+    *((ROUTE + text, f"routes.0.{problem}") for text, problem in refusals(PROBLEMS_OF_A_ROUTE)),
     (ROUTE, "routes.0.cluster: give one of cluster, split, redirect and answer, got none"),
-    (
-        f"{ROUTE}cluster = 'a'\nanswer = {{}}",
-        "routes.0.cluster: give one of cluster, split, redirect and answer, got cluster and answer",
-    ),
-    (f"{ROUTE}cluster = 'a'\npath = '/x'\nprefix = '/y'", "routes.0.prefix: give path or prefix, not both"),
-    (
-        f"{ROUTE}cluster = 'a'\nstrip_prefix = true",
-        "routes.0.strip_prefix: needs prefix and cluster or split",
-    ),
-    (
-        f"{ROUTE}answer = {{}}\nprefix = '/x'\nreplace_prefix = '/y'",
-        "routes.0.replace_prefix: needs prefix and cluster or split",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nprefix = '/x'\nreplace_prefix = '/y'\nstrip_prefix = true",
-        "routes.0.replace_prefix: give strip_prefix or replace_prefix, not both",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nhost = 'a.org:80'",
-        "routes.0.host: must be a name such as example.org or *.example.org, without a port, got 'a.org:80'",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nprefix = '/x/../y'",
-        "routes.0.prefix: must be normalized, '/y': that is what paths of requests are compared as",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nheaders = {{ Host = 'x' }}",
-        "routes.0.headers.host: cannot be a condition; a host is given by 'host'",
-    ),
-    (f"{ROUTE}cluster = 'a'\nmethods = ['GET', 'GET']", "routes.0.methods: a method is there twice"),
-    (
-        f"{ROUTE}redirect = {{ scheme = 'https' }}\nscheme = 'https'",
-        "routes.0.redirect: all requests of this route already ask for the scheme https",
-    ),
-    (
-        f"{ROUTE}redirect = {{ host = 'a.org.:80' }}\nhost = 'a.org'",
-        "routes.0.redirect: all requests of this route already ask for a.org.:80",
-    ),
-    (
-        f"{ROUTE}redirect = {{ host = 'A.org', scheme = 'http' }}\nhost = 'a.org'\nscheme = 'http'",
-        "routes.0.redirect: all requests of this route already ask for A.org",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'c', share = 0.1 }}",
-        "routes.0.mirror.cluster: must be one of a, b, got 'c'",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'a', share = 0.1 }}",
-        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
-    ),
-    (
-        f"{ROUTE}answer = {{}}\nmirror = {{ cluster = 'a', share = 0.1 }}",
-        "routes.0.mirror.cluster: needs cluster or split, and must be another one",
-    ),
-    (f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b' }}", "routes.0.mirror.share: is required"),
-    (
-        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 0 }}",
-        "routes.0.mirror.share: input should be greater than 0, got 0",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 10 }}",
-        "routes.0.mirror.share: input should be less than or equal to 1, got 10",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nmirror = {{ cluster = 'b', share = 1, methods = ['CONNECT'] }}",
-        "routes.0.mirror.methods: CONNECT opens a tunnel, which cannot be copied",
-    ),
-    (
-        f"{ROUTE}redirect = {{ status = 302 }}",
-        "routes.0.redirect: scheme, host, path, replace_prefix: give one of them or more",
-    ),
-    (
-        f"{ROUTE}answer = {{ status = 204, body = 'x' }}",
-        "routes.0.answer.body: a response with status 204 has none",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\nprefix = '/x'\n{ROUTE}cluster = 'b'\nprefix = '/x/'",
-        "routes.1: has the conditions of routes.0, *://*/x/*",
-    ),
+    *refusals(OTHER_PROBLEMS),
     (
         f"{ROUTE}cluster = 'a'\nheaders = {{ x = '1' }}\n{ROUTE}cluster = 'b'\nheaders = {{ y = '1' }}",
         "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* x=1 and "
@@ -128,22 +104,6 @@ PROBLEMS = [
         f"{ROUTE}cluster = 'a'\nmethods = ['GET', 'PUT']\n{ROUTE}cluster = 'b'\nmethods = ['GET']",
         "routes.1: and routes.0 are as specific as each other, and a request may match both: *://*/* GET,PUT and "
         "*://*/* GET; add a condition to one",
-    ),
-    (
-        "[clusters.a.timeouts]\nhead = 1",
-        "clusters.a.timeouts.head: concerns client connections, which all clusters share; set timeouts.head",
-    ),
-    (
-        "[clusters.a.buffering]\ntotal = 1024",
-        "clusters.a.buffering.total: concerns client connections, which all clusters share; set buffering.total",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\n[clusters.c]\nretries = 1",
-        "clusters.c.endpoints: is required: [[endpoints]] once or more, or [discovery]",
-    ),
-    (
-        f"{ROUTE}cluster = 'a'\n[clusters.API-v1]\nretries = 1",
-        "balancer.toml:3: clusters.API-v1.endpoints: is required",
     ),
     (
         f"{ROUTE}cluster = 'a'\n[clusters.c]\n[[clusters.c.endpoints]]\nid = 'c0'\naddress = 'https://c:1'\n"
@@ -159,8 +119,6 @@ PROBLEMS = [
         "clusters.c.limits.queue: input should be greater than or equal to 0, got -1",
     ),
     (f"{ROUTE}cluster = 'a'\n{POOL_C}policy = 'randm'", "clusters.c.policy: unknown policy 'randm'"),
-    (f"{ROUTE}pool = 'a'", "routes.0.pool: is not a known key; did you mean 'cluster'?"),
-    (f"pools = {{}}\n{ROUTE}cluster = 'a'", "pools: is not a known key; did you mean 'clusters'?"),
     (
         f"{ROUTE}cluster = 'a'\n{POOL_C}hedgin = 1",
         "clusters.c.hedgin: is not a known key; did you mean 'hedging'?",

@@ -431,11 +431,6 @@ def test_refused(tmp_path: Path, table: str, edit: str, message: str) -> None:
     assert problem(tmp_path, ENDPOINT + text if route else text + ENDPOINT) == f"{table}.{message}"
 
 
-def test_a_fixed_answer_has_no_request(tmp_path: Path) -> None:
-    text = f'{ENDPOINT}[[routes]]\nanswer = {{}}\nrequest_fields = {{ set = {{ A = "x" }} }}\n'
-    assert problem(tmp_path, text) == "routes.0.request_fields: needs cluster or split"
-
-
 @pytest.mark.parametrize("value", ["a\\r\\nb", "", " a", "é"])
 def test_values_are_printable(tmp_path: Path, value: str) -> None:
     text = f'{ENDPOINT}[headers.response.set]\nX-A = "{value}"\n'

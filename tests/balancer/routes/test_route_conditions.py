@@ -4,7 +4,6 @@ scheme, and their priorities."""
 from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,7 +16,6 @@ from balancer.routes.conditions import parameters_of
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import NetworkSet
-from tests.support.config_files import ENDPOINT, problem
 from tests.support.expressions import IS_COMPILED
 from tests.support.line_counts import steps
 from tests.support.outgoing import outgoing_request
@@ -331,33 +329,6 @@ def test_ambiguous_routes(one: dict[str, Any], other: dict[str, Any], is_ambiguo
                 table_of({"a": first, "b": second})
         else:
             table_of({"a": first, "b": second})
-
-
-REFUSED = [
-    ('query = { "" = "1" }', "routes.0.query.: string should have at least 1 character"),
-    ('clients = ["10.0.0.1/8"]', "routes.0.clients.0: "),
-    ("redirect = {}", "routes.0.redirect: scheme, host, path, replace_prefix: give one of them or more"),
-    ('redirect = { path = "/a/../b" }', "routes.0.redirect.path: must be normalized, '/b'"),
-    (
-        'redirect = { path = "/a", replace_prefix = "/b" }',
-        "routes.0.redirect.replace_prefix: give path or replace_prefix, not both",
-    ),
-    ('redirect = { replace_prefix = "/b" }', "routes.0.redirect.replace_prefix: needs prefix"),
-    (
-        'path = "/a"\nredirect = { path = "/a" }',
-        "routes.0.redirect: all requests of this route already ask for /a",
-    ),
-    (
-        'prefix = "/a/"\nredirect = { replace_prefix = "/a" }',
-        "routes.0.redirect: all requests of this route already ask for /a",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_refused(tmp_path: Path, text: str, message: str) -> None:
-    target = "" if "redirect" in text else "answer = {}\n"
-    assert problem(tmp_path, f"{ENDPOINT}[[routes]]\n{target}{text}\n").startswith(message)
 
 
 def test_check_lists_conditions_and_redirects() -> None:
