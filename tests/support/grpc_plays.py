@@ -20,8 +20,7 @@ async def serve_grpc(stage: Stage, *scripts: Script, **settings: Any) -> list[li
     endpoints = []
     for number, script in enumerate(scripts):
         worker = over_http2(script, plays[number])
-        await worker.start()
-        stage.started_workers.append(worker)
+        await stage.start(worker)
         address = f"http://127.0.0.1:{worker.port}"
         endpoints.append({"id": f"w{number}", "address": address, "region": "r", "transport": "http2"})
     await stage.serve(**{"endpoints": endpoints, **settings})

@@ -289,6 +289,11 @@ def over_http2(
     return ScriptedWorker(serve, tls)
 
 
+def over(transport: str, script: Script, plays: list[Play], streams: int | None = None) -> ScriptedWorker:
+    """A worker for a transport, not started."""
+    return over_http2(script, plays, streams) if transport == "http2" else over_http1(script, plays)
+
+
 MEBI = bytes(range(256)) * 4096
 
 
@@ -326,8 +331,7 @@ TRANSPORTS = [
 
 async def serve_over(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
     """Start the worker and a server before it."""
-    await worker.start()
-    stage.started_workers.append(worker)
+    await stage.start(worker)
     address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
     endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
     await stage.serve(**{"endpoints": endpoints, **settings})

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,10 +72,22 @@ class Stage:
 
     async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
         """Start a worker; bytes are its response to every request."""
-        worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
-        await worker.start()
+        return await self.start(
+            ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
+        )
+
+    async def start(
+        self, worker: ScriptedWorker, sock: socket.socket | None = None, path: Path | None = None
+    ) -> ScriptedWorker:
+        """Start a worker, on a socket or a path of its own or on these."""
+        await worker.start(sock, path)
         self.started_workers.append(worker)
         return worker
+
+    async def start_at_dead_port(self, worker: ScriptedWorker, port: int) -> None:
+        """Start a worker at the last port that refused connections."""
+        self.held_sockets.pop().close()
+        await self.start(worker, socket.create_server(("127.0.0.1", port)))
 
     def dead_port(self) -> int:
         """A port that refuses connections: bound, so that it stays free, but not listening."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 from balancer.__main__ import main
 from tests.support.certificates import Shelf
 from tests.support.command_line import complaint, run_in_process
+from tests.support.config_files import ENDPOINT, refusals, write
 from tests.support.grpc_plays import ending, serve_grpc
-from tests.support.scripted_transports import TRANSPORTS, Play, hello, over_http1, over_http2, values
+from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, answering, get, response
 
@@ -72,9 +72,7 @@ async def test_host_and_fields_by_grpc(stage: Stage) -> None:
 async def test_port(stage: Stage, transport: str) -> None:
     """Each check has a connection of its own there, which nothing keeps."""
     plays: list[Play] = []
-    other = over_http2(hello, plays, None) if transport == "http2" else over_http1(hello, plays)
-    await other.start()
-    stage.started_workers.append(other)
+    other = await stage.start(over(transport, hello, plays))
     worker = await stage.worker(response())
     keys = {"path": "/up", "port": other.port, "first_connect": False}
     await stage.serve(endpoints=[endpoint(worker, transport=transport)], health_checks=keys)
@@ -113,9 +111,7 @@ async def test_failing_port(stage: Stage) -> None:
     await check(stage)
     assert results(stage) == (0, 1, "no connection: Connection refused")
     assert (stage.state().passes_checks, stage.state().is_reachable) == (False, True)
-    stage.held_sockets.pop().close()
-    await other.start(socket.create_server(("127.0.0.1", port)))
-    stage.started_workers.append(other)
+    await stage.start_at_dead_port(other, port)
     for _ in range(4):
         await check(stage)
     assert (stage.state().passes_checks, len(worker.requests), len(worker.connections)) == (True, 0, 1)
@@ -123,13 +119,9 @@ async def test_failing_port(stage: Stage) -> None:
 
 async def test_endpoint_that_cannot_be_reached_beside_a_port_that_answers(stage: Stage) -> None:
     """It fails its checks until connecting to it succeeds, which then needs no request."""
-    worker, spare, other = (
-        ScriptedWorker(answering(response())),
-        *[await stage.worker(response()) for _ in "ab"],
-    )
-    port = stage.dead_port()
-    addresses = {"w0": port, "w1": spare.port}
-    endpoints = [{"id": name, "address": f"http://127.0.0.1:{at}"} for name, at in addresses.items()]
+    spare, other = await stage.worker(response()), await stage.worker(response())
+    worker, port = ScriptedWorker(answering(response())), stage.dead_port()
+    endpoints = [endpoint(port), endpoint(spare, "w1")]
     keys = {"path": "/up", "port": other.port, "rise": 1, "fall": 1}
     await stage.serve(endpoints=endpoints, health_checks=keys)
     stage.advance(0.0)
@@ -137,9 +129,7 @@ async def test_endpoint_that_cannot_be_reached_beside_a_port_that_answers(stage:
         await check(stage)
     assert results(stage) == (0, 3, "no connection: Connection refused")
     assert (stage.state().passes_checks, stage.state().is_reachable) == (False, False)
-    stage.held_sockets.pop().close()
-    await worker.start(socket.create_server(("127.0.0.1", port)))
-    stage.started_workers.append(worker)
+    await stage.start_at_dead_port(worker, port)
     for _ in range(3):
         await check(stage)
     assert (stage.state().passes_checks, stage.state().is_reachable) == (True, True)
@@ -150,7 +140,7 @@ async def test_ejection_is_not_ended_by_another_port(stage: Stage) -> None:
     """An endpoint that refuses connections returns by a connect to itself, whatever is answered elsewhere."""
     spare, other = await stage.worker(response(b"spare")), await stage.worker(response())
     worker, port = ScriptedWorker(answering(response(b"back"))), stage.dead_port()
-    endpoints = [{"id": "w0", "address": f"http://127.0.0.1:{port}"}, endpoint(spare, "w1")]
+    endpoints = [endpoint(port), endpoint(spare, "w1")]
     keys = {"path": "/up", "port": other.port, "first_connect": False, "fall": 100}
     await stage.serve(endpoints=endpoints, health_checks=keys)
     for _ in range(10):
@@ -159,9 +149,7 @@ async def test_ejection_is_not_ended_by_another_port(stage: Stage) -> None:
     for _ in range(2):
         await check(stage)
     assert (stage.state().is_ejected, len(other.requests)) == (True, 2)  # those of the spare one
-    stage.held_sockets.pop().close()
-    await worker.start(socket.create_server(("127.0.0.1", port)))
-    stage.started_workers.append(worker)
+    await stage.start_at_dead_port(worker, port)
     await check(stage)
     await check(stage)
     assert (stage.state().is_ejected, worker.requests, len(other.requests)) == (False, [], 5)
@@ -169,8 +157,7 @@ async def test_ejection_is_not_ended_by_another_port(stage: Stage) -> None:
 
 async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> None:
     worker = ScriptedWorker(answering(response()))
-    await worker.start(path=tmp_path / "app.sock")
-    stage.started_workers.append(worker)
+    await stage.start(worker, path=tmp_path / "app.sock")
     endpoints = [{"id": "w0", "address": f"http+unix://{tmp_path / 'app.sock'}"}]
     await stage.serve(endpoints=endpoints, health_checks={"path": "/up", "port": 1})
     stage.advance(0.0)
@@ -179,28 +166,21 @@ async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> No
     assert (len(worker.requests), results(stage)) == (1, (1, 0, None))
 
 
-ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n'
+REFUSED = """
+grpc = ""; body = "ok" -> health_checks.grpc: asks by gRPC, so path, status and body do not apply
+path = "/"; port = 0 -> health_checks.port: input should be greater than or equal to 1, got 0
+path = "/"; host = "a b" -> health_checks.host: must be a name such as app.example.org
+path = "/"; body = "" -> health_checks.body: string should have at least 1 character
+path = "/"; fields = { Host = "a" } -> health_checks.fields: host cannot be set
+path = "/"; fields = { a = "s3cr3t\\u0007" } -> health_checks.fields: a must have a value of 1 to 1024
+path = "/"; fields = { "a b" = "s3cr3t" } -> health_checks.fields
+"""
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ('grpc = ""\nbody = "ok"', "health_checks.grpc: asks by gRPC, so path, status and body do not apply"),
-        ('path = "/"\nport = 0', "health_checks.port: input should be greater than or equal to 1, got 0"),
-        ('path = "/"\nhost = "a b"', "health_checks.host: must be a name such as app.example.org"),
-        ('path = "/"\nbody = ""', "health_checks.body: string should have at least 1 character"),
-        ('path = "/"\nfields = { Host = "a" }', "health_checks.fields: host cannot be set"),
-        (
-            'path = "/"\nfields = { a = "s3cr3t\\u0007" }',
-            "health_checks.fields: a must have a value of 1 to 1024",
-        ),
-        ('path = "/"\nfields = { "a b" = "s3cr3t" }', "health_checks.fields"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "message"), refusals(REFUSED))
 def test_bad_keys(tmp_path: Path, keys: str, message: str) -> None:
     """One line each; a value of a field is in none."""
-    path = tmp_path / "balancer.toml"
-    path.write_text(f"{ENDPOINT}[health_checks]\n{keys}\n")
+    path = write(tmp_path, f"{ENDPOINT}[health_checks]\n{keys}\n")
     found = complaint(main, "balancer", "check", str(path))
     assert message in found
     assert "s3cr3t" not in found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +126,7 @@ async def test_unreachable_endpoint_that_is_not_ejected_is_connected_to_again(st
     await check(stage, 3.0)
     await check(stage, 3.0)
     assert checks(stage)[:2] == (0, 2)
-    stage.held_sockets.pop().close()
-    listening = socket.create_server(("127.0.0.1", port))
-    await worker.start(listening)
-    stage.started_workers.append(worker)
+    await stage.start_at_dead_port(worker, port)
     await check(stage, 3.0)
     assert not stage.pool().is_unreachable
     before = checks(stage)
@@ -363,8 +359,7 @@ async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
     sock = next(sock for sock in stage.held_sockets if sock.getsockname()[1] == held)
     sock.listen()
     stage.held_sockets.remove(sock)
-    await worker.start(sock)
-    stage.started_workers.append(worker)
+    await stage.start(worker, sock)
     await check(stage, 3.0)
     assert not stage.state().is_ejected
     bodies = {(await stage.ask(get())).body for _ in range(4)}

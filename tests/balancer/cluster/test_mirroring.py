@@ -459,8 +459,7 @@ async def test_copies_over_http2(stage: Stage) -> None:
         await play.end()
 
     worker = over_http2(script, plays)
-    await worker.start()
-    stage.started_workers.append(worker)
+    await stage.start(worker)
     pool = {"endpoints": [endpoint(worker, "a0", transport="http2")]}
     await stage.serve(
         await stage.worker(response(b"main")), routes=routed(methods=EVERY_METHOD), clusters={"shadow": pool}

@@ -54,10 +54,8 @@ async def test_backup_takes_over_and_gives_back(stage: Stage) -> None:
 async def test_requests_are_retried_at_a_backup(stage: Stage) -> None:
     """From the first on, before health knows that the endpoints are down."""
     backup = await stage.worker(response(b"backup"))
-    dead = {"address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r"}
-    await stage.serve(
-        endpoints=[{"id": "a0", **dead}, {"id": "a1", **dead}, endpoint(backup, "b0", priority=1)], retries=1
-    )
+    dead = [endpoint(stage.dead_port(), name) for name in ("a0", "a1")]
+    await stage.serve(endpoints=[*dead, endpoint(backup, "b0", priority=1)], retries=1)
     assert {*await bodies(stage)} == {b"backup"}
 
 

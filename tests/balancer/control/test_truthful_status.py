@@ -131,8 +131,7 @@ async def test_three_dead_workers(stage: Stage) -> None:
     port = stage.held_sockets[0].getsockname()[1]
     stage.held_sockets.pop(0).close()
     worker = ScriptedWorker(answering(response()))
-    await worker.start(socket.create_server(("127.0.0.1", port)))
-    stage.started_workers.append(worker)
+    await stage.start(worker, socket.create_server(("127.0.0.1", port)))
     stage.advance(3.0)
     stage.advance(3.0)
     await stage.eventually(lambda: not stage.pool("w0").is_unreachable)

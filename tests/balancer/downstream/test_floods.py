@@ -11,7 +11,7 @@ from balancer.http.h2.limits import FRAMES_PER_HEAD
 from balancer.http.h2.settings import IDLE_LIMIT
 from tests.support.frames import frame, has_request
 from tests.support.http2_client import headers_frame
-from tests.support.scripted_transports import Play, hello, over_http1, over_http2, serve_frames, serve_over
+from tests.support.scripted_transports import Play, hello, over, serve_frames, serve_over
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, Wire, fault_of, get, post, response
 
@@ -92,7 +92,7 @@ async def test_interim_responses_are_limited_over_other_transports(stage: Stage,
         await hello(play)
 
     plays: list[Play] = []
-    worker = over_http2(script, plays) if transport == "http2" else over_http1(script, plays)
+    worker = over(transport, script, plays)
     await serve_over(stage, worker, transport, retries=0)
     client = await stage.client()
     await client.send(get(b"/hints"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import Shelf, self_signed
-from tests.support.scripted_transports import TRANSPORTS, echo, over_http1, over_http2
+from tests.support.scripted_transports import TRANSPORTS, echo, over
 from tests.support.stage import Stage
 from tests.support.wire import Message, Script, ScriptedWorker, Wire, get, playing, post, response
 
@@ -48,15 +48,14 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 def echo_worker(transport: str) -> ScriptedWorker:
-    return over_http2(echo, []) if transport == "http2" else over_http1(echo, [])
+    return over(transport, echo, [])
 
 
 async def listening(stage: Stage, worker: ScriptedWorker, transport: str) -> int:
     """Start the worker and return its port; https if it has a context."""
     if worker.tls is not None:
         worker.tls.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
-    await worker.start()
-    stage.started_workers.append(worker)
+    await stage.start(worker)
     return worker.port
 
 

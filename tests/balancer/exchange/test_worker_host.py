@@ -14,11 +14,12 @@ from balancer.http.h1.fields import with_host
 from tests.support.admin_requests import local, status
 from tests.support.certificates import Shelf
 from tests.support.command_line import complaint, run_in_process
+from tests.support.config_files import write
 from tests.support.dns_discovery import NAME, dns
 from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.http2_client import http2_client
 from tests.support.name_server import NameServer
-from tests.support.scripted_transports import TRANSPORTS, Play, hello, over_http1, over_http2, values
+from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
 from tests.support.scripts import LATE, SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import Message, ScriptedWorker, Wire, answering, answering_after, get, response
@@ -76,9 +77,7 @@ def test_spellings_of_a_host(line: bytes) -> None:
 async def test_app_found_by_its_name(stage: Stage, transport: str) -> None:
     """Every transport sends the name; X-Forwarded-Host is the client's, whose own Host is in the access log."""
     plays: list[Play] = []
-    worker = over_http2(hello, plays, None) if transport == "http2" else over_http1(hello, plays)
-    await worker.start()
-    stage.started_workers.append(worker)
+    worker = await stage.start(over(transport, hello, plays))
     await stage.serve(endpoints=[endpoint(worker, transport=transport, host=APP)])
     assert (await stage.ask(get())).status == 200
     client = await http2_client(stage)
@@ -169,9 +168,8 @@ async def test_endpoint_added_at_run_time(stage: Stage) -> None:
     body = b'{"id": "added", "address": "http://127.0.0.1:%d", "host": "%b"}'
     bad = await stage.ask(local(b"/-/endpoints", method=b"POST", body=body % (worker.port, b"a b")))
     assert (bad.status, b'host: must be \\"client\\", \\"address\\"' in bad.body) == (422, True)
-    assert (
-        await stage.ask(local(b"/-/endpoints", method=b"POST", body=body % (worker.port, APP.encode())))
-    ).status == 201
+    good = await stage.ask(local(b"/-/endpoints", method=b"POST", body=body % (worker.port, APP.encode())))
+    assert good.status == 201
     assert [each["host"] for each in (await status(stage))["endpoints"]] == ["client", APP]
     stage.cluster.router.set_enabled("w0", False)
     assert (await stage.ask(get())).status == 200
@@ -213,6 +211,7 @@ port = 443
 prefix = "/api"
 cluster = "api"
 """
+CLIENTS = "the Host is the client's, but the server is"
 
 
 @pytest.mark.parametrize(
@@ -220,28 +219,19 @@ cluster = "api"
     [
         ({}, []),
         ({"a": 'host = "address"', "b": 'host = "any"', "dns": 'host = "api.example.org:8443"'}, []),
-        (
-            {"a": 'host = "client"'},
-            ["endpoints.0.host: the Host is the client's, but the server is app.example.org"],
-        ),
+        ({"a": 'host = "client"'}, [f"endpoints.0.host: {CLIENTS} app.example.org"]),
         ({"a": 'host = "b.org"'}, ["endpoints.0.host: the Host is b.org, but the server is app.example.org"]),
         ({"a": 'host = "b.org"\ntls.server_name = "b.org"'}, []),
         (
             {"b": 'host = "b.org"\ntls.server_name = "c.org"'},
             ["endpoints.1.host: the Host is b.org, but the server is c.org"],
         ),
-        (
-            {"dns": 'host = "client"'},
-            [
-                "clusters.api.discovery.dns.0.host: the Host is the client's, but the server is api.example.org"
-            ],
-        ),
+        ({"dns": 'host = "client"'}, [f"clusters.api.discovery.dns.0.host: {CLIENTS} api.example.org"]),
     ],
     ids=str,
 )
 def test_check_warns_of_another_name(tmp_path: Path, keys: dict[str, str], warnings: list[str]) -> None:
-    path = tmp_path / "balancer.toml"
-    path.write_text(CHECKED.format(**{"a": "", "b": "", "dns": "", **keys}))
+    path = write(tmp_path, CHECKED.format(**{"a": "", "b": "", "dns": "", **keys}))
     done = run_in_process(main, "balancer", "check", str(path))
     lines = [line for line in done.stdout.splitlines() if "warning: " in line]
     assert (done.returncode, done.stderr, len(lines)) == (0, "", len(warnings)), done
@@ -250,7 +240,6 @@ def test_check_warns_of_another_name(tmp_path: Path, keys: dict[str, str], warni
 
 @pytest.mark.parametrize("host", ["", "a b", "http://a", "a/b", "ä.example", "a:b", "x" * 256])
 def test_bad_host(tmp_path: Path, host: str) -> None:
-    path = tmp_path / "balancer.toml"
-    path.write_text(CHECKED.format(a=f'host = "{host}"', b="", dns=""))
+    path = write(tmp_path, CHECKED.format(a=f'host = "{host}"', b="", dns=""))
     found = complaint(main, "balancer", "check", str(path))
     assert 'endpoints.0.host: must be "client", "address" or a name such as app.example.org' in found

@@ -18,8 +18,7 @@ from tests.support.scripted_transports import (
     TRANSPORTS,
     Play,
     echo,
-    over_http1,
-    over_http2,
+    over,
     serve_over,
     values,
 )
@@ -195,7 +194,7 @@ def test_plain_content_length_is_forwarded_unchanged(line: bytes) -> None:
 async def test_request_framing_on_each_transport(stage: Stage, transport: str, line: bytes) -> None:
     """The body arrives and its length is stated once, in canonical form. HTTP/2 has no Transfer-Encoding."""
     plays: list[Play] = []
-    worker = over_http2(echo, plays) if transport == "http2" else over_http1(echo, plays)
+    worker = over(transport, echo, plays)
     await serve_over(stage, worker, transport)
     is_chunked = line in CODINGS
     answer = await stage.ask(get(b"/", line, method=b"POST") + (CHUNKS if is_chunked else b"hello"))

@@ -15,8 +15,7 @@ from tests.support.scripted_transports import (
     TRANSPORTS,
     Play,
     hello,
-    over_http1,
-    over_http2,
+    over,
     serve_over,
     values,
 )
@@ -139,9 +138,7 @@ async def test_long_run_over_another_transport(
     """These transports parse every field; the value arrives without surrounding white space."""
     plays: list[Play] = []
     tally = watch(monkeypatch)
-    await serve_over(
-        stage, over_http2(hello, plays) if transport == "http2" else over_http1(hello, plays), transport
-    )
+    await serve_over(stage, over(transport, hello, plays), transport)
     taken = []
     for size in GROWS:
         tally.clear()

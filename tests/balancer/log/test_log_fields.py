@@ -236,9 +236,7 @@ def test_fields_alone_turn_the_log_on() -> None:
 
 def test_usual_formats_ask_for_nothing() -> None:
     for log in (
-        {"access": "text"},
-        {"access": "json"},
-        {"access": "logfmt"},
+        *({"access": name} for name in ("text", "json", "logfmt")),
         {"fields": ["time", "tls_version"]},
     ):
         assert format_of(LogConfig.model_validate(log))[1] is None

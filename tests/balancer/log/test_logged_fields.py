@@ -58,8 +58,7 @@ async def test_chosen_fields_whoever_answers(stage: Stage, tmp_path: Path, versi
         {"prefix": "/dead", "cluster": "dead"},
         {"path": "/fixed", "answer": {}},
     ]
-    dead = {"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r"}
-    clusters = {"api": pool_of(await stage.worker(BAR)), "dead": {"endpoints": [dead]}}
+    clusters = {"api": pool_of(await stage.worker(BAR)), "dead": pool_of(stage.dead_port())}
     await stage.serve(
         await stage.worker(BAR), routes=routes, clusters=clusters, log={"fields": CHOSEN, "path": str(path)},
         rate_limits=[{"name": "few", "requests": 1, "period": 60}], headers={"internal": ["x-bar"]},

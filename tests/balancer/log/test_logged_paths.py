@@ -26,8 +26,7 @@ async def test_log_has_the_target_received_and_the_one_sent(
         {"prefix": "/keep", "cluster": "api"},
         {"path": "/fixed", "answer": {}},
     ]
-    dead = {"id": "d0", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r"}
-    pools = {"api": pool_of(await stage.worker(response())), "dead": {"endpoints": [dead]}}
+    pools = {"api": pool_of(await stage.worker(response())), "dead": pool_of(stage.dead_port())}
     limits = [{"name": "few", "requests": 1, "period": 60}]
     main = await stage.worker(response(b"main"))
     logged = {"access": "json", "path": str(log)}

@@ -20,9 +20,9 @@ from balancer.control.admin.status_command import lines_of
 from balancer.downstream.listening_sockets import bind_unix
 from balancer.errors import ListenFailed
 from tests.support.certificates import Shelf
+from tests.support.documentation import text_of
 from tests.support.http2_client import Http2Client
-from tests.support.root import ROOT
-from tests.support.stage import Stage
+from tests.support.stage import Stage, pool_of, serve_api
 from tests.support.wire import Wire, get, response
 
 ANY = "127.0.0.1:0"
@@ -51,16 +51,7 @@ async def body(stage: Stage, name: str = "other", target: bytes = b"/", **given:
 
 async def clusters(stage: Stage, **settings: Any) -> None:
     """Serve a default cluster and one for /api, each with a worker that answers its name."""
-    api = await stage.worker(response(b"api"))
-    endpoints = [{"id": "a", "address": f"http://127.0.0.1:{api.port}"}]
-    await stage.serve(
-        await stage.worker(response(b"default")),
-        **{
-            "clusters": {"api": {"endpoints": endpoints}},
-            "routes": [{"prefix": "/api", "cluster": "api"}],
-            **settings,
-        },
-    )
+    await serve_api(stage, pool_of(await stage.worker(response(b"api"))), **settings)
 
 
 # --- where requests go
@@ -68,7 +59,7 @@ async def clusters(stage: Stage, **settings: Any) -> None:
 
 async def test_documented_example(stage: Stage, tmp_path: Path) -> None:
     """Port 80 redirects whatever the routes, port 443 serves; probes are answered on both."""
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").partition("\n## Listeners\n")[2]
+    page = text_of("docs/configuration.md").partition("\n## Listeners\n")[2]
     example = re.search(r"\n\n((?:    .*\n)+)", page)
     assert example is not None
     document = tomllib.loads(textwrap.dedent(example[1]))
@@ -95,15 +86,15 @@ async def test_redirect_does_not_lead_to_itself(stage: Stage) -> None:
     wire = await client(stage)
     assert (await wire.ask(get())).status == 301
     assert (await wire.ask(get(b"/api", b"X-Forwarded-Proto: https"))).body == b"api"
-    assert (await wire.ask(get(b"/", b"X-Forwarded-Proto: https"))).body == b"default"
+    assert (await wire.ask(get(b"/", b"X-Forwarded-Proto: https"))).body == b"main"
 
 
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({}, [b"default", b"api"]),
+        ({}, [b"main", b"api"]),
         ({"cluster": "api"}, [b"api"] * 2),
-        ({"cluster": "default"}, [b"default"] * 2),
+        ({"cluster": "default"}, [b"main"] * 2),
     ],
 )
 async def test_cluster_of_a_listener(stage: Stage, own: dict[str, str], expected: list[bytes]) -> None:
@@ -111,7 +102,7 @@ async def test_cluster_of_a_listener(stage: Stage, own: dict[str, str], expected
     await clusters(stage, listeners={"other": {"listen": ANY, **own}})
     targets = (b"/", b"/api")
     assert [await body(stage, "other", target) for target in targets] == expected
-    assert [await body(stage, "", target) for target in targets] == [b"default", b"api"]
+    assert [await body(stage, "", target) for target in targets] == [b"main", b"api"]
     http2 = Http2Client(await client(stage))
     assert [(await http2.ask(path=target)).body for target in targets] == expected
 
@@ -187,11 +178,11 @@ async def test_reload(stage: Stage, tmp_path: Path) -> None:
     wire = await client(stage)
     assert (await wire.ask(get())).body == b"api"
     await stage.reload(listeners={"other": own | {"cluster": "default"}})
-    assert (await wire.ask(get())).body == b"default"
+    assert (await wire.ask(get())).body == b"main"
     secure = {"listen": ANY, "tls": shelf.pair("shop.example.org")}
     await stage.reload(listeners={"other": secure})
     assert (await wire.ask(get(b"/api"))).body == b"api"
-    assert await body(stage, tls=shelf.client()) == b"default"
+    assert await body(stage, tls=shelf.client()) == b"main"
     counts = stage.control_plane.reload_counts
     assert not counts.waiting
     await stage.reload(listeners={"other": own | {"listen": "127.0.0.1:1"}, "new": own})
@@ -199,7 +190,7 @@ async def test_reload(stage: Stage, tmp_path: Path) -> None:
     await stage.reload(listeners={}, clusters={}, routes=[])
     assert counts.waiting == ("listeners.other",)
     assert (await wire.ask(get())).status == 404
-    assert await body(stage, "") == b"default"
+    assert await body(stage, "") == b"main"
 
 
 async def test_status(stage: Stage) -> None:

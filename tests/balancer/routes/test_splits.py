@@ -166,7 +166,7 @@ async def test_good_canary_and_one_without_a_guard_keep_their_share(stage: Stage
     await stage.reload(
         routes=[{"prefix": "/", "split": SPLIT}],
         clusters=stage.settings.model_dump(exclude_unset=True)["clusters"]
-        | {"next": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{stage.dead_port()}"}]}},
+        | {"next": pool_of(stage.dead_port())},
     )
     await send(stage, 100)
     assert not (await split_of(stage))["changed"]

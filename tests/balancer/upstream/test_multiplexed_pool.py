@@ -27,8 +27,7 @@ from tests.support.scripted_transports import (
     Play,
     hello,
     hello_after,
-    over_http1,
-    over_http2,
+    over,
     serve_frames,
     serve_over,
     serve_plays,
@@ -218,15 +217,10 @@ async def test_keep_alive_disabled(stage: Stage, transport: str) -> None:
             await gate.wait()
         await hello(play)
 
-    worker = over_http2(script, []) if transport == "http2" else over_http1(script, [])
+    worker = over(transport, script, [])
     await serve_over(stage, worker, transport)
-    endpoint = {
-        "id": "w0",
-        "address": f"http://127.0.0.1:{worker.port}",
-        "region": "r",
-        "transport": transport,
-    }
-    await stage.reload(endpoints=[endpoint | {"keep_alive": False}])
+    own = endpoint(worker, transport=transport)
+    await stage.reload(endpoints=[own | {"keep_alive": False}])
     for _ in range(3):
         assert (await stage.ask(get())).body == b"hello"
     asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(3)]
@@ -235,7 +229,7 @@ async def test_keep_alive_disabled(stage: Stage, transport: str) -> None:
     await asyncio.gather(*asking)
     assert len(set(map(id, wires))) == 6
     assert (stage.pool().counts.opened, stage.pool().counts.reused) == (6, 0)
-    await stage.reload(endpoints=[endpoint])
+    await stage.reload(endpoints=[own])
     for _ in range(3):
         await stage.ask(get())
     assert len(set(map(id, wires))) == 7

@@ -24,8 +24,7 @@ from tests.support.scripted_transports import (
     Script,
     echo,
     hello,
-    over_http1,
-    over_http2,
+    over,
     sending,
     serve_over,
     values,
@@ -54,7 +53,7 @@ async def begin(stage: Stage, transport: str) -> Begin:
 
     async def begin(script: Script, streams: int | None = None, **settings: Any) -> list[Play]:
         plays: list[Play] = []
-        worker = over_http2(script, plays, streams) if transport == "http2" else over_http1(script, plays)
+        worker = over(transport, script, plays, streams)
         await serve_over(stage, worker, transport, **settings)
         return plays
 
@@ -389,12 +388,10 @@ async def test_worker_is_verified_over_tls(stage: Stage, transport: str, tmp_pat
     for context in (good, bad):
         context.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
     plays: list[Play] = []
-    over = over_http2 if transport == "http2" else over_http1
-    workers = [over(echo, plays), over(echo, plays)]
+    workers = [over(transport, echo, plays) for _ in "ab"]
     for worker, context in zip(workers, (good, bad), strict=True):
         worker.tls = context
-        await worker.start()
-        stage.started_workers.append(worker)
+        await stage.start(worker)
     endpoints = [
         {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
         for i, worker in enumerate(workers)

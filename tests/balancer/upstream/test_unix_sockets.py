@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from balancer.config.schema.endpoint import LONGEST_PATH, EndpointConfig
 from tests.support.admin_requests import status
-from tests.support.scripted_transports import MEBI, Play, echo, over_http1, over_http2, values
+from tests.support.scripted_transports import MEBI, Play, echo, over, values
 from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, answering, get, post, response
@@ -23,12 +23,6 @@ from tests.support.wire import ScriptedWorker, Wire, answering, get, post, respo
 
 def at(path: Path, name: str = "w0", **keys: Any) -> dict[str, Any]:
     return {"id": name, "address": f"http+unix://{path}", "region": "r", **keys}
-
-
-async def started(stage: Stage, worker: ScriptedWorker, path: Path) -> ScriptedWorker:
-    await worker.start(path=path)
-    stage.started_workers.append(worker)
-    return worker
 
 
 @pytest.fixture
@@ -40,8 +34,8 @@ def path(tmp_path: Path) -> Path:
 async def test_requests(stage: Stage, path: Path, transport: str) -> None:
     """Bodies of any size on reused connections; no name is looked up, and the distance is that of a connect."""
     plays: list[Play] = []
-    worker = over_http2(echo, plays, None) if transport == "http2" else over_http1(echo, plays)
-    await started(stage, worker, path)
+    worker = over(transport, echo, plays)
+    await stage.start(worker, path=path)
     await stage.serve(endpoints=[at(path, transport=transport)], route_watch={"interval": 1})
     client = await stage.client()
     for body in (b"small", MEBI, b"small"):
@@ -57,7 +51,7 @@ async def test_requests(stage: Stage, path: Path, transport: str) -> None:
 
 async def test_check_and_host_of_the_address(stage: Stage, path: Path) -> None:
     """As nginx says it, the address's Host is localhost: of checks by default, of requests if the key says so."""
-    worker = await started(stage, ScriptedWorker(answering(response())), path)
+    worker = await stage.start(ScriptedWorker(answering(response())), path=path)
     await stage.serve(endpoints=[at(path)], health_checks={"path": "/up"})
     stage.advance(0.0)
     stage.advance(6.0)
@@ -73,7 +67,7 @@ async def test_upgrade(stage: Stage, path: Path) -> None:
         await wire.send(SWITCHED)
         await wire.send((await wire.rest()).upper())
 
-    await started(stage, ScriptedWorker(shout), path)
+    await stage.start(ScriptedWorker(shout), path=path)
     await stage.serve(endpoints=[at(path)])
     client = await stage.client()
     await client.send(get(b"/", *UPGRADE_FIELDS))
@@ -107,7 +101,7 @@ async def test_socket_that_nobody_serves(
     stage.held_sockets += (socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX))
     failing(path, *stage.held_sockets)
     well = path.with_name("well.sock")
-    await started(stage, ScriptedWorker(answering(response(b"well"))), well)
+    await stage.start(ScriptedWorker(answering(response(b"well"))), path=well)
     await stage.serve(endpoints=[at(path), at(well, "w1")])
     assert (await stage.ask(post(b"body"))).body == b"well"
     assert (stage.outcomes(), stage.pool().route.faults) == ({"refused": 1}, {"refused": 1})
