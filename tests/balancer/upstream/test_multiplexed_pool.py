@@ -32,7 +32,7 @@ from tests.support.scripted_transports import (
     serve_over,
     serve_plays,
 )
-from tests.support.stage import ManualClock, Stage, quiet_loop
+from tests.support.stage import ManualClock, Stage, endpoint, quiet_loop
 from tests.support.wire import Wire, get, post
 
 
