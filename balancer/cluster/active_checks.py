@@ -11,12 +11,12 @@ connection stays in the pool for the first request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from urllib.parse import urlsplit
 
+from balancer.config.schema.health import HealthChecksConfig
 from balancer.errors import UnsupportedByTransport
 from balancer.http.grpc.health import check_fault, check_request
 from balancer.upstream.internal_request import (
@@ -38,52 +38,55 @@ FIRST_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """Configuration of active checks.
+    """What active checks ask; `seed` is that of the jitter, None: random.
 
-    `path`: target of the GET, or `grpc`: service whose health is asked for by gRPC, "" for all of the worker. Neither:
-    only connect, to unreachable endpoints and, with `first_connect`, to new ones. `status`: expected status, None:
-    any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
-    random. `host` and `port`: None: those of the endpoint. `fields`: further ones of the request. `body`: part of the
-    response's.
+    Without `config.path` and `config.grpc` they only connect, to unreachable endpoints and, with `first_connect`, to
+    new ones.
     """
 
-    path: str | None = None
-    status: int | None = None
-    timeout: float = 1.0
-    rules: CheckRules = field(default_factory=CheckRules)
+    config: HealthChecksConfig
     seed: int | None = None
-    first_connect: bool = False
-    grpc: str | None = None
-    host: str | None = None
-    port: int | None = None
-    fields: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+
+    @property
+    def rules(self) -> CheckRules:
+        """When checks are due, and how many of them decide."""
+        config = self.config
+        return CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
 
     @property
     def asks(self) -> bool:
         """Whether a check is a request."""
-        return self.path is not None or self.grpc is not None
+        return self.config.path is not None or self.config.grpc is not None
+
+    @property
+    def of_connects(self) -> CheckPlan:
+        """The plan of a check that only connects."""
+        return replace(self, config=self.config.model_copy(update={"path": None, "grpc": None, "port": None}))
 
     def request(self, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
         """Return head and body of a check request to `endpoint`; no head: only connect."""
-        if self.grpc is not None:
-            return check_request(self.host or own_host(endpoint), self.grpc, "check", self.fields)
-        if self.path is None:
+        config = self.config
+        fields = {name: value.get_secret_value() for name, value in config.fields.items()}
+        if config.grpc is not None:
+            return check_request(config.host or own_host(endpoint), config.grpc, "check", fields)
+        if config.path is None:
             return None, b""
-        return internal_head(endpoint, self.path, "check", "GET", self.host, self.fields), b""
+        return internal_head(endpoint, config.path, "check", "GET", config.host, fields), b""
 
     def fault_of(self, result: InternalResult) -> str | None:
         """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
+        config = self.config
         if result.error is not None and not isinstance(result.error, BodyTooLong):
             return result.fault
-        if self.grpc is not None:
+        if config.grpc is not None:
             fields = (result.response.block if result.response is not None else b"") + result.trailers
-            return check_fault(self.grpc, result.status, fields, result.body)
-        if self.path is None:
+            return check_fault(config.grpc, result.status, fields, result.body)
+        if config.path is None:
             return None
-        if not has_passed(result.status, self.status):
+        if not has_passed(result.status, config.status):
             return f"status {result.status}"
-        return None if self.body in result.body else f"no {self.body.decode()!r} in the body"
+        wanted = config.body or ""
+        return None if wanted.encode() in result.body else f"no {wanted!r} in the body"
 
 
 def at_port(endpoint: Endpoint, port: int) -> Endpoint:
@@ -173,13 +176,13 @@ class Checks:
         """Send a check. It opens a connection if it tests whether connecting works: if another port is asked, without
         a request."""
         plan, pool, endpoint = self.plan, self._pools.by_id[state.id], state.endpoint
-        if plan.port is not None and self._needs_connect(state):
-            plan = CheckPlan(timeout=plan.timeout)
-        elif plan.port is not None:
-            endpoint = at_port(endpoint, plan.port)
+        if plan.config.port is not None and self._needs_connect(state):
+            plan = plan.of_connects
+        elif plan.config.port is not None:
+            endpoint = at_port(endpoint, plan.config.port)
             pool = self._pools.aside(endpoint)
         on_end = partial(self._ended, check, plan, state.record.count)
-        if plan.grpc is not None and not pool.carries_rpcs:
+        if plan.config.grpc is not None and not pool.carries_rpcs:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return
@@ -188,8 +191,8 @@ class Checks:
             head,
             on_end,
             body=body,
-            method=b"GET" if plan.grpc is None else b"POST",
-            timeout=plan.timeout,
+            method=b"GET" if plan.config.grpc is None else b"POST",
+            timeout=plan.config.timeout,
             started_at=now,
         )
         needs_new = not plan.asks or state.record.ends_by_connect
@@ -201,7 +204,7 @@ class Checks:
         return (
             state.record.ends_by_connect
             or pool.is_unreachable
-            or (self.plan.first_connect and pool.is_untried)
+            or (self.plan.config.first_connect and pool.is_untried)
         )
 
     def _ended(self, check: EndpointCheck, plan: CheckPlan, ejections: int, result: InternalResult) -> None:
@@ -212,8 +215,12 @@ class Checks:
         if not is_half:
             has_changed = check.state.record(fault, self._now)
             if self.plan.asks:
-                self._report(check, has_changed, plan.port is not None or result.is_reachable)
-        if fault is None and plan.port is None and self._router.find(endpoint_id).record.count == ejections:
+                self._report(check, has_changed, plan.config.port is not None or result.is_reachable)
+        if (
+            fault is None
+            and plan.config.port is None
+            and self._router.find(endpoint_id).record.count == ejections
+        ):
             self._router.readmit(endpoint_id, is_answered=plan.asks)
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
@@ -230,7 +237,7 @@ class Checks:
             return False
         if not self.plan.asks and pool.opening:  # a request connects already, and shows as much
             return False
-        if not self.plan.asks and self.plan.first_connect and pool.is_untried:
+        if not self.plan.asks and self.plan.config.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
         if state.record.ends_by_check(is_answered=self.plan.asks) or pool.is_unreachable:
             check.state.check_soon(now)

@@ -39,7 +39,6 @@ from balancer.sharing.token_exchange import TokenExchange
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
 from policies.facts import Endpoint
-from policies.health.active_checks import CheckRules
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
@@ -105,7 +104,8 @@ class ControlPlane:
         cluster.pools.without_reuse = without_reuse(config.settings.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
         self._link_pools()
-        self.checks = Checks(cluster.router, cluster.pools, check_plan(config))
+        plan = CheckPlan(config.settings.health_checks, config.settings.seed)
+        self.checks = Checks(cluster.router, cluster.pools, plan)
         self._doubted = Doubted(cluster.router)
         self.state_log = StateLog(cluster.router, cluster.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
@@ -170,7 +170,7 @@ class ControlPlane:
 
     def _apply(self, config: RuntimeConfig) -> None:
         router = self.cluster.router
-        self.checks.apply(check_plan(config))
+        self.checks.apply(CheckPlan(config.settings.health_checks, config.settings.seed))
         self.load_probes.apply(config.settings.load_probes)
         router.apply_health(config.health)
         router.apply_concurrency(config.concurrency)
@@ -331,14 +331,3 @@ class ControlPlane:
 def policy_key(spec: PolicySpec) -> int:
     """Return a key of the policy and the version of its files, the same in every process and never 0."""
     return key_of(json.dumps([spec.spec, spec.library.versions], sort_keys=True))
-
-
-def check_plan(config: RuntimeConfig) -> CheckPlan:
-    """Return the parameters of the active checks."""
-    checks = config.settings.health_checks
-    rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
-    return CheckPlan(
-        checks.path, checks.status, checks.timeout, rules, config.settings.seed, checks.first_connect, checks.grpc,
-        checks.host, checks.port, {name: value.get_secret_value() for name, value in checks.fields.items()},
-        (checks.body or "").encode(),
-    )  # fmt: skip

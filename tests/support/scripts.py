@@ -47,6 +47,13 @@ def gated(go: asyncio.Event) -> Script:
     return answering_after(go, lambda request: response(request.line.split()[1]))
 
 
+async def check(stage: Stage, seconds: float = 6.0) -> None:
+    """Let a check of each endpoint become due and finish."""
+    stage.advance(seconds)
+    await stage.turn(5)
+    await stage.eventually(lambda: all(c.request is None for c in stage.control_plane.checks.by_id.values()))
+
+
 async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
     """Occupy the endpoint's only place."""
     return await stage.asking(worker, get(b"/first"))

@@ -13,6 +13,7 @@ from tests.support.command_line import complaint, run_in_process
 from tests.support.config_files import ENDPOINT, refusals, write
 from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
+from tests.support.scripts import check
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, answering, get, response
 
@@ -21,15 +22,6 @@ ASKED: dict[str, Any] = {
     "fields": {"Authorization": "Bearer s3cr3t", "user-agent": "mine"},
 }
 FAILING = response(b"no", status=b"503 No")
-
-
-async def check(stage: Stage, seconds: float = 6.0) -> None:
-    """Let a check of each endpoint become due and finish."""
-    stage.advance(seconds)
-    await stage.turn(5)
-    await stage.eventually(
-        lambda: all(one.request is None for one in stage.control_plane.checks.by_id.values())
-    )
 
 
 def results(stage: Stage) -> tuple[int, int, str | None]:

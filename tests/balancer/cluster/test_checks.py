@@ -9,25 +9,18 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.cluster.active_checks import FIRST_AT_ONCE, CheckPlan
+from balancer.cluster.active_checks import FIRST_AT_ONCE
 from balancer.config.schema.endpoint import EndpointConfig
 from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
-from policies.health.active_checks import CheckRules
 from tests.support.admin_requests import local, metrics, status
 from tests.support.certificates import Shelf
+from tests.support.scripts import check
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
 
 BAD = response(b"unhealthy", status=b"503 Service Unavailable")
 PATH = {"path": "/up"}
-
-
-async def check(stage: Stage, seconds: float = 6.0) -> None:
-    """Let a check of each endpoint become due and finish."""
-    stage.advance(seconds)
-    await stage.turn(5)
-    await stage.eventually(lambda: all(c.request is None for c in stage.control_plane.checks.by_id.values()))
 
 
 def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
@@ -316,14 +309,14 @@ async def test_plan_changes(stage: Stage) -> None:
     stage.advance(0.0)
     await check(stage)
     assert not stage.state().available
-    stage.control_plane.checks.apply(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
+    await stage.reload(health_checks={"path": "/other", "status": 503, "rise": 1})
     await check(stage)
     assert worker.requests[-1].line == b"GET /other HTTP/1.1"
     assert stage.state().available
-    stage.control_plane.checks.apply(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
+    await stage.reload(health_checks={"path": "/other", "status": 200, "fall": 1})
     await check(stage)
     assert not stage.state().available
-    stage.control_plane.checks.apply(CheckPlan())
+    await stage.reload(health_checks={"first_connect": False})
     assert stage.state().available
 
 
