@@ -222,6 +222,8 @@ def test_given_source_replaces_a_loaded_one(here: Path) -> None:
 
 # --- mistakes
 
+INIT = LAST + "\n    def __init__(self"
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -238,7 +240,7 @@ def test_given_source_replaces_a_loaded_one(here: Path) -> None:
         ("import sys\nsys.exit(3)\n", "{file}:2: SystemExit: 3"),
         ("\nraise KeyboardInterrupt\n", "{file}:2: KeyboardInterrupt"),
         (
-            LAST + "\n    def __init__(self):\n        raise KeyboardInterrupt\n",
+            INIT + "):\n        raise KeyboardInterrupt\n",
             "Last() failed: {file}:12: KeyboardInt",
         ),
         ("def f(): f()\nf()\n", "{file}:1: RecursionError: maximum recursion depth exceeded"),
@@ -271,21 +273,21 @@ def test_given_source_replaces_a_loaded_one(here: Path) -> None:
             "{file}:3: Last.tick must be a method tick(self, now)",
         ),
         (
-            LAST + "\n    def __init__(self, a, b): ...\n",
+            INIT + ", a, b): ...\n",
             "{file}:11: Last() needs a, b; its constructor must be",
         ),
         (
-            LAST + "\n    def __init__(self, k: float): ...\n",
+            INIT + ", k: float): ...\n",
             "{file}:11: Last() takes 'k' by position; options follow",
         ),
         (
-            LAST + "\n    def __init__(self, k=2.0): ...\n",
+            INIT + ", k=2.0): ...\n",
             "{file}:11: Last() takes 'k' by position; options follow",
         ),
-        (LAST + "\n    def __init__(self):\n        {}['x']\n", "Last() failed: {file}:12: KeyError: 'x'"),
-        (LAST + "\n    def __init__(self):\n        exit(0)\n", "Last() failed: {file}:12: SystemExit: 0"),
+        (INIT + "):\n        {}['x']\n", "Last() failed: {file}:12: KeyError: 'x'"),
+        (INIT + "):\n        exit(0)\n", "Last() failed: {file}:12: SystemExit: 0"),
         (
-            "from __future__ import annotations\n" + LAST + "\n    def __init__(self, rng: Randon): ...\n",
+            "from __future__ import annotations\n" + INIT + ", rng: Randon): ...\n",
             "'mine.py:Last': the annotations of its options cannot be read: name 'Randon' is not defined",
         ),
     ],
