@@ -185,13 +185,8 @@ class Settings(ClusterSettings):
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
         own = {key: getattr(cluster, key) for key in ClusterSettings.model_fields}
-        none: dict[str, Any] = {
-            "routes": (),
-            "rate_limits": (),
-            "errors": {},
-            "clusters": {},
-            "listeners": {},
-        }
+        none: dict[str, Any] = {name: {} for name in ("errors", "clusters", "listeners")}
+        none |= dict.fromkeys(("routes", "rate_limits"), ())
         return self.model_copy(update={**own, "record": record, **none})
 
 

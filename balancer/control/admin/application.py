@@ -16,13 +16,12 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from balancer.config.problems import ConfigError
 from balancer.control.admin.access import Entrance, has_token, is_admitted
 from balancer.control.admin.channel import ENTRANCE, SiblingChannel, is_from_sibling
 from balancer.control.admin.channel import Handler as Route
 from balancer.control.admin.chosen_cluster import FRONT, plane_of
 from balancer.control.admin.connection import AdminConnection
-from balancer.control.admin.endpoint_routes import AdminRefused, EndpointRoutes, json_of, problem
+from balancer.control.admin.endpoint_routes import EndpointRoutes, json_of, problem, refusing
 from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
 from balancer.control.admin.live_routes import LiveRoutes
@@ -105,7 +104,7 @@ class AdminApplication:
         )
 
     def _routes(self) -> list[web.RouteDef]:
-        reload: Route = self._reload
+        reload: Route = refusing(self._reload)
         routes = [
             *self._probes(),
             web.get("/-/status", self._status),
@@ -322,15 +321,10 @@ class AdminApplication:
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the whole configuration, as on SIGHUP; no body. A sibling sends its policy with the files."""
-        try:
-            if is_from_sibling(request):
-                await self._reloads.run(files_in(await json_of(request)))
-            else:
-                await self._reloads.run()
-        except AdminRefused as error:
-            return problem(error.status, str(error))
-        except ConfigError as error:
-            return web.json_response({"error": str(error)}, status=422)
+        if is_from_sibling(request):
+            await self._reloads.run(files_in(await json_of(request)))
+        else:
+            await self._reloads.run()
         return web.json_response(reload_status(self._control_plane))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 from aiohttp import web
 from pydantic import ValidationError, model_validator
 
-from balancer.config.problems import first_problem
+from balancer.config.problems import ConfigError, first_problem
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.section import EndpointWeight, Section
 from balancer.control.admin.channel import Handler, SiblingChannel
@@ -117,7 +117,7 @@ class EndpointRoutes:
 
 
 STATUSES: Final[dict[type[Exception], int]] = {
-    TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
+    ConfigError: 422, TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
 }  # fmt: skip
 """Status of the answer to a request that ends with such an error."""
 
