@@ -27,8 +27,8 @@ NOT_ASKED_WITH: Final = FieldRemoval((
 representation, and those that the subrequest sets."""
 
 
-def _found_by(names: Sequence[str]) -> re.Pattern[bytes] | None:
-    return lines_of(any_of(names)) if names else None
+def _found_by(names: Sequence[str], *, as_in_cgi: bool = False) -> re.Pattern[bytes] | None:
+    return lines_of(any_of(names, as_in_cgi=as_in_cgi)) if names else None
 
 
 def _lines(wanted: re.Pattern[bytes] | None, block: bytes) -> bytes:
@@ -49,7 +49,7 @@ class Authorizer:
         self._granted = FieldRemoval(granted, as_in_cgi=True) if granted else None
         self._for_worker = _found_by(granted)
         self._for_client = _found_by(config.response_fields)
-        self._asked_by = _found_by(config.cache_by)
+        self._asked_by = _found_by((*config.cache_by, "client-cert"), as_in_cgi=True)
         self._remembered: dict[bytes, tuple[float, bytes]] = {}  # key -> when it ends, lines for the worker
 
     def subrequest_head(self, request: Request) -> bytes:
@@ -64,6 +64,10 @@ class Authorizer:
     def head_for_worker(self, head: bytes, lines: bytes) -> bytes:
         """Return `head` with the `lines` of an answer instead of the client's fields of the same names."""
         return head if self._granted is None else with_lines(self._granted.without_in_head(head), lines)
+
+    def trailers_for_worker(self, block: bytes) -> bytes:
+        """Return the trailers of a request without the client's fields of the names that an answer sets."""
+        return block if self._granted is None else self._granted.without(block)
 
     def lines_for_worker(self, block: bytes) -> bytes:
         """Return the field lines of an answer that the worker gets."""

@@ -88,6 +88,9 @@ class AuthorizedExchange(Exchange):
         else:
             subrequest.lease(pool, is_idempotent=self._tries < TRIES)
 
+    def request_ended(self, trailers: bytes) -> None:
+        super().request_ended(self._authorizer.trailers_for_worker(trailers))
+
     # --- the answer
 
     def decided(self, response: Response, body: bytes) -> None:

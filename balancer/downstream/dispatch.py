@@ -97,5 +97,5 @@ def observers_of(
         if spans is not None:
             observers.append(RequestTrace(request, tracing, spans, arrived))
     if copy is not None:
-        observers.append(MirrorObserver(copy))
+        observers.append(MirrorObserver(copy, needs_grant=isinstance(exchange, AuthorizedExchange)))
     return tuple(observers)

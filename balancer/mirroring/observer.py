@@ -10,24 +10,43 @@ from balancer.mirroring.request_copy import RequestCopy
 
 
 class MirrorObserver(ExchangeObserver):
-    """Feeds `copy`, which is sent once the whole request has been forwarded."""
+    """Feeds `copy`, which is sent once the whole request has been forwarded.
 
-    def __init__(self, copy: RequestCopy) -> None:
+    With `needs_grant` it is not sent before the original is authorised, and then with the fields that this gave it.
+    """
+
+    def __init__(self, copy: RequestCopy, *, needs_grant: bool) -> None:
         self._copy = copy
+        self._needs_grant = needs_grant
+        self._is_whole = False
 
     def started(self, exchange: ExchangeState) -> None:
         if not exchange.request.fields.has_body:
-            self._copy.send_soon()
+            self._whole()
 
     def body_came(self, exchange: ExchangeState, data: bytes) -> None:
         self._copy.request_body(data)
 
     def request_came(self, exchange: ExchangeState, trailers: bytes) -> None:
         self._copy.request_ended(trailers)
-        self._copy.send_soon()
+        self._whole()
+
+    def _whole(self) -> None:
+        self._is_whole = True
+        if not self._needs_grant:
+            self._copy.send_soon()
+
+    def picking(self, exchange: ExchangeState) -> None:
+        """An endpoint is picked for authorised requests only."""
+        if self._needs_grant:
+            self._needs_grant = False
+            if self._is_whole:
+                self._copy.send_soon()
 
     def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
         """Note the response that the client got: none if its connection ended, or if the response was cut."""
+        if self._needs_grant:
+            self._copy.not_authorised()
         attempt, fault = exchange.last_attempt, fault_of(error)
         status = 0 if attempt is None else attempt.status
         if fault is None and attempt is not None and attempt.first_byte_at is not None:

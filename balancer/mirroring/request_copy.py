@@ -84,6 +84,10 @@ class RequestCopy:
         if self._whole_at is None:
             self._skip("incomplete")
 
+    def not_authorised(self) -> None:
+        """Note that the original has ended without the authorisation that its route wants."""
+        self._skip("not_authorised")
+
     # --- sending
 
     def send_soon(self) -> None:

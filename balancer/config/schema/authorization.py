@@ -41,7 +41,7 @@ class AuthConfig(Section):
     cache_by: tuple[CopiedName, ...] = Field(
         default=("authorization", "cookie"),
         description="list of names | fields of a request that the answer may depend on, beside its method, scheme, "
-        "host, target and client address",
+        "host, target, client address and client certificate",
     )
 
     @model_validator(mode="after")

@@ -10,12 +10,24 @@ from pydantic import ValidationError
 
 from balancer.authorization import authorizer
 from balancer.config.loading import Settings
+from balancer.config.schema.authorization import AuthConfig
+from balancer.http.h1.client import Client
 from balancer.log.formats import outcome
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
+from tests.support.outgoing import outgoing_request
 from tests.support.scripts import gated, holding
 from tests.support.stage import Stage, endpoint
-from tests.support.wire import ScriptedWorker, answering, get, post, post_chunked, response
+from tests.support.wire import (
+    ScriptedWorker,
+    Wire,
+    answering,
+    get,
+    playing,
+    post,
+    post_chunked,
+    response,
+)
 
 REDIRECT = response(b"", b"Location: https://login.example/", b"Set-Cookie: s=1", status=b"302 Found")
 
@@ -310,3 +322,54 @@ def test_route_that_answers_itself_cannot_ask() -> None:
 def routed(route: Any) -> Settings:
     keys = {"routes": [route], "clusters": {"auth": {"endpoints": ENDPOINTS}}, "endpoints": ENDPOINTS}
     return Settings.model_validate(keys)
+
+
+async def test_remembered_answer_is_not_that_of_names_that_cgi_does_not_tell_apart(stage: Stage) -> None:
+    asked = await stage.worker(answering(granting(), response(b"", status=b"401 Unauthorized")))
+    await serve(stage, asked, cache=60, cache_by=["x-api-key"])
+    assert [(await stage.ask(get(b"/", *sent))).status for sent in ([b"X_Api_Key: a"], [])] == [200, 401]
+
+
+async def test_remembered_answer_is_not_that_of_another_client_certificate(stage: Stage) -> None:
+    await serve(stage, stage.dead_port())
+    one = authorizer.Authorizer(AuthConfig(cluster="auth", path="/", cache=1.0), stage.cluster)
+    lines = (b"Client-Cert: :YQ==:\r\n", b"Client-Cert: :Yg==:\r\n", b"")
+    clients = [Client(b"192.0.2.1", b"a:80", certificate=line) for line in lines]
+    keys = {one.key_of(outgoing_request(get(), client, b"id"), client) for client in clients}
+    assert len(keys) == len(lines)
+
+
+async def test_trailers_are_no_way_around_the_fields_of_the_answer(stage: Stage) -> None:
+    asked = await stage.worker(granting(b"X-User: ann"))
+    worker = await stage.worker(playing(Wire.head, lambda wire: wire.until(b"\r\n\r\n"), response()))
+    auth = {"cluster": "auth", "path": "/check", "request_fields": ["X-User"]}
+    routes = [{"cluster": "default", "auth": auth}]
+    await stage.serve(worker, routes=routes, clusters={"auth": {"endpoints": [endpoint(asked, "a0")]}})
+    request = post_chunked(b"body").removesuffix(b"\r\n") + b"X_User: forged\r\nX-Sum: 1\r\n\r\n"
+    assert (await stage.ask(request)).status == 200
+    assert b"forged" not in worker.received
+    assert b"X-Sum: 1" in worker.received
+
+
+@pytest.mark.parametrize("request_", [get(b"/", b"X-User: eve"), post(b"a", b"X-User: eve")])
+async def test_mirror_gets_what_is_granted_with_the_fields_of_the_answer(
+    stage: Stage, request_: bytes
+) -> None:
+    asked = await stage.worker(answering(response(status=b"401 Unauthorized"), granting(b"X-User: ann")))
+    main, shadow = await stage.worker(response(b"main")), await stage.worker(response(b"copy"))
+    route = {
+        "cluster": "default",
+        "auth": {"cluster": "auth", "path": "/check", "request_fields": ["X-User"]},
+        "mirror": {"cluster": "shadow", "share": 1.0, "methods": ["GET", "POST"]},
+    }
+    pools = {
+        "auth": {"endpoints": [endpoint(asked, "a0")]},
+        "shadow": {"endpoints": [endpoint(shadow, "s0")]},
+    }
+    await stage.serve(main, routes=[route], clusters=pools)
+    assert [(await stage.ask(request_)).status for _ in range(2)] == [401, 200]
+    [mirror] = stage.control_plane.mirrors.by_route.values()
+    await stage.eventually(lambda: not mirror.copies)
+    assert mirror.counts.skipped == {"not_authorised": 1}
+    [copy] = shadow.requests
+    assert copy.values(b"X-User") == [b"ann"]
