@@ -38,6 +38,12 @@ def _lines(wanted: re.Pattern[bytes] | None, block: bytes) -> bytes:
     return b"".join([b"%b: %b\r\n" % (name, value) for name, value, _ in found(wanted, block)])
 
 
+def _asked_target(request: Request) -> bytes:
+    """Return the target that routes compare: what it is decided on must be what a worker resolves it to."""
+    _, mark, query = request.target.partition(b"?")
+    return b"%b%b%b" % (request.path, mark, query) if request.path else request.received_target
+
+
 class Authorizer:
     """Whether requests of one route may be forwarded is asked of `cluster`, by a GET of `config.path`."""
 
@@ -57,7 +63,7 @@ class Authorizer:
         head = NOT_ASKED_WITH.without_in_head(request.head)
         added = b"X-Forwarded-Method: %b\r\nX-Forwarded-Uri: %b\r\n" % (
             request.method,
-            request.received_target,
+            _asked_target(request),
         )
         return self._line + with_lines(head[head.find(b"\r\n") :], added)
 

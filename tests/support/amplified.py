@@ -49,6 +49,11 @@ FEATURES: dict[str, dict[str, Any]] = {
     "routes by path": routes(lambda n: {"prefix": f"/a/{n}", "strip_prefix": True}),
     "routes by host": routes(lambda n: {"host": f"*.h{n}.org"}),
     "routes by field": routes(lambda n: {"prefix": "/", "headers": {"x-user": f"u{n}"}}),
+    "routes by client": {**routes(lambda n: {"prefix": "/", "clients": (f"192.0.{n}.0/24",)}), **TRUSTED},
+    "set fields": {
+        "headers": {"request": {"set": {"X-User": "{client} {host}"}, "remove": ("X-Timeout", "cookie")}},
+        **TRUSTED,
+    },
     "rate limit by client": {"rate_limits": limit("client"), **TRUSTED},
     "rate limit by field": {"rate_limits": limit("header", header="X-User")},
     "rate limit by key": {"rate_limits": limit("key"), "key": {"by": "cookie", "name": "sid"}},

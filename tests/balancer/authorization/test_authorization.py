@@ -373,3 +373,25 @@ async def test_mirror_gets_what_is_granted_with_the_fields_of_the_answer(
     assert mirror.counts.skipped == {"not_authorised": 1}
     [copy] = shadow.requests
     assert copy.values(b"X-User") == [b"ann"]
+
+
+@pytest.mark.parametrize(
+    ("target", "uri"),
+    [
+        (b"/public/../secret?a=/../b", b"/app/secret?a=/../b"),
+        (b"/public/%2e%2e/secret", b"/app/secret"),
+        (b"//secret", b"/app/secret"),
+    ],
+)
+async def test_decision_is_on_the_resolved_path_that_a_worker_gets(
+    stage: Stage, target: bytes, uri: bytes
+) -> None:
+    """Else a service that lets all of /public pass would let this pass, too."""
+    asked, main = await stage.worker(granting()), await stage.worker(response(b"main"))
+    auth = {"cluster": "auth", "path": "/check"}
+    routes = [{"prefix": "/app", "strip_prefix": True, "cluster": "default", "auth": auth}]
+    await stage.serve(main, routes=routes, clusters={"auth": {"endpoints": [endpoint(asked, "a0")]}})
+    for form in (b"/app", b"http://example.org/app"):
+        await stage.ask(get(form + target))
+    assert [one.value(b"X-Forwarded-Uri") for one in asked.requests] == [uri] * 2
+    assert [one.line.split()[1] for one in main.requests] == [uri.removeprefix(b"/app")] * 2
