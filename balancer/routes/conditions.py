@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from balancer.errors import AmbiguousPath
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import Values, found, lines_of
 from balancer.http.h1.request_head import Request
@@ -63,15 +64,23 @@ class Asked:
         return self._address
 
 
+MAX_PARAMETERS: Final = 64
+"""Parameters of a query that routes are compared with: each costs a hundredth of a short request."""
+
+
 @lru_cache(maxsize=4096)
 def parsed_address(address: bytes) -> IPv4Address | IPv6Address | None:
     return parsed(address.decode("latin-1"))
 
 
 def parameters_of(target: bytes) -> Values:
-    """Return the parameters of a target's query, decoded as those of forms are (WHATWG URL § 5.1)."""
+    """Return the parameters of a target's query, decoded as those of forms are (WHATWG URL § 5.1). Raises
+    `AmbiguousPath` for more than `MAX_PARAMETERS`: to ignore some would be a way around routes.
+    """
     values: Values = {}
     query = target.partition(b"?")[2]
+    if query.count(b"&") >= MAX_PARAMETERS:
+        raise AmbiguousPath(f"the query has more than {MAX_PARAMETERS} parameters")
     is_plain = b"%" not in query and b"+" not in query
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")

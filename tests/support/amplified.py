@@ -49,6 +49,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "routes by path": routes(lambda n: {"prefix": f"/a/{n}", "strip_prefix": True}),
     "routes by host": routes(lambda n: {"host": f"*.h{n}.org"}),
     "routes by field": routes(lambda n: {"prefix": "/", "headers": {"x-user": f"u{n}"}}),
+    "routes by parameter": routes(lambda n: {"prefix": "/", "query": {"u": f"u{n}"}}),
     "routes by client": {**routes(lambda n: {"prefix": "/", "clients": (f"192.0.{n}.0/24",)}), **TRUSTED},
     "set fields": {
         "headers": {"request": {"set": {"X-User": "{client} {host}"}, "remove": ("X-Timeout", "cookie")}},

@@ -15,7 +15,10 @@ from tests.support.amplified import ALL, FEATURES, HEADS, Played, play
 from tests.support.expressions import IS_COMPILED
 
 MOST = 4.0
-AMBIGUOUS = [f":path {name}" for name in ("%61", "%2f", "%e4a", "../", "%2e%2e/")]
+AMBIGUOUS = {
+    "routes by path": [f":path {name}" for name in ("%61", "%2f", "%e4a", "../", "%2e%2e/")],
+    "routes by parameter": [":path x?%61&"],
+}
 OK = b"\x88"
 """The status 200 as an indexed field."""
 
@@ -61,7 +64,7 @@ def test_calls_of_a_head_that_refers_to_long_fields(feature: str) -> None:
     costs = [after - start for start, after in zip(calls.marks[::2], calls.marks[1::2], strict=True)]
     assert too_costly(played, costs) == []
     refused = [one.head for one in played if one.statuses != {OK}]
-    ambiguous = AMBIGUOUS if feature == "routes by path" else []
+    ambiguous = AMBIGUOUS.get(feature, [])
     assert refused == [*(head for head in HEADS if head.startswith("8 x")), *ambiguous]
 
 

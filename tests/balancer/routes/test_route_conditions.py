@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from balancer.config.schema.routes import RouteConfig, check_routes, listed
+from balancer.errors import AmbiguousPath
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.routes.conditions import parameters_of
+from balancer.routes.conditions import MAX_PARAMETERS, parameters_of
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import NetworkSet
@@ -279,6 +280,14 @@ def test_search_does_not_grow_with_the_networks_of_a_route() -> None:
 )
 def test_parameters(target: bytes, expected: dict[bytes, list[bytes]]) -> None:
     assert parameters_of(target) == expected
+
+
+def test_more_parameters_than_are_compared_are_refused() -> None:
+    """To ignore some would be a way around routes that protect."""
+    most = b"&".join(b"a%d=1" % n for n in range(MAX_PARAMETERS))
+    assert len(parameters_of(b"/?" + most)) == MAX_PARAMETERS
+    with pytest.raises(AmbiguousPath, match="more than 64 parameters"):
+        parameters_of(b"/?" + most + b"&v=2")
 
 
 def test_networks() -> None:
