@@ -94,6 +94,8 @@ class TokenExchange:
                     await self._converse(channel)
             except StoreLost as error:
                 self._lose(str(error))
+            finally:
+                self._limits.taken.is_told = False
             is_steady = self._now() > began_at + STEADY_S
             pause = FIRST_PAUSE if is_steady else min(2.0 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))

@@ -209,6 +209,13 @@ def test_keys_are_those_of_all_units_of_a_store_and_of_no_other() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
+async def test_nothing_is_kept_for_others_once_the_exchange_has_stopped(units: list[Unit]) -> None:
+    one = units[0]
+    await one.exchange.stop()
+    assert one.take(b"x", 5) == 5
+    assert not one.limits.taken.by_key
+
+
 def test_a_limit_that_is_not_shared_tells_nothing() -> None:
     unit = Unit("redis://a", config=CONFIG.model_copy(update={"shared": False}))
     unit.limits.taken.is_told = True
