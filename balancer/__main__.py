@@ -24,7 +24,7 @@ from balancer.config.schema.health import unused_check_keys
 from balancer.config.schema.log import logged_secrets
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.rate_limits import unused_rate_limits
-from balancer.config.schema.routes import listed, warnings_about
+from balancer.config.schema.route_list import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
 from balancer.control.admin.endpoint_commands import endpoints

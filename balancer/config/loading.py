@@ -43,7 +43,8 @@ from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.schema.record import RecordConfig
-from balancer.config.schema.routes import RouteConfig, check_routes
+from balancer.config.schema.route_list import check_routes
+from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.section import Name
 from balancer.config.schema.sections import HeadersConfig, HttpConfig, NormaliseConfig, TlsConfig
 from balancer.config.schema.shared import SharedConfig
