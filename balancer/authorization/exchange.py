@@ -114,7 +114,7 @@ class AuthorizedExchange(Exchange):
         if self._tries < TRIES:
             self._ask()
         else:
-            self.reject(AuthorizationFailed("nobody has decided whether the request is authorised"))
+            self.reject(AuthorizationFailed("no endpoint has decided whether the request is authorised"))
 
     def _grant(self, lines: bytes) -> None:
         self._is_granted = True

@@ -13,7 +13,7 @@ from policies.facts import OutcomeKind, kind_of_answer
 from policies.routing.assignment import Assignment
 
 BODY_LIMIT: Final = 65_536
-"""Bytes of an answer's body, which a client gets who is denied."""
+"""Bytes of an answer's body, which is sent to a client whose request is denied."""
 
 
 class Asking(Protocol):

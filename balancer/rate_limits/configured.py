@@ -15,7 +15,7 @@ from balancer.rate_limits.shared_buckets import HASH_BITS, Buckets, SharedBucket
 class RateLimits:
     """All rate limits. The memory for buckets is made when the first limit needs it, unless it is shared.
 
-    `taken` is what other units are told, if they are.
+    `taken` has the tokens that are published to other units.
     """
 
     def __init__(self, now: Callable[[], float], trusts: Trusts) -> None:

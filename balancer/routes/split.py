@@ -93,7 +93,7 @@ class Split:
 
 
 class Splits:
-    """The splits of all routes, by the conditions of the route. `on_reset` is told of each whose canary gets no more
+    """The splits of all routes, by the conditions of the route. `on_reset` is called for each whose canary gets no more
     requests, with the weights and the reason.
     """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable
+from functools import partial
 
 from aiohttp import web
 
@@ -28,7 +29,7 @@ class SplitRoutes:
         self._channel = channel
         self._tasks: set[asyncio.Task[None]] = set()
         if channel is not None:
-            self._splits.on_reset = self._tell
+            self._splits.on_reset = partial(self._tell, channel)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the routes."""
@@ -46,15 +47,15 @@ class SplitRoutes:
     def _answer(self, splits: Iterable[Split]) -> web.Response:
         return web.json_response({"splits": [split_status(split) for split in splits]})
 
-    def _tell(self, split: Split) -> None:
-        task = asyncio.get_running_loop().create_task(self._send(change_of(split)))
+    def _tell(self, channel: SiblingChannel, split: Split) -> None:
+        task = asyncio.get_running_loop().create_task(_send(channel, change_of(split)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, order: SplitChange) -> None:
-        assert self._channel is not None  # it is told of nothing else
-        async with self._channel.turn():
-            await self._channel.ask("PUT", PATH, json.dumps(order.model_dump()).encode())
+
+async def _send(channel: SiblingChannel, order: SplitChange) -> None:
+    async with channel.turn():
+        await channel.ask("PUT", PATH, json.dumps(order.model_dump()).encode())
 
 
 def change_of(split: Split) -> SplitChange:

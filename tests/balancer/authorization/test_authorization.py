@@ -1,4 +1,4 @@
-"""Forward authorisation over real connections: what is asked, what is copied, what a client gets who is denied."""
+"""Forward authorisation over real connections: what is asked and copied, and what clients of denied requests get."""
 
 from __future__ import annotations
 

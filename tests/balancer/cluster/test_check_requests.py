@@ -92,7 +92,7 @@ async def test_port_with_tls(stage: Stage, tmp_path: Path) -> None:
 
 
 async def test_failing_port(stage: Stage) -> None:
-    """Its answers decide; nobody there does not make the endpoint unreachable."""
+    """Its answers decide; a refused connection to it does not make the endpoint unreachable."""
     worker, spare = await stage.worker(response()), await stage.worker(response())
     other = ScriptedWorker(answering(lambda _: response() if len(other.requests) > 4 else FAILING))
     port = stage.dead_port()

@@ -1,4 +1,4 @@
-"""Chosen fields of a running server: requests of both versions of HTTP, whoever answers them, and reloads."""
+"""Chosen fields of a running server: requests of both versions of HTTP, answers from each source, and reloads."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def ask(stage: Stage, version: int, target: bytes, **tls: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_chosen_fields_whoever_answers(stage: Stage, tmp_path: Path, version: int) -> None:
-    """A worker, a rate limit, a fixed answer, nobody; a response's field only where a worker has answered."""
+async def test_chosen_fields_of_answers_from_each_source(stage: Stage, tmp_path: Path, version: int) -> None:
+    """A worker, a rate limit, a fixed answer, none; a response's field only where a worker has answered."""
     path = tmp_path / "log"
     routes: list[dict[str, Any]] = [
         {"prefix": "/api", "cluster": "api"},
