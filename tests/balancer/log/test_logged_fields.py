@@ -192,5 +192,5 @@ async def ask_alone(client: Wire, asked: bytes) -> None:
 async def plain_lines(stage: Stage, path: Path) -> list[str]:
     """Lines without the time, and without the bytes of bodies where the status is an error's."""
     await stage.eventually(lambda: path.exists() and path.read_bytes().count(b"\n") >= len(HOSTILE))
-    text = re.sub(r"\[[^]]+\]", "[]", path.read_text(encoding="ascii"))  # noqa: ASYNC240
+    text = re.sub(r"\[[^]]+\]", "[]", path.read_text(encoding="ascii"))  # noqa: ASYNC240 - a few lines
     return re.sub(r'" ([45]\d\d) \d+ "', r'" \1 "', text).splitlines()
