@@ -12,11 +12,13 @@ from policies.facts import OutcomeKind
 
 
 class ForwardingError(Exception):
-    """Base of the errors answered to the client with `status`, `reason` and `retry_after` (seconds)."""
+    """Base of the errors answered to the client with `status`, `reason`, `retry_after` (seconds) and the further field
+    lines `fields`."""
 
     status = 502
     reason = "bad_gateway"
     retry_after: int | None = None
+    fields = ""
 
 
 class ListenFailed(Exception):
@@ -104,7 +106,7 @@ class AuthorizationFailed(ForwardingError):
 
 
 class RateLimited(ForwardingError):
-    """A rate limit is used up. `fields` are the lines RateLimit-Policy and RateLimit of the response."""
+    """A rate limit is used up. `fields` has the lines RateLimit-Policy and RateLimit."""
 
     status = 429
     reason = "rate_limited"

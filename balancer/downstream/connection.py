@@ -18,7 +18,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
-from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
+from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
@@ -28,6 +28,7 @@ from balancer.http.h1.client import HTTP11
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
+from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
 

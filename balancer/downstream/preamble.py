@@ -16,7 +16,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
-from balancer.http.h1.own_responses import error_response
+from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.syntax.networks import Network, is_within
 from balancer.tls.contexts import HTTP2, ServerHandshake
 from balancer.tls.transport import TlsTransport
@@ -158,7 +158,7 @@ class HandshakingConnection(asyncio.Protocol):
     def _handshake_done(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
             plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
-            self._transport.write(error_response(plain, b"", stays=False, is_head=False))
+            self._transport.write(ErrorAnswer(plain).response(None))
         make, tls, self._tls = self._arrivals.make_http2, self._tls, None
         if error is None and make is not None and tls is not None and has_chosen_http2(tls):
             tls.set_protocol(make())

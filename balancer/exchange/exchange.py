@@ -45,7 +45,7 @@ from balancer.exchange.responder import Responder
 from balancer.exchange.retries import may_repeat, may_retry
 from balancer.exchange.state import End, State
 from balancer.http.h1.fields import Framing
-from balancer.http.h1.own_responses import BlockEdit
+from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import RequestBody
@@ -434,7 +434,7 @@ class Exchange(ExchangeState):
         request, downstream = self.request, self.downstream
         stays = request.fields.keep_alive and self.is_complete and self.cluster.process.keeps_alive
         is_head = request.method == b"HEAD"
-        downstream.write_error(error, request.id, stays=stays, is_head=is_head, edit=self.own_edit())
+        downstream.write_error(ErrorAnswer(error, request.id, stays, is_head, self.own_edit()))
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and downstream.is_held:
             downstream.unhold()

@@ -14,7 +14,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.errors import ForwardingError
 from balancer.exchange.client_side import ClientSide
 from balancer.http.grpc.call import GrpcCall
-from balancer.http.h1.own_responses import BlockEdit, edited, error_response
+from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 
@@ -109,22 +109,9 @@ class Responder(ClientSide):
         self._cluster.counts.count_error(error)
         self._cluster.counts.responses[error.status] += 1
 
-    def write_error(
-        self,
-        error: ForwardingError,
-        request_id: bytes,
-        *,
-        stays: bool,
-        is_head: bool,
-        field: str | None = None,
-        edit: BlockEdit | None = None,
-    ) -> None:
-        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD, `field`: an
-        additional field line; `edit` edits its fields."""
-        bodies = self._process.error_bodies
-        own = None if bodies is None else bodies.of(error)
-        response = error_response(error, request_id, stays=stays, is_head=is_head, field=field, own=own)
-        self.respond(edited(response, edit))
+    def write_error(self, answer: ErrorAnswer) -> None:
+        """Send an error response."""
+        self.respond(answer.response(self._process.error_bodies))
 
     @abstractmethod
     def respond(self, response: bytes) -> None:

@@ -1,15 +1,30 @@
-"""Handler of a request that the balancer answers itself: a redirect, a fixed response, or an error such as 429."""
+"""Handlers of requests that the balancer answers itself: a redirect, a fixed response, an error such as 429, and the
+refusal of a message."""
 
 from __future__ import annotations
 
 from balancer.cluster.cluster import Cluster
-from balancer.errors import ConnectionCut, ForwardingError, RateLimited
+from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
 from balancer.exchange.field_edits import Edits
 from balancer.exchange.responder import Responder
-from balancer.http.h1.own_responses import edited
+from balancer.http.h1.fields import host_of
+from balancer.http.h1.own_responses import ErrorAnswer, edited
+from balancer.http.h1.request_fields import RequestFields
 from balancer.http.h1.request_head import Request
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, grpc_status_of
+from balancer.log.formats import (
+    NOT_CONNECTED,
+    TARGET_LIMIT,
+    Entry,
+    excerpt,
+    fault_of,
+    grpc_status_of,
+    requested,
+)
 from balancer.routes.route import Route, phrase_of
+from balancer.routes.table import RouteTable
+
+HOST_LIMIT = 256
+"""Bytes of a refused request's Host that are logged."""
 
 
 class OwnResponse:
@@ -63,11 +78,8 @@ class OwnResponse:
         else:
             error = answer
             status, body = error.status, b""
-            field = error.fields if isinstance(error, RateLimited) else None
             cluster.counts.count_error(error)
-            downstream.write_error(
-                error, request.id, stays=stays, is_head=is_head, field=field, edit=self._edit
-            )
+            downstream.write_error(ErrorAnswer(error, request.id, stays, is_head, self._edit))
         cluster.counts.responses[status] += 1
         self._log(error, status, 0 if is_head else len(body))
         downstream.exchange_ended(stays)
@@ -77,13 +89,18 @@ class OwnResponse:
         if log is not None and log.takes(status, error):
             fault = fault_of(error, self._cluster.process.error_bodies)
             route = "" if self._route is None else self._route.label
+            method, target, head = self._logged(request)
             log.add(Entry(
-                self._cluster.now(), fault, 0 if error is not None else status, request.method,
-                request.received_target[:TARGET_LIMIT], request.id, excerpt(request.head), request.fields.is_http10,
-                self._downstream.client, None, 0, NOT_CONNECTED, self._arrived, 0.0, 0.0, None, 0, size,
+                self._cluster.now(), fault, 0 if error is not None else status, method, target, request.id, head,
+                request.fields.is_http10, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
+                0.0, 0.0, None, 0, size,
                 cluster=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
-                extra=None if log.chosen is None else log.chosen.extra(request.head, b"", route),
+                extra=None if log.chosen is None else log.chosen.extra(request.head or request.raw, b"", route),
             ))  # fmt: skip
+
+    def _logged(self, request: Request) -> tuple[bytes, bytes, bytes]:
+        """Return method, target and head for the access log."""
+        return request.method, request.received_target[:TARGET_LIMIT], excerpt(request.head)
 
     def request_body(self, data: bytes) -> None:
         """Ignored: the body is dropped."""
@@ -105,9 +122,35 @@ class OwnResponse:
         self._cluster.counts.count_error(error)
         self._cluster.counts.responses[error.status] += 1
         is_head = self._request.method == b"HEAD"
-        self._downstream.write_error(error, self._request.id, stays=False, is_head=is_head, edit=self._edit)
+        self._downstream.write_error(ErrorAnswer(error, self._request.id, False, is_head, self._edit))
         self._log(error, error.status, 0)
         self._downstream.exchange_ended(stays=False)
 
     def check(self, now: float) -> None:
         """Ignored: the client connection's own timeouts apply."""
+
+
+class Refusal(OwnResponse):
+    """Answers a message that may not be forwarded, or of which only a part has come, with an error. It waits for the
+    requests before it like any other, and closes a connection of HTTP/1.1.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        downstream: Responder,
+        error: RequestRejected,
+        head: bytes,
+        routes: RouteTable | None,
+    ) -> None:
+        method = b"HEAD" if head.startswith(b"HEAD ") else b""
+        fields = RequestFields(b"", keep_alive=False, is_http10=b" HTTP/1.0\r" in head)
+        unread = Request(method, b"", b"", b"", fields, head)
+        super().__init__(cluster, downstream, unread, error, edits=None if routes is None else routes.edits)
+
+    def _logged(self, request: Request) -> tuple[bytes, bytes, bytes]:
+        """Return what an unvalidated head shows."""
+        return *requested(request.raw), b"\r\nHost: %b\r\n" % host_of(request.raw)[:HOST_LIMIT]
+
+    def reject(self, error: ForwardingError) -> None:
+        """Ignored: the request is rejected already."""

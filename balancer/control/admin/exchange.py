@@ -12,6 +12,7 @@ from balancer.control.admin.access import Entrance
 from balancer.errors import ConnectionCut, ForwardingError
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import found, lines_of, without
+from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class AdminPeer(Protocol):
     def exchange_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
     def respond(self, response: bytes) -> None: ...
-    def write_error(
-        self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
-    ) -> None: ...
+    def write_error(self, answer: ErrorAnswer) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -131,7 +130,7 @@ class AdminExchange:
     def reject(self, error: ForwardingError) -> None:
         """Answer a malformed or oversized body with an error and close."""
         self._connection.count_error(error)
-        self._connection.write_error(error, b"", stays=False, is_head=False)
+        self._connection.write_error(ErrorAnswer(error))
         self._connection.exchange_ended(stays=False)
 
     def check(self, now: float) -> None:

@@ -17,7 +17,7 @@ from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http2.open_streams import OpenStreams
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
 from balancer.downstream.http2.stream import Http2Stream
-from balancer.downstream.request_handler import AdminExchanges, Refusal
+from balancer.downstream.request_handler import AdminExchanges
 from balancer.errors import CLIENT_LEFT, Http2Error, RequestRejected
 from balancer.http.h1.client import HTTP2
 from balancer.http.h1.field_list import trailers_of
@@ -37,6 +37,7 @@ from balancer.http.h2.events import (
 from balancer.http.h2.frame_scanner import FrameScanner
 from balancer.http.h2.limits import TICK, Http2Limits
 from balancer.http.h2.reset_counts import FLOOD_RESETS, TOO_MANY_RESETS, refusal_delay
+from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
 

@@ -16,7 +16,7 @@ from balancer.downstream.http2.open_streams import CROWD, OpenStreams
 from balancer.downstream.http2.response_heads import own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
-from balancer.errors import ClientStalled, ConnectionCut, ForwardingError, RequestRejected, StreamReset
+from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.exchange.responder import Responder
 from balancer.http.grpc.call import GrpcCall
@@ -24,7 +24,7 @@ from balancer.http.grpc.own_errors import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
-from balancer.http.h1.own_responses import BlockEdit
+from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.websocket import is_accepted
@@ -254,22 +254,13 @@ class Http2Stream(Responder):
         else:
             self.send(head, body, is_last=True)
 
-    def write_error(
-        self,
-        error: ForwardingError,
-        request_id: bytes,
-        *,
-        stays: bool,
-        is_head: bool,
-        field: str | None = None,
-        edit: BlockEdit | None = None,
-    ) -> None:
+    def write_error(self, answer: ErrorAnswer) -> None:
         if self.call is None:
-            super().write_error(error, request_id, stays=stays, is_head=is_head, field=field, edit=edit)
+            super().write_error(answer)
         else:
-            self.call.failed(error)
-            added = [] if edit is None else sendable(fields_of(edit(b"\r\n")))
-            self.send(head_for(error, request_id) + added, b"", is_last=True)
+            self.call.failed(answer.error)
+            added = [] if answer.edit is None else sendable(fields_of(answer.edit(b"\r\n")))
+            self.send(head_for(answer.error, answer.request_id) + added, b"", is_last=True)
 
     def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
         """End the stream with its response; what the client still sends of the request is not read."""

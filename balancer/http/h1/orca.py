@@ -34,7 +34,10 @@ _MAPS: Final = {4: "request_cost", 5: "utilization", 8: "named_metrics"}
 """Fields of OrcaLoadReport by their numbers."""
 
 _UPPER: Final = re.compile("[A-Z]")
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DECIMAL: Final = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?").fullmatch
+_VARINT: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]").match
+_SIZES: Final = {1: 8, 5: 4}
+"""Bytes of a value of fixed size, by its wire type."""
 
 
 def metrics_of(report: bytes, *, is_binary: bool = False) -> Metrics:
@@ -44,14 +47,14 @@ def metrics_of(report: bytes, *, is_binary: bool = False) -> Metrics:
     form, _, text = (b"BIN", b"", report) if is_binary else report.partition(b" ")
     try:
         return FORMATS[form](text.strip())
-    except (KeyError, IndexError, struct.error, OverflowError, RecursionError) as error:
+    except (KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"the report is malformed: {error}") from None
 
 
 def _of_text(text: bytes) -> Metrics:
     """Parse `name=value,…`."""
     pairs = [item.partition("=") for item in text.decode("ascii").split(",")]
-    return {name.strip(): float(value) for name, _, value in pairs}
+    return {name.strip(): _number(value.strip()) for name, _, value in pairs}
 
 
 def _of_json(text: bytes) -> Metrics:
@@ -70,7 +73,7 @@ def _of_json(text: bytes) -> Metrics:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if not (_DECIMAL(value) if isinstance(value, str) else type(value) in (int, float)):
         raise ValueError("a metric is no number")
     return float(value)
 
@@ -90,39 +93,27 @@ def _of_message(text: bytes) -> Metrics:
 
 
 def _fields_of(data: bytes) -> Iterator[tuple[int, bytes | float]]:
-    """Yield the fields of a protobuf message that are doubles or bytes, and skip the others. Raises ValueError,
-    IndexError or struct.error.
-    """
+    """Yield the fields of a protobuf message that are doubles or bytes, and skip the others. Raises ValueError."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _FIXED64:
-            yield number, struct.unpack_from("<d", data, at)[0]
-            at += 8
-        elif kind == _BYTES:
-            size, at = _varint(data, at)
-            if size > len(data) - at:
-                raise ValueError("the message is cut off")
-            yield number, data[at : at + size]
-            at += size
-        elif kind == _VARINT:
-            _, at = _varint(data, at)
-        elif kind == _FIXED32:
-            at += 4
-        else:
-            raise ValueError(f"unknown wire type {kind}")
+        kind = tag & 7
+        size, at = (_SIZES[kind], at) if kind in _SIZES else _varint(data, at)
+        if kind == 0:  # a number without a size of its own
+            continue
+        value, at = data[at : at + size], at + size
+        if kind not in (1, 2, 5) or at > len(data):
+            raise ValueError("the message is malformed")
+        if kind != 5:
+            yield tag >> 3, struct.unpack("<d", value)[0] if kind == 1 else value
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError("a number is too long")
+    """Return a number at a place, and the place behind it."""
+    found = _VARINT(data, at)
+    if found is None:
+        raise ValueError("a number is too long or cut off")
+    return sum((byte & 127) << 7 * place for place, byte in enumerate(found[0])), found.end()
 
 
 FORMATS: Final = {b"TEXT": _of_text, b"JSON": _of_json, b"BIN": _of_message}

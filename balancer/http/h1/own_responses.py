@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 
 from balancer.errors import ForwardingError
 from balancer.http.h1.fields import END_OF_HEAD
@@ -51,31 +52,34 @@ def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-def error_response(
-    error: ForwardingError,
-    request_id: bytes,
-    *,
-    stays: bool,
-    is_head: bool,
-    field: str | None = None,
-    own: Body | None = None,
-) -> bytes:
-    """Return the whole response to a request that failed with `error`; `field` is an additional field line, `own` the
-    configured body."""
-    kind, body = own or (b"application/json", error_body(error.reason, str(error), request_id))
-    status = HTTPStatus(error.status)
-    fields = [
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        f"Content-Type: {kind.decode()}",
-        f"Content-Length: {len(body)}",
-    ]
-    if error.status == HTTPStatus.METHOD_NOT_ALLOWED:  # RFC 9110 § 15.5.6
-        fields.append(f"Allow: {ALLOWED}")
-    if error.retry_after is not None:
-        fields.append(f"Retry-After: {error.retry_after}")
-    if field is not None:
-        fields.append(field)
-    if not stays:
-        fields.append("Connection: close")
-    head = "\r\n".join(fields).encode("ascii") + b"\r\n\r\n"
-    return head if is_head else head + body
+class ErrorAnswer(NamedTuple):
+    """An error response. `stays`: the connection is kept alive; `is_head`: the request was HEAD; `edit` edits its
+    fields."""
+
+    error: ForwardingError
+    request_id: bytes = b""
+    stays: bool = False
+    is_head: bool = False
+    edit: BlockEdit | None = None
+
+    def response(self, bodies: ErrorBodies | None) -> bytes:
+        """Return the whole response, with one of the configured `bodies` if there is one for the error."""
+        error = self.error
+        own = None if bodies is None else bodies.of(error)
+        kind, body = own or (b"application/json", error_body(error.reason, str(error), self.request_id))
+        status = HTTPStatus(error.status)
+        fields = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind.decode()}",
+            f"Content-Length: {len(body)}",
+        ]
+        if error.status == HTTPStatus.METHOD_NOT_ALLOWED:  # RFC 9110 § 15.5.6
+            fields.append(f"Allow: {ALLOWED}")
+        if error.retry_after is not None:
+            fields.append(f"Retry-After: {error.retry_after}")
+        if error.fields:
+            fields.append(error.fields)
+        if not self.stays:
+            fields.append("Connection: close")
+        head = "\r\n".join(fields).encode("ascii") + b"\r\n\r\n"
+        return edited(head if self.is_head else head + body, self.edit)

@@ -16,7 +16,7 @@ from balancer.errors import (
     RequestRejected,
     Unserved,
 )
-from balancer.http.h1.own_responses import BlockEdit
+from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
@@ -39,21 +39,12 @@ class OriginConnection(Http1Connection):
             cluster = origin.cluster
         super()._begin(cluster, request, reader)
 
-    def write_error(
-        self,
-        error: ForwardingError,
-        request_id: bytes,
-        *,
-        stays: bool,
-        is_head: bool,
-        field: str | None = None,
-        edit: BlockEdit | None = None,
-    ) -> None:
+    def write_error(self, answer: ErrorAnswer) -> None:
         """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin
         itself.
         """
-        marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
-        super().write_error(error, request_id, stays=stays, is_head=is_head, field=marker, edit=edit)
+        marker = f"{MARKER}: {'unsent' if is_unsent(answer.error) else 'maybe-sent'}\r\n".encode()
+        super().write_error(answer._replace(edit=lambda block: block + marker))
 
 
 def is_unsent(error: ForwardingError) -> bool:

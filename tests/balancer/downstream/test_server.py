@@ -17,7 +17,7 @@ from balancer.downstream.descriptor_limit import (
 )
 from balancer.downstream.listening_sockets import bind
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
-from balancer.http.h1.own_responses import error_response
+from balancer.http.h1.own_responses import ErrorAnswer
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
 
@@ -46,7 +46,7 @@ def test_descriptors_in_use_are_counted() -> None:
 
 def test_error_response_as_bytes() -> None:
     """JSON with code, detail and request id; no body for HEAD; `Connection: close` where the connection ends."""
-    answer = error_response(QueueFull("all full"), b"id\xe9", stays=True, is_head=False)
+    answer = ErrorAnswer(QueueFull("all full"), b"id\xe9", stays=True).response(None)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split(b"\r\n") == [
         b"HTTP/1.1 503 Service Unavailable",
@@ -55,8 +55,7 @@ def test_error_response_as_bytes() -> None:
         b"Retry-After: 1",
     ]
     assert json.loads(body) == {"error": "queue_full", "detail": "all full", "request_id": "idé"}
-    refused = RequestRejected(400, "bad_host", "one Host")
-    answer = error_response(refused, b"", stays=False, is_head=True)
+    answer = ErrorAnswer(RequestRejected(400, "bad_host", "one Host"), is_head=True).response(None)
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert answer.endswith(b"\r\nConnection: close\r\n\r\n")
 
