@@ -8,7 +8,8 @@ shows that the store works, and how long a report takes. Requests never wait for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
@@ -94,7 +95,80 @@ class ExchangeCounts:
     lost: int = 0
 
 
-class ReportExchange:
+class StoreTask:
+    """Task that keeps the channel of a store open: `_converse` publishes on it, `_hear` gets what others publish, and
+    `_lose` is called when the store is lost. Abstract."""
+
+    def __init__(self, opened: Opened, now: Callable[[], float]) -> None:
+        self._opened = opened
+        self._now = now
+        self._rng = Random()  # of its own: a seeded policy's sequence must not depend on the store
+        self._task: asyncio.Task[None] | None = None
+        self._answered_at = 0.0
+        self._second_at, self._in_second = 0.0, 0
+
+    def start(self) -> None:
+        """Start the task, which connects."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=SILENCE)
+            self._task = None  # whose cancellation refers to this
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            began_at = self._now()
+            try:
+                async with self._opened(self._take) as channel:
+                    await self._converse(channel)
+            except StoreLost as error:
+                self._lose(str(error))
+            is_steady = self._answered_at > began_at + STEADY_S
+            pause = FIRST_PAUSE if is_steady else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+
+    def _take(self, data: object) -> None:
+        """Take one message, unless there are too many. Raises `StoreLost`."""
+        now = self._now()
+        if now - self._second_at > 1.0:
+            self._second_at, self._in_second = now, 0
+        self._in_second += 1
+        if self._in_second > MOST_PER_SECOND:
+            raise StoreLost(f"more than {MOST_PER_SECOND} messages a second")
+        self.hear(data, now)
+
+    @abstractmethod
+    async def _converse(self, channel: ReportChannel) -> None:
+        """Use an open channel until it fails. Raises `StoreLost`."""
+
+    @abstractmethod
+    def hear(self, data: object, now: float) -> None:
+        """Take one message of the channel, which may be anything."""
+
+    @abstractmethod
+    def _lose(self, reason: str) -> None:
+        """Note that the store is lost."""
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run until one of them ends, and cancel the others. Raises the first error."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+class ReportExchange(StoreTask):
     """Publishes the reports of `units` on the channel that `opened` opens, and applies those of others.
 
     `every` is the least seconds between two reports, `store` the store's name in messages. `is_connected`: the
@@ -112,18 +186,14 @@ class ReportExchange:
         store: str,
         say: Callable[[str], None],
     ) -> None:
+        super().__init__(opened, now)
         self._units = units
-        self._opened = opened
         self._identity = identity
-        self._now = now
         self._every = every
         self._store = store
         self._say = say
-        self._rng = Random()  # of its own: a seeded policy's sequence must not depend on the store
         self._least: dict[int, tuple[WindowedMinimum, WindowedMinimum]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._echoed_at = self._began_at = 0.0
-        self._second_at, self._in_second = 0.0, 0
+        self._began_at = 0.0
         self._is_silent = asyncio.Event()
         self._lost_at: float | None = None
         self._has_said_ignored = False
@@ -134,57 +204,25 @@ class ReportExchange:
 
     # --- life
 
-    def start(self) -> None:
-        """Start the task, which connects."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
     async def stop(self) -> None:
         """Stop the task and forget what others have reported."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=SILENCE)
-            self._task = None  # whose cancellation refers to this
+        await super().stop()
         self.is_connected = False
         self._units.forget()
 
     def sweep(self, now: float) -> None:
         """Expire what is too old, and close the channel of a store that is silent; call it every quarter second."""
         self._units.sweep(now)
-        if now - max(self._echoed_at, self._began_at) > SILENCE:
+        if now - max(self._answered_at, self._began_at) > SILENCE:
             self._is_silent.set()
             if self.is_connected:
                 self._lose(NO_ANSWER)
-
-    async def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            began_at = self._now()
-            try:
-                async with self._opened(self._take) as channel:
-                    await self._converse(channel)
-            except StoreLost as error:
-                self._lose(str(error))
-            is_steady = self._echoed_at > began_at + STEADY_S
-            pause = FIRST_PAUSE if is_steady else min(2 * pause, LONGEST_PAUSE)
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
 
     async def _converse(self, channel: ReportChannel) -> None:
         """Publish and listen until one of them fails or the store is silent. Raises `StoreLost`."""
         self._began_at = self._now()
         self._is_silent.clear()
-        tasks = [
-            asyncio.ensure_future(work)
-            for work in (self._publish(channel), channel.ended(), self._is_silent.wait())
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
-                raise error
+        await until_one_ends(self._publish(channel), channel.ended(), self._is_silent.wait())
         raise StoreLost(NO_ANSWER)
 
     async def _publish(self, channel: ReportChannel) -> None:
@@ -218,16 +256,6 @@ class ReportExchange:
         return max(self._every, min(LONGEST_INTERVAL, (len(self._units) + 2) * cost / COST_SHARE))
 
     # --- reports
-
-    def _take(self, data: object) -> None:
-        """Apply one message, unless there are too many. Raises `StoreLost`."""
-        now = self._now()
-        if now - self._second_at > 1.0:
-            self._second_at, self._in_second = now, 0
-        self._in_second += 1
-        if self._in_second > MOST_PER_SECOND:
-            raise StoreLost(f"more than {MOST_PER_SECOND} reports a second")
-        self.hear(data, now)
 
     def hear(self, data: object, now: float) -> None:
         """Apply one message of the channel, which may be anything."""
@@ -269,7 +297,7 @@ class ReportExchange:
     def _echo(self, now: float, delay: float) -> None:
         if not 0.0 <= delay <= MAX_REPORT_DELAY_S:
             return
-        self._echoed_at, self.delay = now - delay, delay
+        self._answered_at, self.delay = now - delay, delay
         if not self.is_connected:
             self.is_connected, self.problem = True, None
             if self._lost_at is not None:

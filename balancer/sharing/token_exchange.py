@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import islice
-from random import Random
 from struct import Struct
 from typing import Final
 
 from balancer.rate_limits.configured import RateLimits
-from balancer.sharing.exchange import FIRST_PAUSE, LONGEST_PAUSE, Opened, ReportChannel, StoreLost
+from balancer.sharing.exchange import Opened, ReportChannel, StoreLost, StoreTask, until_one_ends
 
 BATCH_S: Final = 0.1
 """Seconds between two batches."""
@@ -24,14 +23,8 @@ BATCH_S: Final = 0.1
 ANSWER_S: Final = 1.0
 """Seconds within which the store must take a batch."""
 
-STEADY_S: Final = 5.0
-"""Seconds for which the store must take batches before pauses are short again."""
-
 MOST_BUCKETS: Final = 4096
 """Buckets in one batch; others wait for the next."""
-
-MOST_PER_SECOND: Final = 2000
-"""Batches a second that are heard; a flood exceeds them."""
 
 VERSION: Final = 1
 HEAD: Final = Struct("<BxxxIq")
@@ -47,7 +40,7 @@ def secret_of(url: str) -> bytes:
     return blake2b(url.encode(), digest_size=32).digest()
 
 
-class TokenExchange:
+class TokenExchange(StoreTask):
     """Publishes what `limits` have taken, as the unit of that key, and takes what other units tell if `applies`: one
     process of a unit does, whose siblings share its buckets."""
 
@@ -61,61 +54,36 @@ class TokenExchange:
         *,
         applies: bool,
     ) -> None:
+        super().__init__(opened, now)
         self._limits = limits
-        self._opened = opened
         self._unit = unit
-        self._now = now
         self._say = say
         self._applies = applies
-        self._rng = Random()
-        self._task: asyncio.Task[None] | None = None
         self._is_lost = False
-        self._second_at, self._in_second = 0.0, 0
 
     def sweep(self) -> None:
         """Connect, once a limit is shared; called by the sweep."""
         if self._task is None and self._limits.are_shared:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stop the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=ANSWER_S)
-            self._task = None
-
-    async def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            began_at = self._now()
-            try:
-                async with self._opened(self._hear) as channel:
-                    self._begin()
-                    await self._converse(channel)
-            except StoreLost as error:
-                self._lose(str(error))
-            finally:
-                self._limits.taken.is_told = False
-            is_steady = self._now() > began_at + STEADY_S
-            pause = FIRST_PAUSE if is_steady else min(2.0 * pause, LONGEST_PAUSE)
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            self.start()
 
     async def _converse(self, channel: ReportChannel) -> None:
         """Publish until the store fails. Raises `StoreLost`."""
-        ended = asyncio.ensure_future(channel.ended())
+        self._begin()
         try:
-            while not ended.done():
-                await asyncio.wait([ended], timeout=BATCH_S)
-                batch = self._batch()
-                if batch:
-                    async with asyncio.timeout(ANSWER_S):
-                        await channel.publish(batch)
+            await until_one_ends(self._publish(channel), channel.ended())
         except TimeoutError:
             raise StoreLost(f"no answer within {ANSWER_S:g} s") from None
         finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
-        ended.result()
+            self._limits.taken.is_told = False
+
+    async def _publish(self, channel: ReportChannel) -> None:
+        while True:
+            await asyncio.sleep(BATCH_S)
+            batch = self._batch()
+            if batch:
+                async with asyncio.timeout(ANSWER_S):
+                    await channel.publish(batch)
+            self._answered_at = self._now()
 
     def _batch(self) -> bytes:
         """Return the tokens taken since the last batch, b"" without any."""
@@ -126,14 +94,8 @@ class TokenExchange:
         buckets = [BUCKET.pack(key, taken.pop(key)) for key in keys]
         return b"".join((HEAD.pack(VERSION, len(buckets), self._unit), *buckets))
 
-    def _hear(self, data: object) -> None:
-        """Take what another unit tells, unless there is too much. Raises `StoreLost`."""
-        now = self._now()
-        if now - self._second_at > 1.0:
-            self._second_at, self._in_second = now, 0
-        self._in_second += 1
-        if self._in_second > MOST_PER_SECOND:
-            raise StoreLost(f"more than {MOST_PER_SECOND} batches a second")
+    def hear(self, data: object, now: float) -> None:
+        """Take what another unit tells."""
         if not self._applies or not isinstance(data, bytes) or len(data) < HEAD.size:
             return
         version, number, unit = HEAD.unpack_from(data)

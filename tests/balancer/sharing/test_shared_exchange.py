@@ -417,7 +417,7 @@ def test_a_flood_ends_the_connection(units: Units) -> None:
     for _ in range(MOST_PER_SECOND + 100):
         units.store.publish(b"junk")
     units.loop.advance(0.05)
-    assert "more than 2000 reports a second" in one.lines[-1]
+    assert "more than 2000 messages a second" in one.lines[-1]
     units.loop.advance(2.0)
     assert units.store.connects > connects
     assert one.exchange.is_connected

@@ -15,7 +15,7 @@ from balancer.config.schema.rate_limits import RateLimitConfig
 from balancer.config.schema.shared import SharedConfig
 from balancer.rate_limits.configured import RateLimits
 from balancer.rate_limits.limiter import CREDIBLE_S
-from balancer.sharing import token_exchange
+from balancer.sharing import exchange, token_exchange
 from balancer.sharing.configured import token_exchange_of
 from balancer.sharing.exchange import StoreLost
 from balancer.sharing.token_exchange import BUCKET, HEAD, VERSION, TokenExchange
@@ -178,25 +178,25 @@ def test_what_is_not_valid_is_ignored(data: Any) -> None:
     unit, key = unconnected()
     if isinstance(data, bytes):
         data = data.replace(BUCKET.pack(0, 0)[:8], BUCKET.pack(key, 0)[:8])
-    unit.exchange._hear(data)
+    unit.exchange._take(data)
     assert (unit.limit.elsewhere, unit.take(b"x", 30)) == (0, 19)
 
 
 def test_what_is_valid_counts() -> None:
     unit, key = unconnected()
-    unit.exchange._hear(batch((key, 4)))
+    unit.exchange._take(batch((key, 4)))
     assert (unit.limit.elsewhere, unit.take(b"x", 30)) == (4, 15)
 
 
 def test_a_flood_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_exchange, "MOST_PER_SECOND", 3)
+    monkeypatch.setattr(exchange, "MOST_PER_SECOND", 3)
     unit, _ = unconnected()
     for _ in range(3):
-        unit.exchange._hear(batch())
-    with pytest.raises(StoreLost, match="more than 3 batches"):
-        unit.exchange._hear(batch())
+        unit.exchange._take(batch())
+    with pytest.raises(StoreLost, match="more than 3 messages"):
+        unit.exchange._take(batch())
     unit.clock.at += 2.0
-    unit.exchange._hear(batch())
+    unit.exchange._take(batch())
 
 
 def test_keys_are_those_of_all_units_of_a_store_and_of_no_other() -> None:
