@@ -4,13 +4,13 @@ path keeps anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import add, sub
+from collections.abc import Iterable, Sequence
+from operator import sub
 from typing import Final
 
 from balancer.cluster.cluster import Cluster
 from balancer.errors import NoEndpoint, QueueFull, QueueTimeout, Shed
-from policies.insight.version_guard import Record, problem_of
+from policies.insight.version_guard import problem_of
 from policies.stats.load import Histogram
 
 PERIOD: Final = 1.0
@@ -22,8 +22,8 @@ WINDOW: Final = 600.0
 UNSERVED: Final = (NoEndpoint.reason, QueueFull.reason, QueueTimeout.reason, Shed.reason)
 """Errors of requests that no endpoint of the cluster was there for; other failures are those of attempts."""
 
-Counts = dict[str, tuple[int, int, list[int]]]
-"""By endpoint, and "" for requests without one: ended, failed, buckets of latencies."""
+Counts = dict[str, list[int]]
+"""By endpoint, and "" for requests without one: ended, failed, and the buckets of latencies."""
 
 
 class CanaryGuard:
@@ -48,37 +48,25 @@ class CanaryGuard:
         if not self._before or now > self._began_at + WINDOW:
             self._before, self._began_at = counts, now
             return None
-        records = [_record(now_, before) for now_, before in zip(counts, self._before, strict=True)]
-        canary = records.pop(self._canary)
-        return problem_of(
-            canary,
-            Record(
-                sum(each.requests for each in records),
-                sum(each.failed for each in records),
-                [sum(column) for column in zip(*(each.buckets for each in records), strict=True)],
-            ),
-        )
+        changes = [*map(_change, counts, self._before)]
+        canary = changes.pop(self._canary)
+        return problem_of(canary, _summed(changes))
 
 
 def _counts_of(cluster: Cluster) -> Counts:
     unserved = sum(cluster.counts.errors[reason] for reason in UNSERVED)
-    counts: Counts = {"": (unserved, unserved, [])}
+    counts = {"": [unserved, unserved, *Histogram().counts]}
     for state in cluster.router.states:
         failed = sum(number for kind, number in state.outcomes.items() if kind.is_failure)
-        counts[state.id] = (sum(state.outcomes.values()), failed, state.histogram.counts.copy())
+        counts[state.id] = [sum(state.outcomes.values()), failed, *state.histogram.counts]
     return counts
 
 
-def _record(counts: Counts, before: Counts) -> Record:
+def _change(counts: Counts, before: Counts) -> list[int]:
     """Return the difference; an endpoint that was not there before, or was replaced, counts as a whole."""
-    requests = failed = 0
-    buckets = Histogram().counts
-    for name, (ended, of_them, latencies) in counts.items():
-        earlier = before.get(name)
-        if earlier is not None and earlier[0] <= ended:
-            ended, of_them = ended - earlier[0], of_them - earlier[1]
-            latencies = [*map(sub, latencies, earlier[2])]
-        requests, failed = requests + ended, failed + of_them
-        if latencies:
-            buckets = [*map(add, buckets, latencies)]
-    return Record(requests, failed, buckets)
+    earlier = {name: row for name, row in before.items() if name in counts and row[0] <= counts[name][0]}
+    return [*map(sub, _summed(counts.values()), _summed(earlier.values()))]
+
+
+def _summed(rows: Iterable[list[int]]) -> list[int]:
+    return [*map(sum, zip(*rows, strict=True))]

@@ -10,7 +10,6 @@ the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log
 from typing import Final
 
@@ -31,38 +30,25 @@ MIN_ANSWERED: Final = 100
 """Least answered requests of each side for a comparison of latencies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Requests that have ended, those that failed, and the buckets of the latencies of the others."""
+def problem_of(canary: Sequence[int], others: Sequence[int]) -> str | None:
+    """Return what is worse about the canary, in words; None if nothing is, beyond chance.
 
-    requests: int
-    failed: int
-    buckets: Sequence[int]
-
-
-def problem_of(canary: Record, others: Record) -> str | None:
-    """Return what is worse about the canary, in words; None if nothing is, beyond chance."""
-    if not (canary.requests and others.requests):
+    Both are numbers of requests that have ended and of those that failed, and the buckets of the others' latencies.
+    """
+    (ended, failed, *buckets), (usually_ended, usually_failed, *usual_buckets) = canary, others
+    if not (ended and usually_ended):
         return None
-    failed, usual = canary.failed / canary.requests, others.failed / others.requests
-    if failed > RELEVANT * usual and _is_beyond_chance(
-        canary.failed, others.failed, canary.requests / (canary.requests + others.requests)
-    ):
-        return f"{failed:.2%} of its requests failed, and {usual:.2%} of the others"
-    return _slower(Histogram.of([*canary.buckets], 0.0), Histogram.of([*others.buckets], 0.0))
-
-
-def _slower(canary: Histogram, others: Histogram) -> str | None:
-    answered, usually_answered = canary.count, others.count
-    if min(answered, usually_answered) < MIN_ANSWERED:
+    share, usual_share = failed / ended, usually_failed / usually_ended
+    if share > RELEVANT * usual_share and _is_beyond_chance(failed, ended, usually_failed, usually_ended):
+        return f"{share:.2%} of its requests failed, and {usual_share:.2%} of the others"
+    took, usually_took = Histogram.of(buckets, 0.0), Histogram.of(usual_buckets, 0.0)
+    if min(took.count, usually_took.count) < MIN_ANSWERED:
         return None
-    share = answered / (answered + usually_answered)
     for quantile in QUANTILES:
-        taken, usual = canary.quantile(quantile), others.quantile(quantile)
-        if taken is None or usual is None:
-            continue
+        taken, usual = took.quantile(quantile) or 0.0, usually_took.quantile(quantile) or 0.0
+        slower, usually_slower = (_slower_than(each, usual) for each in (took, usually_took))
         if taken > max(RELEVANT * usual, usual + LEAST_DELAY) and _is_beyond_chance(
-            _slower_than(canary, usual), _slower_than(others, usual), share
+            slower, took.count, usually_slower, usually_took.count
         ):
             return f"its p{quantile * 100:g} is {taken * 1e3:.3g} ms, and {usual * 1e3:.3g} ms of the others"
     return None
@@ -75,14 +61,13 @@ def _slower_than(histogram: Histogram, seconds: float) -> int:
     return sum(histogram.counts[reference.counts.index(1) + 1 :])
 
 
-def _is_beyond_chance(number: int, elsewhere: int, share: float) -> bool:
-    """Return whether `number` of `number` + `elsewhere` events are more than chance explains, if each is one of these
-    with the probability `share`."""
-    total = number + elsewhere
-    found = number / total if total else 0.0
+def _is_beyond_chance(number: int, of: int, elsewhere: int, of_elsewhere: int) -> bool:
+    """Return whether more of the canary's requests are concerned than chance explains, if each of all that are is one
+    of the canary's with the probability of its share of the requests."""
+    share, found = of / (of + of_elsewhere), number / ((number + elsewhere) or 1)
     if found <= share:
         return False
     exponent = found * log(found / share)
     if elsewhere:
         exponent += (1 - found) * log((1 - found) / (1 - share))
-    return total * exponent > CERTAINTY
+    return (number + elsewhere) * exponent > CERTAINTY

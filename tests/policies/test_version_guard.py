@@ -6,16 +6,16 @@ from random import Random
 
 import pytest
 
-from policies.insight.version_guard import Record, problem_of
+from policies.insight.version_guard import problem_of
 from policies.stats.load import Histogram
 
 
-def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> Record:
-    """Latencies are exponential, with the mean `latency`."""
+def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> list[int]:
+    """What a guard counts. Latencies are exponential, with the mean `latency`."""
     histogram, rng = Histogram(), Random(seed)
     for _ in range(requests - failed):
         histogram.record(rng.expovariate(1 / latency))
-    return Record(requests, failed, histogram.counts)
+    return [requests, failed, *histogram.counts]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> 
         *("irrelevant", "no-canary", "no-others"),
     ],
 )
-def test_what_is_worse(canary: Record, others: Record, words: str | None) -> None:
+def test_what_is_worse(canary: list[int], others: list[int], words: str | None) -> None:
     found = problem_of(canary, others)
     assert found is None if words is None else found is not None and found.startswith(words), found
 
@@ -58,6 +58,6 @@ def test_tail_alone() -> None:
     slow = Histogram()
     for at in range(1000):
         slow.record(1.0 if at % 20 == 0 else 0.007)
-    found = problem_of(Record(1000, 0, slow.counts), usual)
+    found = problem_of([1000, 0, *slow.counts], usual)
     assert found is not None
     assert found.startswith("its p99 is ")
