@@ -7,9 +7,10 @@ too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from balancer.config.schema.log import LOG_FIELDS, LogConfig
@@ -49,84 +50,74 @@ class Line(NamedTuple):
 
 ValueOf = Callable[[Line], Value]
 
+_OF_ENTRY: Final = ("attempts", "bytes_in", "cluster", "grpc_status", "method")
+
 VALUES: Final[dict[str, ValueOf]] = {
     "time": lambda line: instant(line.entry, line.context.offset),
-    "end": lambda line: line.end,
+    "end": attrgetter("end"),
     "reason": lambda line: line.entry.fault and line.entry.fault.reason,
     "detail": lambda line: line.entry.fault and line.entry.fault.detail,
-    "method": lambda line: line.entry.method,
-    "path": lambda line: line.entry.target,
-    "sent_path": lambda line: line.entry.sent_target,
+    "path": attrgetter("entry.target"),
+    "sent_path": attrgetter("entry.sent_target"),
     "host": lambda line: host_of(line.entry.head),
-    "request_id": lambda line: line.entry.id,
-    "client": lambda line: line.entry.client.address,
+    "request_id": attrgetter("entry.id"),
+    "client": attrgetter("entry.client.address"),
     "forwarded_for": lambda line: forwarded_for(line.entry),
-    "protocol": lambda line: line.entry.client.proto,
+    "protocol": attrgetter("entry.client.proto"),
     "version": lambda line: version_of(line.entry),
-    "cluster": lambda line: line.entry.cluster,
-    "endpoint": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.id,
-    "region": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.region,
-    "policy": lambda line: line.context.policy,
-    "attempts": lambda line: line.entry.attempts,
+    "endpoint": lambda line: line.entry.endpoint and line.entry.endpoint.id,
+    "region": lambda line: line.entry.endpoint and line.entry.endpoint.region,
+    "policy": attrgetter("context.policy"),
     "connection": lambda line: line.entry.connection if line.entry.connection != NOT_CONNECTED else None,
-    "head": lambda line: line.phases.head,
-    "queue": lambda line: line.phases.queue,
-    "connect": lambda line: line.phases.connect,
-    "first_byte": lambda line: line.phases.first_byte,
-    "service": lambda line: line.phases.service,
-    "total": lambda line: line.phases.total,
-    "duration": lambda line: line.phases.total,
-    "status": lambda line: line.status,
-    "grpc_status": lambda line: line.entry.grpc_status,
-    "bytes": lambda line: line.size,
-    "bytes_in": lambda line: line.entry.bytes_in,
+    "duration": attrgetter("phases.total"),
+    "status": attrgetter("status"),
+    "bytes": attrgetter("size"),
     "sample": lambda line: 1 if line.context.sample == "1" else float(line.context.sample),
     "route": lambda line: line.entry.extra and line.entry.extra.route,
-    "tls_version": lambda line: line.entry.client.tls_version,
+    "tls_version": attrgetter("entry.client.tls_version"),
     "trace_id": lambda line: trace_id(line.entry),
-    "referer": lambda line: of_request(line.entry, b"referer"),
-    "user_agent": lambda line: of_request(line.entry, b"user-agent"),
+    **{name: attrgetter(f"entry.{name}") for name in _OF_ENTRY},
+    **{name: attrgetter(f"phases.{name}") for name in LoggedPhases._fields},
 }
 """Values of the fields that have a name of their own."""
 
-READ_FROM: Final = {"referer": b"referer", "user_agent": b"user-agent", "trace_id": b"traceparent"}
-"""Fields of requests that such values are read from."""
+READ_FROM: Final = {
+    "referer": "request:referer", "user_agent": "request:user-agent", "trace_id": "request:traceparent",
+}  # fmt: skip
+"""Fields of requests that values are read from; that of `trace_id` is a part of one."""
 
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)")
 
 
-def of_request(entry: Entry, name: bytes) -> bytes | None:
-    """Return a chosen field of the request."""
-    return None if entry.extra is None else entry.extra.request.get(name)
-
-
-def of_response(entry: Entry, name: bytes) -> bytes | None:
-    """Return a chosen field of the response."""
-    return None if entry.extra is None else entry.extra.response.get(name)
+def of_message(entry: Entry, side: str, name: bytes) -> bytes | None:
+    """Return a chosen field of the request or the response."""
+    found: Mapping[bytes, bytes] = getattr(entry.extra, side, {})
+    return found.get(name)
 
 
 def trace_id(entry: Entry) -> bytes | None:
     """Return the trace that the worker was told (W3C Trace Context)."""
-    match = _TRACEPARENT.match(of_request(entry, b"traceparent") or b"")
+    match = _TRACEPARENT.match(of_message(entry, "request", b"traceparent") or b"")
     return None if match is None else match[1]
 
 
 def value_of(field: str) -> ValueOf:
     """Return what reads the value of a field."""
-    side, separator, name = field.partition(":")
-    if not separator:
+    if field in VALUES:
         return VALUES[field]
-    read, key = of_request if side == "request" else of_response, name.encode()
-    return lambda line: read(line.entry, key)
+    side, _, name = READ_FROM.get(field, field).partition(":")
+    key = name.encode()
+    return lambda line: of_message(line.entry, side, key)
 
 
 def chosen_fields(fields: Sequence[str]) -> ChosenFields | None:
     """Return what entries need for these fields beside their own values; None if they need nothing."""
-    of_messages = [field.partition(":") for field in fields if ":" in field]
-    needed = [name.encode() for side, _, name in of_messages if side == "request"]
-    needed += [READ_FROM[field] for field in fields if field in READ_FROM]
-    answered = [name.encode() for side, _, name in of_messages if side == "response"]
-    return ChosenFields(needed, answered) if needed or answered or "route" in fields else None
+    needed: dict[str, list[bytes]] = {"request": [], "response": []}
+    for field in fields:
+        side, separator, name = READ_FROM.get(field, field).partition(":")
+        if separator:
+            needed[side].append(name.encode())
+    return ChosenFields(*needed.values()) if any(needed.values()) or "route" in fields else None
 
 
 def json_value(value: Value) -> str:
@@ -210,7 +201,7 @@ def combined_line(entry: Entry, context: Context) -> str:
     asked = combined(entry.target or None)
     if entry.method:
         asked = f"{combined(entry.method)} {asked} HTTP/{version_of(entry)}"
-    referer, agent = (combined(of_request(entry, name)) for name in (b"referer", b"user-agent"))
+    referer, agent = (combined(of_message(entry, "request", name)) for name in (b"referer", b"user-agent"))
     return f'{remote_address(entry)} - - [{at}] "{asked}" {status} {size} "{referer}" "{agent}"\n'
 
 

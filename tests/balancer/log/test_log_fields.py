@@ -16,7 +16,7 @@ from balancer.errors import ConnectFailed, QueueTimeout
 from balancer.http.h1.client import Client
 from balancer.log.chosen import VALUE_LIMIT, ChosenFields
 from balancer.log.formats import NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line
-from balancer.log.lines import VALUES, format_of
+from balancer.log.lines import READ_FROM, VALUES, format_of
 from tests.support.log_entries import entry
 from tests.support.root import ROOT
 
@@ -41,7 +41,7 @@ def line_of(entry: Entry, context: Context = CONTEXT, **log: Any) -> str:
 def test_every_field_is_computed_and_documented() -> None:
     page = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `([a-z_]+)` \| ", page[page.index("## Chosen fields") :], re.MULTILINE))
-    assert set(VALUES) == {*LOG_FIELDS, *FURTHER_FIELDS}
+    assert {*VALUES, *READ_FROM} == {*LOG_FIELDS, *FURTHER_FIELDS}
     assert set(FURTHER_FIELDS) <= listed
 
 
