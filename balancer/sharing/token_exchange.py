@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import islice
+from math import inf
 from struct import Struct
 from typing import Final
 
@@ -21,7 +22,7 @@ BATCH_S: Final = 0.1
 """Seconds between two batches."""
 
 ANSWER_S: Final = 1.0
-"""Seconds within which the store must take a batch."""
+"""Seconds within which the store must take a batch, and send it back."""
 
 MOST_BUCKETS: Final = 4096
 """Buckets in one batch; others wait for the next."""
@@ -77,13 +78,19 @@ class TokenExchange(StoreTask):
             self._limits.taken.is_told = False
 
     async def _publish(self, channel: ReportChannel) -> None:
+        """Publish what has been taken, and expect it back: else nothing of others would come either."""
+        unheard_since = inf
         while True:
             await asyncio.sleep(BATCH_S)
+            if self._answered_at >= unheard_since:
+                unheard_since = inf
+            if self._now() - unheard_since > ANSWER_S:
+                raise TimeoutError
             batch = self._batch()
             if batch:
+                unheard_since = min(unheard_since, self._now())
                 async with asyncio.timeout(ANSWER_S):
                     await channel.publish(batch)
-            self._answered_at = self._now()
 
     def _batch(self) -> bytes:
         """Return the tokens taken since the last batch, b"" without any."""
@@ -96,13 +103,14 @@ class TokenExchange(StoreTask):
 
     def hear(self, data: object, now: float) -> None:
         """Take what another unit tells."""
-        if not self._applies or not isinstance(data, bytes) or len(data) < HEAD.size:
+        if not isinstance(data, bytes) or len(data) < HEAD.size:
             return
         version, number, unit = HEAD.unpack_from(data)
-        if version != VERSION or unit == self._unit or len(data) != HEAD.size + number * BUCKET.size:
-            return
-        for key, tokens in BUCKET.iter_unpack(memoryview(data)[HEAD.size :]):
-            self._limits.take_elsewhere(key, tokens, now)
+        if unit == self._unit:
+            self._answered_at = now
+        elif self._applies and version == VERSION and len(data) == HEAD.size + number * BUCKET.size:
+            for key, tokens in BUCKET.iter_unpack(memoryview(data)[HEAD.size :]):
+                self._limits.take_elsewhere(key, tokens, now)
 
     def _begin(self) -> None:
         self._limits.taken.is_told = True

@@ -228,3 +228,20 @@ def test_sharing_needs_a_store() -> None:
     keys = {"endpoints": [{"id": "a", "address": "http://a"}], "rate_limits": [CONFIG.model_dump()]}
     with pytest.raises(ValidationError, match=r"rate_limits\.0\.shared: needs shared\.url"):
         Settings.model_validate(keys)
+
+
+async def test_store_that_sends_nothing_is_lost() -> None:
+    """It takes batches, and what other units tell would not come."""
+    store = FakeStore()
+    await store.start()
+    unit = Unit(f"redis://127.0.0.1:{store.port}")
+    await unit.connect()
+    store._listeners.clear()
+    unit.take(b"x", 1)
+    await unit.until(lambda: not unit.limits.taken.by_key)
+    assert not unit.lines
+    unit.clock.at += 1.1
+    await unit.until(lambda: unit.lines)
+    assert "the store is lost: no answer within 1 s" in unit.lines[0]
+    await unit.exchange.stop()
+    await store.stop()
