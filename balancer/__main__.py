@@ -228,7 +228,7 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     secrets = (*logged_secrets(settings.log.fields), *exposed_secrets(reading, file))
     checks = (each.health_checks for each in (settings, *settings.clusters.values()))
     unused = (*unused_rate_limits(settings), *unused_check_keys(checks))
-    for line in (*misnamed_workers(settings), *unused, *secrets):
+    for line in (*misnamed_workers(settings, lambda file: FileSource(file).first()), *unused, *secrets):
         say(f"warning: {line}")
 
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from balancer.config.loading import Settings
+from balancer.config.schema.discovery import FileDiscovery
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.worker_host import ADDRESS, sent_host, tls_name
 from balancer.syntax.urls import host_in
 
 
-def misnamed_workers(settings: Settings) -> Iterator[str]:
+def misnamed_workers(
+    settings: Settings, read: Callable[[FileDiscovery], Sequence[EndpointConfig]]
+) -> Iterator[str]:
     """Yield a line for each https endpoint, and each source of them, whose requests have another Host than the name for
-    which its certificate is verified."""
-    yield from _misnamed(settings, "")
-    for name, cluster in settings.clusters.items():
-        yield from _misnamed(cluster, f"clusters.{name}.")
+    which its certificate is verified. `read` returns the endpoints of a file."""
+    for name, cluster in {"": settings, **settings.clusters}.items():
+        file = cluster.discovery.file
+        of_file = () if file is None else read(file)
+        yield from _misnamed(cluster, of_file, f"clusters.{name}." if name else "")
 
 
-def _misnamed(cluster: ClusterSettings, field: str) -> Iterator[str]:
+def _misnamed(cluster: ClusterSettings, of_file: Sequence[EndpointConfig], field: str) -> Iterator[str]:
+    listed = {f"endpoints.{at}": one for at, one in enumerate(cluster.endpoints)}
+    listed |= {f"discovery.file.endpoints.{at}": one for at, one in enumerate(of_file)}
     places = [
-        (f"endpoints.{at}", one.address, one.host, (one.tls or cluster.upstream_tls).server_name)
-        for at, one in enumerate(cluster.endpoints)
+        (place, one.address, one.host, (one.tls or cluster.upstream_tls).server_name)
+        for place, one in listed.items()
     ] + [
         (f"discovery.dns.{at}", f"{one.scheme}://{one.name}", one.host, cluster.upstream_tls.server_name)
         for at, one in enumerate(cluster.discovery.dns)

@@ -119,7 +119,7 @@ class NamedClusters:
         front.cluster.process.error_bodies = config.error_bodies
         for name, table in self.listener_routes.items():
             own = own_route(settings.listeners.get(name))
-            table.apply(None if own is None else route_of(own, f"listener {name}"))
+            table.apply([] if own is None else [(own, route_of(own, f"listener {name}"))])
 
     def share(self) -> None:
         """Share the access log and the limit of descriptors."""

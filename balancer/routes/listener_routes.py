@@ -29,18 +29,16 @@ class ListenerRoutes(RouteTable):
     def __init__(self, shared: RouteTable) -> None:
         super().__init__()
         self._shared = shared
-        self._own: Route | None = None
+        self._has_own = False
 
-    def apply(self, own: Route | None) -> None:
-        """Apply a route of its own, and what has changed in `shared`; from the next request on."""
-        self._own = own
-        self.is_in_use = own is not None or self._shared.is_in_use
-        self.has_default = self._shared.has_default
-        self.edits = self._shared.edits
+    def apply(self, own: list[tuple[RouteConfig, Route]]) -> None:
+        """Apply a route of its own, or none, and what has changed in `shared`; from the next request on."""
+        shared = self._shared
+        self.replace(own, has_default=shared.has_default, edits=shared.edits)
+        self._has_own = self.is_in_use
+        self.is_in_use = self.is_in_use or shared.is_in_use
 
     def find(self, request: Request, client: Client) -> Route | None:
-        """Return the route of the request, without a search if it is the listener's own."""
-        own = self._own
-        if own is not None and (own.is_plain or own.matches(request, self.asked(request, client))):
-            return own
-        return self._shared.find(request, client)
+        """Return the route of the request; `shared` is not searched if it is the listener's own."""
+        own = super().find(request, client) if self._has_own else None
+        return own or self._shared.find(request, client)

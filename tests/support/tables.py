@@ -124,13 +124,17 @@ def completed(text: str) -> str:
             default = default_of(KEYS[key]).strip("`")
             value = '"…"' if default in ("–", "required") else default
             meaning = (KEYS[key].description or "").rpartition(" | ")[2]
+            headers = [f"[{table}]", f"# [{table}]"]
+            is_optional = f"# [[{table.partition('.')[0]}]]" in lines
             if before.rpartition(".")[0] == table:
                 at = present[before][0] + 1
-            elif f"[{table}]" in lines:
-                at = lines.index(f"[{table}]") + 1
+            elif found := [at for at, line in enumerate(lines, 1) if line in headers]:
+                at = found[0]
             else:
-                lines += ["", f"[{table}]"]
-                at = len(lines)
+                at = present[before][0] + 1 if is_optional else len(lines)
+                new = [headers[1]] if is_optional else ["", headers[0]]
+                lines[at:at] = new
+                at += len(new)
             lines.insert(at, f"{f'# {name} = {value}':<38} # {meaning}")
     return "".join(f"{line}\n" for line in lines)
 

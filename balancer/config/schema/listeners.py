@@ -36,7 +36,7 @@ class ListenerConfig(Section):
     )
     redirect: RedirectConfig | None = Field(
         default=None,
-        description="table | redirect of all requests, with `scheme`, `host` and `status` as in `routes.redirect`",
+        description="table | redirect of all requests, as `routes.redirect` of a route with the prefix `/`",
     )
     mode: Annotated[str, StringConstraints(pattern=r"^[0-7]{3}$")] = Field(
         default=DEFAULT_MODE,
@@ -49,12 +49,9 @@ class ListenerConfig(Section):
             raise ValueError("redirect: give cluster or redirect, not both")
         if self._has("mode") and not self.listen.startswith(UNIX):
             raise ValueError("mode: applies only to a Unix socket")
-        for key in ("path", "replace_prefix"):
-            if self.redirect is not None and getattr(self.redirect, key) is not None:
-                raise ValueError(f"redirect.{key}: is for routes, which know the path")
-        own = "http" if self.tls is None else "https"
-        if self.redirect is not None and self.redirect.host is None and self.redirect.scheme == own:
-            raise ValueError(f"redirect.scheme: clients of this listener use {own} already")
+        own, redirect = "http" if self.tls is None else "https", self.redirect
+        if redirect is not None and redirect.leads_to(own, host=None, path=None, prefix="/"):
+            raise ValueError(f"redirect: all requests of this listener already ask for {redirect.wanted}")
         return self
 
     @property
@@ -62,7 +59,7 @@ class ListenerConfig(Section):
         """The route of all its requests; None if those of the configuration apply."""
         if self.cluster is None and self.redirect is None:
             return None
-        return RouteConfig(cluster=self.cluster, redirect=self.redirect)
+        return RouteConfig(cluster=self.cluster, redirect=self.redirect, prefix="/")
 
     @property
     def bound(self) -> tuple[str, str]:

@@ -97,6 +97,19 @@ class RedirectConfig(Section):
             raise ValueError("replace_prefix: give path or replace_prefix, not both")
         return self
 
+    def leads_to(self, scheme: str | None, host: str | None, path: str | None, prefix: str | None) -> bool:
+        """Return whether it leads to where all requests with this scheme, host, path and prefix are already."""
+        if self.host is not None and host != host_in(self.host.encode()).decode():
+            return False
+        if self.path not in (None, path) or self.scheme not in (None, scheme):
+            return False
+        return self.replace_prefix is None or self.replace_prefix.rstrip("/") == (prefix or "").rstrip("/")
+
+    @property
+    def wanted(self) -> str:
+        """What it wants of a request."""
+        return self.path or self.replace_prefix or self.host or f"the scheme {self.scheme}"
+
     def __str__(self) -> str:
         """Where it leads, as `balancer check` lists it."""
         new = self.path or (f"{self.replace_prefix.removesuffix('/')}/*" if self.replace_prefix else "")
@@ -204,8 +217,11 @@ class RouteConfig(Section):
         ):
             key = "strip_prefix" if self.strip_prefix else "replace_prefix"
             raise ValueError(f"{key}: needs prefix and cluster or split")
-        if self.redirect is not None:
-            self._check_redirect(self.redirect)
+        redirect = self.redirect
+        if redirect is not None and redirect.replace_prefix is not None and self.prefix is None:
+            raise ValueError("redirect.replace_prefix: needs prefix")
+        if redirect is not None and redirect.leads_to(self.scheme, self.host, self.path, self.prefix):
+            raise ValueError(f"redirect: all requests of this route already ask for {redirect.wanted}")
         if self.request_fields and not self.clusters:
             raise ValueError("request_fields: needs cluster or split")
         if self.mirror is not None and (not self.clusters or self.mirror.cluster in self.clusters):
@@ -227,21 +243,6 @@ class RouteConfig(Section):
     def clusters(self) -> tuple[str, ...]:
         """The clusters that its requests go to."""
         return tuple(self.split) if self.cluster is None else (self.cluster,)
-
-    def _check_redirect(self, redirect: RedirectConfig) -> None:
-        """Check that some request of this route is not where the redirect leads. Raises ValueError."""
-        if redirect.replace_prefix is not None and self.prefix is None:
-            raise ValueError("redirect.replace_prefix: needs prefix")
-        is_there = redirect.host is None or self.host == host_in(redirect.host.encode()).decode()
-        if redirect.path is not None:
-            is_there = is_there and redirect.path == self.path
-        elif redirect.replace_prefix is not None:
-            is_there = is_there and redirect.replace_prefix.rstrip("/") == (self.prefix or "").rstrip("/")
-        if is_there and redirect.scheme in (None, self.scheme):
-            asked = (
-                redirect.path or redirect.replace_prefix or redirect.host or f"the scheme {redirect.scheme}"
-            )
-            raise ValueError(f"redirect: all requests of this route already ask for {asked}")
 
     @property
     def place(self) -> tuple[str | None, str | None, str | None]:

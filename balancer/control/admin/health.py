@@ -30,7 +30,9 @@ def endpoint_condition(control_plane: ControlPlane, state: EndpointState) -> dic
     pool, check = cluster.pools.by_id[state.id], control_plane.checks.by_id.get(state.id)
     condition = condition_of(state, pool)
     text = condition_text(condition, state, pool, check.state if check is not None else None, cluster.now())
-    return {"condition": condition.value, "condition_text": text}
+    priority = state.endpoint.priority
+    backup = f" (backup, priority {priority})" if priority else ""
+    return {"condition": condition.value, "condition_text": text + backup}
 
 
 def can_serve(control_plane: ControlPlane) -> bool:

@@ -17,7 +17,8 @@ PATH = "/-/splits"
 def split(weights: tuple[str, ...], route: str | None, url: str, token: str | None) -> None:
     """Show how routes are split between clusters, or change the weights of all clusters of a split.
 
-    A change holds until the configured weights of the route change. No request is lost.
+    A change holds until the configured weights of the route change or the balancer is started again, also by a hot
+    restart. No request is lost.
 
     \b
     Examples:

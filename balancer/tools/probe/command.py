@@ -35,6 +35,7 @@ Examples:
   balancer probe https://api.example.org
   balancer probe https://api.example.org/v1/ping --method HEAD --idle-limit 30
   balancer probe http://127.0.0.1:9001/healthz --json
+  balancer probe http+unix:///run/app.sock:/healthz
 """
 
 
@@ -119,9 +120,7 @@ def _unreached(target: ProbeTarget, error: UpstreamError, is_json: bool) -> Any:
     kind = error.kind if isinstance(error, ConnectFailed) else error.reason
     detail = error.inside if isinstance(error, ConnectFailed) else str(error)
     if is_json:
-        click.echo(
-            json.dumps({"url": target.origin + target.path, "error": {"kind": kind, "detail": detail}})
-        )
+        click.echo(json.dumps({"url": target.url, "error": {"kind": kind, "detail": detail}}))
     click.echo(f"balancer: {target.origin}: {WORDS.get(kind, kind)}: {one_line(detail)}", err=True)
     sys.exit(UNREACHED)
 

@@ -104,7 +104,7 @@ class Findings:
         """Return the findings as a JSON document."""
         idle = self.keep_alive.idle if self.keep_alive is not None else None
         document: dict[str, Any] = {
-            "url": f"{self.target.origin}{self.target.path}",
+            "url": self.target.url,
             "address": self.address,
             "status": self.status,
             "http": {"1": self.version, "2": asdict(self.http2) if self.http2 else None},

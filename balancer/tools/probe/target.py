@@ -9,9 +9,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from balancer.config.schema.endpoint import UNIX, worker_address
 from policies.facts import Endpoint
 
-MUST_BE = "must be http://host[:port][/path] or https://…"
+MUST_BE = "must be http://host[:port][/path], https://… or http+unix:///socket[:/path]"
 _FIT_FOR_A_TARGET = re.compile(r"[!-\"$-~]+").fullmatch
 _UNFIT_FOR_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -22,8 +23,8 @@ class BadTarget(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """A server and a path: `authority` is that of its URL, `path` the request target with its query. `requested`: the
-    Host, None: the authority."""
+    """A server and a path: `authority` is that of its URL, or the path of its Unix socket; `path` is the request target
+    with its query. `requested`: the Host, None: the authority, or localhost."""
 
     scheme: str
     authority: str
@@ -40,6 +41,11 @@ class ProbeTarget:
         return f"{self.scheme}://{self.authority}"
 
     @property
+    def url(self) -> str:
+        """The URL that was given, without what it may leave out."""
+        return f"{self.origin}{':' if self.origin.startswith(UNIX) else ''}{self.path}"
+
+    @property
     def name(self) -> str:
         """Endpoint id of the server: api.example.org."""
         return _UNFIT_FOR_A_NAME.sub("-", self.authority).strip("-._")[:64] or "server"
@@ -51,13 +57,21 @@ class ProbeTarget:
 
     def head(self, method: str) -> bytes:
         """Return the head of a request."""
-        lines = (f"{method} {self.path} HTTP/1.1", f"Host: {self.requested or self.authority}", "Accept: */*")
+        host = self.requested or ("localhost" if self.origin.startswith(UNIX) else self.authority)
+        lines = (f"{method} {self.path} HTTP/1.1", f"Host: {host}", "Accept: */*")
         return "\r\n".join((*lines, "User-Agent: steelyard-probe", "", "")).encode("ascii")
 
 
 def target_of(url: str, requested: str | None = None) -> ProbeTarget:
     """Parse a URL; `requested` is the Host, None: that of the URL. Raises `BadTarget`."""
     problem = f"{MUST_BE}, got '{url}'"
+    if url.startswith(UNIX):
+        socket, _, path = url.removeprefix(UNIX).partition(":")
+        try:
+            worker_address(UNIX + socket)
+        except ValueError as error:
+            raise BadTarget(str(error)) from None
+        return _target("http+unix", socket, socket, path or "/", requested, url)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -67,7 +81,13 @@ def target_of(url: str, requested: str | None = None) -> ProbeTarget:
     if parts.scheme not in ("http", "https") or not host or parts.username is not None or port == 0:
         raise BadTarget(problem)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if not (_FIT_FOR_A_TARGET(path) and _FIT_FOR_A_TARGET(host)):
-        raise BadTarget(f"must be written in ASCII, escaped where needed, got '{url}'")
     shown = f"[{host}]" if ":" in host else host
-    return ProbeTarget(parts.scheme, shown if port is None else f"{shown}:{port}", host, path, requested)
+    return _target(parts.scheme, shown if port is None else f"{shown}:{port}", host, path, requested, url)
+
+
+def _target(
+    scheme: str, authority: str, host: str, path: str, requested: str | None, url: str
+) -> ProbeTarget:
+    if not (_FIT_FOR_A_TARGET(path) and path.startswith("/") and _FIT_FOR_A_TARGET(host)):
+        raise BadTarget(f"must be written in ASCII, escaped where needed, got '{url}'")
+    return ProbeTarget(scheme, authority, host, path, requested)

@@ -40,6 +40,7 @@ async def test_backup_takes_over_and_gives_back(stage: Stage) -> None:
     assert {*await bodies(stage)} == {b"backup"}
     document = await status(stage)
     assert [each["priority"] for each in document["endpoints"]] == [0, 0, 1]
+    assert document["endpoints"][2]["condition_text"] == "ready (backup, priority 1)"
     assert document["panic"]["everywhere"] is False
     await patch(stage, "a1", state="ready")
     await stage.reload(panic={"overprovisioning": 1000.0})

@@ -22,9 +22,9 @@ listen = ':80'; cluster = 'a' -> cluster: must be one of api, default, got 'a'
 listen = '127.0.0.1:8080' -> listen: is the address of listen, too
 listen = ':80'; mode = '600' -> mode: applies only to a Unix socket
 listen = ':80'; cluster = 'api'; redirect.scheme = 'https' -> redirect: give cluster or redirect, not both
-listen = ':80'; redirect.scheme = 'http' -> redirect.scheme: clients of this listener use http already
+listen = ':80'; redirect.scheme = 'http' -> redirect: all requests of this listener already ask for the scheme http
 listen = ':80'; redirect = {} -> redirect: scheme, host, path, replace_prefix: give one of them or more
-listen = ':80'; redirect.path = '/x' -> redirect.path: is for routes, which know the path
+listen = ':80'; redirect.replace_prefix = '/' -> redirect: all requests of this listener already ask for /
 listen = ':80'; tls.certificate = '/none' -> tls.certificate: cannot read /none: No such file or directory
 listen = ':80'; redirct = 1 -> redirct: is not a known key; did you mean 'redirect'?
 """

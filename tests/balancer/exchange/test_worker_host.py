@@ -193,6 +193,7 @@ async def test_endpoints_from_dns(
 
 
 CHECKED = """
+discovery.file.path = "{file}"
 [[endpoints]]
 id = "a"
 address = "https://app.example.org"
@@ -227,11 +228,14 @@ CLIENTS = "the Host is the client's, but the server is"
             ["endpoints.1.host: the Host is b.org, but the server is c.org"],
         ),
         ({"dns": 'host = "client"'}, [f"clusters.api.discovery.dns.0.host: {CLIENTS} api.example.org"]),
+        ({"file": 'host = "client"'}, [f"discovery.file.endpoints.0.host: {CLIENTS} file.example.org"]),
     ],
     ids=str,
 )
 def test_check_warns_of_another_name(tmp_path: Path, keys: dict[str, str], warnings: list[str]) -> None:
-    path = write(tmp_path, CHECKED.format(**{"a": "", "b": "", "dns": "", **keys}))
+    of_file = '[[endpoints]]\nid = "c"\naddress = "https://file.example.org"\n' + keys.pop("file", "")
+    file = write(tmp_path, of_file).rename(tmp_path / "endpoints.toml")
+    path = write(tmp_path, CHECKED.format(**{"a": "", "b": "", "dns": "", "file": file, **keys}))
     done = run_in_process(main, "balancer", "check", str(path))
     lines = [line for line in done.stdout.splitlines() if "warning: " in line]
     assert (done.returncode, done.stderr, len(lines)) == (0, "", len(warnings)), done
@@ -240,6 +244,6 @@ def test_check_warns_of_another_name(tmp_path: Path, keys: dict[str, str], warni
 
 @pytest.mark.parametrize("host", ["", "a b", "http://a", "a/b", "ä.example", "a:b", "x" * 256])
 def test_bad_host(tmp_path: Path, host: str) -> None:
-    path = write(tmp_path, CHECKED.format(a=f'host = "{host}"', b="", dns=""))
+    path = write(tmp_path, CHECKED.format(a=f'host = "{host}"', b="", dns="", file=""))
     found = complaint(main, "balancer", "check", str(path))
     assert 'endpoints.0.host: must be "client", "address" or a name such as app.example.org' in found

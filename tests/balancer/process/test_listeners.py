@@ -90,6 +90,17 @@ async def test_redirect_does_not_lead_to_itself(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
+    ("redirect", "location"), [({"path": "/new"}, b"/new"), ({"replace_prefix": "/new"}, b"/new/api")]
+)
+async def test_redirect_to_a_path(stage: Stage, redirect: dict[str, str], location: bytes) -> None:
+    """Requests that are there go to the routes."""
+    await clusters(stage, listeners={"other": {"listen": ANY, "redirect": redirect}})
+    wire = await client(stage)
+    assert (await wire.ask(get(b"/%2e/api?q"))).value(b"Location") == location + b"?q"
+    assert (await wire.ask(get(b"/./new?q"))).body == b"main"
+
+
+@pytest.mark.parametrize(
     ("own", "expected"),
     [
         ({}, [b"main", b"api"]),

@@ -27,7 +27,7 @@ from balancer.tools.probe.survey import Bounds, Survey
 from balancer.tools.probe.target import BadTarget, target_of
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
-from tests.support.wire import Script, Wire, answering, playing, response
+from tests.support.wire import Script, ScriptedWorker, Wire, answering, playing, response
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings as WorkerSettings
@@ -473,6 +473,7 @@ async def test_json_and_text_output_agree(
         ("https://a.example.org", "https://a.example.org", "/", "a.example.org"),
         ("http://a:81/b?c=d", "http://a:81", "/b?c=d", "a-81"),
         ("http://[::1]:81/", "http://[::1]:81", "/", "1-81"),
+        ("http+unix:///run/a.sock:/b?c", "http+unix:///run/a.sock", "/b?c", "run-a.sock"),
     ],
 )
 def test_target_of_url(url: str, origin: str, path: str, name: str) -> None:
@@ -482,9 +483,18 @@ def test_target_of_url(url: str, origin: str, path: str, name: str) -> None:
 
 def test_target_with_white_space_is_refused() -> None:
     """White space and control characters are refused."""
-    for url in ("http://a/b\x7f", "http://a/b\r\nX: y", "http://a/b c", "http://a b/"):
+    hostile = ("http://a/b\x7f", "http://a/b\r\nX: y", "http://a/b c", "http://a b/", "http+unix:///a:/b c")
+    for url in (*hostile, "http+unix://a", "http+unix:///a:b"):
         with pytest.raises(BadTarget):
             target_of(url)
+
+
+async def test_unix_socket(stage: Stage, tmp_path: Path) -> None:
+    worker = await stage.start(ScriptedWorker(answering(response())), path=tmp_path / "a.sock")
+    findings = await run_survey(f"http+unix://{tmp_path / 'a.sock'}:/up")
+    assert (findings.status, keep_alive_of(findings).is_kept) == (200, True)
+    assert (worker.requests[0].line, worker.requests[0].value(b"Host")) == (b"GET /up HTTP/1.1", b"localhost")
+    assert loaded_recommendation(advice(findings), tmp_path)["endpoints"][0]["address"].endswith("a.sock")
 
 
 def test_final_head_after_interim_responses() -> None:
