@@ -129,7 +129,7 @@ def second_tier(choice: Choice) -> list[Part]:
         Part("compiled", 250, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
         tests_part("policies and balancer", 225, "tests/policies", "tests/balancer", *SECOND),
         Part("more examples", 60, (more_examples,)),
-        tests_part("faultsim", 35, "tests/faultsim", *SECOND),
+        Part("faultsim", 35, (pytest(COMPILED, "tests/faultsim", *SECOND, *TWO_PROCESSES),)),
         tests_part("experiments", 160, "tests/experiments", *SECOND),
         tests_part("simulated", 240, "tests/simulated", *SECOND),
         tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),

@@ -57,10 +57,15 @@ class Sweep:
         """Run one slice; the next one is deferred to the next loop iteration."""
         if self._looking is None:
             return
-        for _ in self._looking:
+        try:
+            next(self._looking)
+        except StopIteration:
+            self._looking = None
+        except Exception:
+            self._looking = None  # or there would be no sweep any more
+            raise
+        else:
             asyncio.get_running_loop().call_soon(self._look_on)
-            return
-        self._looking = None
 
     def slices(self, now: float) -> Iterator[None]:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
@@ -72,7 +77,12 @@ class Sweep:
             downstream.abort()
         for number, downstream in enumerate(list(process.downstreams), 1):
             if downstream in process.downstreams:  # it may have closed during a pause
-                downstream.check(now)
+                try:
+                    downstream.check(now)
+                except Exception as error:  # a defect costs this connection, not the timeouts of all others
+                    context = {"message": "checking a client connection failed", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
+                    downstream.abort()
             if number % SLICE == 0:
                 yield
         self._also(now)

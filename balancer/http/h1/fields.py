@@ -168,11 +168,13 @@ _HOST_LINE: Final = lines_of(b"host")
 
 
 def host_of(head: bytes) -> bytes:
-    """Return the Host that the worker gets, from a whole head; the fast path is for its usual spelling."""
-    start = head.find(b"\r\nHost: ")
-    if start < 0:
+    """Return the Host that the worker gets, or what has come of it in an incomplete head. The fast path is for the
+    usual spelling."""
+    start = head.find(b"\r\nHost: ") + 8
+    if start < 8:
         return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
-    return head[start + 8 : head.find(b"\r", start + 8)].strip()
+    end = head.find(b"\r", start)  # compiled, a slice that ends before it begins raises SystemError
+    return (head[start:end] if end >= 0 else head[start:]).strip()
 
 
 def with_host(head: bytes, host: bytes) -> bytes:

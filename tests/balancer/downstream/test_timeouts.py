@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from balancer.clients.client_connection import ClientConnection
 from balancer.downstream.timeouts import SLICE, Sweep
-from tests.support.stage import Stage
+from tests.support.stage import Stage, quiet_loop
 from tests.support.wire import Message, Wire, answering, get, playing, post, response
+
+
+class Broken:
+    """A client connection whose check raises."""
+
+    def __init__(self, real: ClientConnection, fault: Exception) -> None:
+        self.transport = real.transport
+        self.abort = real.abort
+        self._fault = fault
+
+    def check(self, now: float) -> None:
+        raise self._fault
+
 
 read_silently = playing(Wire.closed)
 """Read everything and answer nothing."""
@@ -94,6 +109,25 @@ async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
     client.half_close()
     await client.closed()
     assert worker.connections == []
+
+
+async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, tmp_path: Path) -> None:
+    """The log has what has come of the Host, and the sweep goes on."""
+    head, log = b"GET / HTTP/1.1\r\nHost: a.example\r\nX: y\r\n\r", tmp_path / "log"
+    await stage.serve(
+        await stage.worker(response()), timeouts={"head": 5}, log={"access": "json", "path": str(log)}
+    )
+    sent = {head[:size]: await stage.client() for size in range(1, len(head) + 1)}
+    for part, client in sent.items():
+        await client.send(part)
+    await stage.eventually(lambda: all(stage.heads_begun()) and len(stage.downstreams) == len(sent))
+    stage.advance(5.5)
+    for client in sent.values():
+        assert (await client.response()).status == 408
+    hosts = [part.partition(b"Host:")[2].partition(b"\r")[0].strip().decode() for part in sent]
+    await stage.close()
+    await stage.close()
+    assert sorted(json.loads(line)["host"] or "" for line in log.read_text().splitlines()) == sorted(hosts)
 
 
 async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
@@ -220,3 +254,34 @@ async def test_sweep_yields_between_slices(stage: Stage) -> None:
     sweep.stop()
     for client in clients:
         assert (await client.response()).status == 408
+
+
+async def test_sweep_survives_a_defect(stage: Stage) -> None:
+    """A check that raises is reported and costs its connection only; what raises at the end costs one sweep."""
+    await stage.serve(await stage.worker(response()), timeouts={"head": 2})
+    client, other = await stage.client(), await stage.client()
+    await stage.eventually(lambda: len(stage.downstreams) == 2)
+    process, real = stage.cluster.process, next(iter(stage.downstreams))
+    await other.send(b"GET / HT")
+    await stage.turn()
+    fault, at_end, ends = SystemError("a defect"), SystemError("another"), []
+
+    def end(now: float) -> None:
+        ends.append(now)
+        if len(ends) == 1:
+            raise at_end
+
+    process.downstreams = cast(Any, {Broken(real, fault): None} | process.downstreams)
+    sweep = Sweep(process, end)
+    stage.clock.at += 3
+    with quiet_loop() as reported:
+        with pytest.raises(SystemError):
+            sweep.run()
+        assert [one["exception"] for one in reported] == [fault]
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert (await other.response()).status == 408
+    del process.downstreams[next(iter(process.downstreams))]
+    sweep.run()
+    assert len(ends) == 2
+    sweep.stop()
