@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from policies import contract, registry
 from policies.clock import MonotonicClock
-from policies.contract import ContractBroken, Trial, endpoints
+from policies.contract import ContractBroken, Trial, endpoints, spread
 from policies.errors import PoliciesError
 from policies.loading.reference import label_of
 from policies.policy import PolicyMaker
@@ -115,9 +115,9 @@ def tested(rule: Any, make: PolicyMaker) -> bool:
 
 def measured(make: PolicyMaker) -> Iterator[tuple[str, str]]:
     """Yield how the policy distributes requests, and what a pick takes."""
-    yield "busiest of six equals", f"{contract.imbalance(make):.3f} × its fair share"
-    yield "weights 1 : 2 : 3", f"a share is {contract.weight_error(make):.3f} off at most"
-    yield "fullest of 100 equals", f"{contract.fullest(make):.1f} of 1000 requests that wait"
+    yield "busiest of six equals", f"{spread.imbalance(make):.3f} × its fair share"
+    yield "weights 1 : 2 : 3", f"a share is {spread.weight_error(make):.3f} off at most"
+    yield "fullest of 100 equals", f"{spread.fullest(make):.1f} of 1000 requests that wait"
     for size in SIZES:
         micros = 1e6 * seconds_per_pick(make, size)
         yield f"a pick among {size}", f"{micros:.1f} µs; the limit is {TIME_BUDGET * 1e6:.0f} µs"

@@ -9,8 +9,7 @@ from collections import Counter
 from enum import Enum
 from random import Random
 
-from policies.contract.broken import require
-from policies.contract.trial import REGION, Answer, Trial, endpoints
+from policies.contract.trial import REGION, Answer, Trial, endpoints, require
 from policies.endpoint.ejection import EjectionRules
 from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from policies.contract.broken import require
-from policies.contract.trial import REGION, ManualClock, Trial, endpoints
+from policies.contract.trial import REGION, ManualClock, Trial, endpoints, require
 from policies.facts import RequestFacts
 from policies.policy import PolicyMaker
 from policies.routing.router import Router

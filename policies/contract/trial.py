@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
-from policies.contract.broken import ContractBroken
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
@@ -28,6 +27,16 @@ MOST_FAULTS = 100
 
 Answer = Callable[[EndpointState, float], tuple[float, OutcomeKind]]
 """(state, sent at) -> (seconds until the response, its outcome)."""
+
+
+class ContractBroken(AssertionError):
+    """A policy violates a rule of the contract."""
+
+
+def require(kept: bool, otherwise: str) -> None:
+    """Raise ContractBroken with the message `otherwise` unless `kept`."""
+    if not kept:
+        raise ContractBroken(otherwise)
 
 
 class ManualClock:

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from policies import contract
-from policies.contract import ManualClock, RecoverySignal, endpoints
+from policies.contract import ManualClock, endpoints, rules, spread
+from policies.contract.rules import RecoverySignal
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import PolicyMaker
@@ -24,14 +25,14 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
     Raises AssertionError.
     """
     for rule in contract.RULES:
-        if rule is not contract.returns_in_time:
+        if rule is not rules.returns_in_time:
             rule(make)
-    contract.evens_out(make, expected.imbalance)
-    contract.finds_the_idle(make, expected.idle)
+    spread.evens_out(make, expected.imbalance)
+    spread.finds_the_idle(make, expected.idle)
     if expected.weights is not None:
-        contract.respects_weights(make, expected.weights)
+        spread.respects_weights(make, expected.weights)
     if expected.begins_by_weight:
-        contract.begins_by_weight(make)
+        spread.begins_by_weight(make)
 
 
 @pytest.mark.no_cover
@@ -46,7 +47,7 @@ def test_policy_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_policy_keeps_the_fullest_endpoint_low(name: str) -> None:
     """The fullest of 100 endpoints holds no more than its row says."""
-    contract.keeps_the_fullest_low(maker(name), EXPECTED[name].fullest)
+    spread.keeps_the_fullest_low(maker(name), EXPECTED[name].fullest)
 
 
 @pytest.mark.no_cover
@@ -54,7 +55,7 @@ def test_policy_keeps_the_fullest_endpoint_low(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_recovered_endpoint_gets_its_share_within_3_s(name: str, signal: RecoverySignal) -> None:
     """Seven tenths of a fair share, unless the row says less. The contract asks less of other policies."""
-    assert contract.share_after_return(maker(name), signal) >= EXPECTED[name].back / 6
+    assert rules.share_after_return(maker(name), signal) >= EXPECTED[name].back / 6
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from policies import contract
-from policies.contract import ContractBroken
+from policies.contract import ContractBroken, rules, spread
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
@@ -216,26 +216,26 @@ class Latch(TwoChoices):
         return super().pick(facts, available, now)
 
 
-BALANCES: Rule = partial(contract.keeps_the_fullest_low, most=12.5)
-FINDS_IDLE: Rule = partial(contract.finds_the_idle, least=1.0)
-WEIGHS: Rule = partial(contract.respects_weights, within=0.02)
+BALANCES: Rule = partial(spread.keeps_the_fullest_low, most=12.5)
+FINDS_IDLE: Rule = partial(spread.finds_the_idle, least=1.0)
+WEIGHS: Rule = partial(spread.respects_weights, within=0.02)
 
 CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
     (PlainRandom, TwoChoices, BALANCES, "the fullest of 100 holds"),
     (PlainRandom, TwoChoices, FINDS_IDLE, "the idle one of two got"),
     (WithReplacement, TwoChoices, FINDS_IDLE, "the idle one of two got 7"),
     (Unweighted, TwoChoices, WEIGHS, "from what weights 1 : 2 : 3 say"),
-    (Sinkhole, TwoChoices, contract.avoids_failing, "an endpoint that fails every request got"),
-    (Starver, LeastTime, contract.avoids_starvation, "an endpoint that had recovered got"),
-    (Stampede, LeastTime, contract.spares_a_cold_endpoint, "a cold endpoint got 20 of the next 20"),
-    (InPhase, EarliestDeadline, contract.begins_anywhere, "went to the same endpoint first"),
-    (InPhase, EarliestDeadline, contract.begins_by_weight, "100% of the balancers that were started at once"),
-    (Hidden, TwoChoices, contract.repeats_itself, "the same seed gave two different runs"),
-    (Straying, TwoChoices, contract.stays_within_the_set, "fallback picks"),
-    (Grudge, TwoChoices, contract.ends_with_failures, "an endpoint that is back from its ejection got"),
-    (Latch, TwoChoices, contract.ends_rejections, "of a load of 60% was rejected after a burst"),
-    (Sulk, TwoChoices, contract.returns_in_time, "an endpoint that is well by"),
-    (Clique, TwoChoices, contract.respects_slow_start, "a new endpoint got"),
+    (Sinkhole, TwoChoices, rules.avoids_failing, "an endpoint that fails every request got"),
+    (Starver, LeastTime, rules.avoids_starvation, "an endpoint that had recovered got"),
+    (Stampede, LeastTime, rules.spares_a_cold_endpoint, "a cold endpoint got 20 of the next 20"),
+    (InPhase, EarliestDeadline, spread.begins_anywhere, "went to the same endpoint first"),
+    (InPhase, EarliestDeadline, spread.begins_by_weight, "100% of the balancers that were started at once"),
+    (Hidden, TwoChoices, rules.repeats_itself, "the same seed gave two different runs"),
+    (Straying, TwoChoices, rules.stays_within_the_set, "fallback picks"),
+    (Grudge, TwoChoices, rules.ends_with_failures, "an endpoint that is back from its ejection got"),
+    (Latch, TwoChoices, rules.ends_rejections, "of a load of 60% was rejected after a burst"),
+    (Sulk, TwoChoices, rules.returns_in_time, "an endpoint that is well by"),
+    (Clique, TwoChoices, rules.respects_slow_start, "a new endpoint got"),
 ]
 
 
@@ -261,17 +261,17 @@ def test_every_rule_catches_a_mutant() -> None:
 
 def test_drawing_with_replacement_shows_in_the_idle_share() -> None:
     """Without replacement the idle one of two is always found; with it, three times in four; at random, in half."""
-    shares = [contract.idle_share(mutant) for mutant in (TwoChoices, WithReplacement, PlainRandom)]
+    shares = [spread.idle_share(mutant) for mutant in (TwoChoices, WithReplacement, PlainRandom)]
     assert shares == pytest.approx([1.0, 0.75, 0.5], abs=0.05)
 
 
 def test_ignored_weights_show_in_the_shares() -> None:
     """Equal counts at unequal weights are an error of a sixth, far beyond any bound."""
-    assert contract.weight_error(Unweighted) > 0.1
-    assert contract.weight_error(TwoChoices) < 0.02
+    assert spread.weight_error(Unweighted) > 0.1
+    assert spread.weight_error(TwoChoices) < 0.02
 
 
 def test_the_fullest_of_a_hundred_is_as_theory_says() -> None:
     """About 19 of 1000 at random, about 12 by two choices."""
-    assert contract.fullest(PlainRandom) == pytest.approx(19, abs=1.5)
-    assert contract.fullest(TwoChoices) == pytest.approx(12, abs=0.5)
+    assert spread.fullest(PlainRandom) == pytest.approx(19, abs=1.5)
+    assert spread.fullest(TwoChoices) == pytest.approx(12, abs=0.5)
