@@ -43,7 +43,6 @@ from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
-from policies.routing.doubted import Doubted
 
 
 @dataclass(slots=True)
@@ -106,7 +105,6 @@ class ControlPlane:
         self._link_pools()
         plan = CheckPlan(config.settings.health_checks, config.settings.seed)
         self.checks = Checks(cluster.router, cluster.pools, plan)
-        self._doubted = Doubted(cluster.router)
         self.state_log = StateLog(cluster.router, cluster.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
         self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now, cluster.reports)
@@ -237,7 +235,7 @@ class ControlPlane:
     def _measure_doubted(self) -> None:
         """Measure the round trip to endpoints that the policy begins to doubt, where a connection may be opened."""
         pools = self.cluster.pools
-        for state in self._doubted.look():
+        for state in self.cluster.router.newly_doubted():
             if pools.room != 0:
                 pools.by_id[state.id].open_ahead()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange_state import ExchangeState
-from policies.overload.retry_limit import has_another_try
 
 
 def may_retry(exchange: ExchangeState, attempt: Attempt, error: UpstreamError) -> bool:
@@ -54,11 +53,10 @@ def _has_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: 
     cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
     if body is not None and body.is_spent:
         return False
-    return has_another_try(
+    return cluster.router.has_another_try(
         cluster.retries.limit,
         exchange.attempts,
         exchange.unsent,
         exchange.tried | {state.id},
-        cluster.router,
         needs_other=needs_other,
     )

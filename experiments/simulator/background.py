@@ -21,7 +21,6 @@ from policies.clock import SWEEP_PERIOD
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
 from policies.health.active_checks import CheckState
-from policies.routing.doubted import Doubted
 from policies.routing.units import UnitReport
 
 
@@ -67,11 +66,10 @@ class Look(Event):
 
     def __init__(self, balancer: SimulatedBalancer, agenda: EventQueue) -> None:
         self._balancer = balancer
-        self._doubted = Doubted(balancer.router)
         self._agenda = agenda
 
     def fire(self, now: float) -> None:
-        for state in self._doubted.look():
+        for state in self._balancer.router.newly_doubted():
             self._balancer.worker_connections[state.order].open_ahead(now)
         self._agenda.add(now + SWEEP_PERIOD, self)
 

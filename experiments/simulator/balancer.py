@@ -22,7 +22,6 @@ from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
-from policies.overload.retry_limit import has_another_try
 from policies.overload.wait_queue import Ticket
 from policies.routing.router import Router
 from policies.routing.units import OtherUnits
@@ -369,8 +368,8 @@ class SimulatedBalancer(BalancerBase):
 
     def _has_another_try(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
         tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
-        return has_another_try(
-            self._retry_limit, attempt.tries, attempt.unsent, tried, self.router, needs_other=needs_other
+        return self.router.has_another_try(
+            self._retry_limit, attempt.tries, attempt.unsent, tried, needs_other=needs_other
         )
 
     def _may_repeat(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:

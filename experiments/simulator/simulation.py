@@ -45,7 +45,7 @@ class Simulation:
                 self.agenda.add(
                     1.0, Tick(balancer, checks, check_of, model.mechanisms.checks.asks, self.agenda)
                 )
-            if balancer.router.has_doubts:
+            if hasattr(balancer.router.policy, "doubts"):
                 self.agenda.add(SWEEP_PERIOD, Look(balancer, self.agenda))
             if model.mechanisms.checks.asks:
                 checks |= {worker: check_of(worker) for worker in fleet.workers}

@@ -129,14 +129,13 @@ class ActivePolicy:
         if members_changed is not None:
             self.call(members_changed, states, now)
 
-    @property
-    def has_doubts(self) -> bool:
-        """Whether the policy has the hook `doubts`."""
-        return self._doubts is not None
-
     def doubts(self, state: EndpointState) -> bool:
         """Whether the policy doubts that the endpoint is as fast as usual; False where it has no such hook."""
         return self._doubts is not None and bool(self.call(self._doubts, state))
+
+    def doubted(self, states: Sequence[EndpointState]) -> list[EndpointState]:
+        """Return the endpoints that the policy doubts."""
+        return [] if self._doubts is None else [state for state in states if self.doubts(state)]
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""

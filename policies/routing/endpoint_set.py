@@ -172,6 +172,22 @@ class EndpointSet:
         """Return whether an endpoint other than `tried` could take a request now, if need be a backup."""
         return any(state.id not in tried for state in self._available) or self._call_backups(tried)
 
+    def has_another_try(
+        self, limit: int, attempts: int, unsent: int, tried: Collection[str], *, needs_other: bool
+    ) -> bool:
+        """Return whether a request with so many `attempts`, at the endpoints `tried`, may have another one.
+
+        `limit` is the maximum number of further endpoints that it is sent to, 0 for a single attempt. `unsent`
+        attempts, one per endpoint at most, found no connection, cost no worker anything and do not count: where half
+        of the workers die at once, three picks of a thousand would otherwise meet three dead ones before their failures
+        are known. The endpoint that failed is tried again only if no other is available, and only once; never with
+        `needs_other`. Looks at one endpoint more than were tried, at most.
+        """
+        if not limit or attempts - min(unsent, len(self._states)) > limit:
+            return False
+        is_first = attempts == 1 and not needs_other
+        return is_first or self.has_untried(tried)
+
     def _untried(self, tried: frozenset[str]) -> Available:
         """Return the available endpoints that are not in `tried`, if need be backups, or all if none is left."""
         if self._loads and self._available and not self.has_untried(tried):

@@ -73,6 +73,7 @@ class Router(EndpointSet):
         self._limit = inf if in_flight_limit is None else in_flight_limit
         self.in_flight = 0
         self._next_news_at = -inf
+        self._doubted: list[EndpointState] = []
         self.look_at = inf
         self.look: Callable[[float], None] = _no_sync
         self.on_probe: Callable[[EndpointState], None] | None = None
@@ -164,14 +165,20 @@ class Router(EndpointSet):
         if self._active.observe_probe is not None and state.is_member:
             self._active.call(self._active.observe_probe, state, load, latency, now)
 
-    @property
-    def has_doubts(self) -> bool:
-        """Whether the policy tells which endpoints it doubts."""
-        return self._active.has_doubts
-
     def doubts(self, state: EndpointState) -> bool:
         """Whether the policy doubts that the endpoint it picked is as fast as usual."""
         return self._active.doubts(state)
+
+    def newly_doubted(self) -> list[EndpointState]:
+        """Return the endpoints that the policy doubts now and did not doubt at the last call.
+
+        Their round trip is to be measured anew, by a connection: an endpoint that is farther away than it was, because
+        a route has changed, seems slow. Its open connections show no handshake, and it gets too few requests to need
+        new ones.
+        """
+        before = set(self._doubted)
+        self._doubted = self._active.doubted(self._states)
+        return [state for state in self._doubted if state not in before]
 
     def _probe(self, now: float) -> None:
         if self._probes is not None and self.on_probe is not None:

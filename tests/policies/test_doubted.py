@@ -8,7 +8,6 @@ from policies.contract import ManualClock
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, RequestFacts
-from policies.routing.doubted import Doubted
 from policies.routing.router import Router
 
 
@@ -40,13 +39,13 @@ def router(policy: Doubting | Certain) -> Router:
 def test_each_doubt_is_reported_once() -> None:
     """And again after it had ended; the second endpoint's beside the first one's."""
     policy = Doubting()
-    doubted = Doubted(router(policy))
+    one = router(policy)
     found = []
     for bad in ("", "a", "a", "ab", "b", "ab", "", "c"):
         policy.bad = set(bad)
-        found.append("".join(state.id for state in doubted.look()))
+        found.append("".join(state.id for state in one.newly_doubted()))
     assert found == ["", "a", "", "b", "", "a", "", "c"]
 
 
 def test_policies_without_the_hook_doubt_nothing() -> None:
-    assert Doubted(router(Certain())).look() == []
+    assert router(Certain()).newly_doubted() == []

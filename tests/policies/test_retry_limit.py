@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.overload.retry_limit import has_another_try
 from tests.policies.pools import Pool
 
 
@@ -23,7 +22,7 @@ def test_attempts_end(count: int, limit: int, was_sent: list[bool], picks: list[
         tried.add(f"a{picks[attempts] % count}")
         unsent += not was_sent[attempts]
         attempts += 1
-        if not has_another_try(limit, attempts, unsent, tried, pool, needs_other=False):
+        if not pool.has_another_try(limit, attempts, unsent, tried, needs_other=False):
             break
     assert attempts <= (limit + 1 + count if limit else 1)
     assert attempts - unsent <= limit + 1
@@ -34,5 +33,5 @@ def test_all_endpoints_are_tried_where_none_is_reached(count: int, limit: int) -
     pool = Pool(count).router
     for attempts in range(1, count + 1):
         tried = {f"a{i}" for i in range(attempts)}
-        has_another = has_another_try(limit, attempts, attempts, tried, pool, needs_other=False)
+        has_another = pool.has_another_try(limit, attempts, attempts, tried, needs_other=False)
         assert has_another == (attempts < count)
