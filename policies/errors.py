@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from policies.endpoint.state import EndpointState
 
 MOST_NAMES = 20
 """Most names that a message lists."""
@@ -60,17 +63,6 @@ def shown(value: object) -> str:
         return type(value).__name__
 
 
-class EndpointCondition(Protocol):
-    """What `NoEndpointAvailable` reports of an endpoint."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def is_eligible(self) -> bool: ...
-    @property
-    def is_full(self) -> bool: ...
-
-
 class PoliciesError(Exception):
     """Base class of all errors of this package."""
 
@@ -86,7 +78,7 @@ class NoEndpointAvailable(PoliciesError):
 
     status = 503
 
-    def __init__(self, states: Sequence[EndpointCondition]) -> None:
+    def __init__(self, states: Sequence[EndpointState]) -> None:
         super().__init__()
         self._states = states
 

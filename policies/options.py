@@ -23,6 +23,14 @@ def at_least(least: float, **option: Number) -> Number:
     return value
 
 
+def above(bound: float, **option: Number) -> Number:
+    """Return the value of the one option given. Raises BadPolicyOption unless it is above `bound`."""
+    [(name, value)] = option.items()
+    if not value > bound:
+        raise BadPolicyOption(name, f"must be > {bound}, got {value}")
+    return value
+
+
 def between(least: float, most: float, **option: Number) -> Number:
     """Return the value of the one option given. Raises BadPolicyOption if it is outside [least, most]."""
     [(name, value)] = option.items()

@@ -170,13 +170,12 @@ def reads_reports(spec: str | Mapping[str, Any]) -> bool:
     factory = find(table["name"])
     if getattr(factory, "reads_reports", table["name"] not in TABLE):
         return True
-    inner = [table.get(name, option.default) for name, option in _inner_options(factory)]
+    inner = [
+        table.get(name, option.default)
+        for name, option in options_of(factory).items()
+        if option.annotation == PolicyMaker
+    ]
     return any(reads_reports(one) for one in inner if isinstance(one, str | Mapping))
-
-
-def _inner_options(factory: Factory) -> list[tuple[str, inspect.Parameter]]:
-    """Return the options of `factory` that are policies themselves."""
-    return [pair for pair in options_of(factory).items() if pair[1].annotation == PolicyMaker]
 
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:

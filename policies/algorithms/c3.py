@@ -23,9 +23,8 @@ from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
-from policies.options import at_least, between
+from policies.options import above, at_least, between
 from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 from policies.selection.two_choices import FAILING
 
@@ -38,8 +37,6 @@ UNKNOWN = -1.0
 
 class Feedback:
     """The three means of one endpoint, in seconds and requests, as of `at`; UNKNOWN before the first sample."""
-
-    __slots__ = ("at", "latency", "queue", "service")
 
     def __init__(self) -> None:
         self.at = -inf
@@ -78,9 +75,7 @@ class C3(ByScore):
         balancers: Annotated[float, "number of balancers that send to the same endpoints"] = 1.0,
     ) -> None:
         super().__init__(rng, choices)
-        if not exponent > 0:
-            raise BadPolicyOption("exponent", f"must be > 0, got {exponent}")
-        self._exponent = exponent
+        self._exponent = above(0, exponent=exponent)
         self._alpha = between(0.001, 1, alpha=alpha)
         self._balancers = at_least(1, balancers=balancers)
         self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)

@@ -6,12 +6,12 @@ because no test asserted its distribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Annotated
 
 from policies.endpoint.available import Available
-from policies.endpoint.recent_requests import RecentRequests
+from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
@@ -57,11 +57,7 @@ class LeastInFlight:
         self._recent: RecentRequests | None = None
         if tie == "rate":
             self._recent = RecentRequests()
-            self.members_changed = self._members_changed
-
-    def _members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        if self._recent is not None:
-            self._recent.retain(states)
+            self.members_changed = self._recent.members_changed
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(choices), or O(n) with 0 choices."""
@@ -102,9 +98,54 @@ class LeastInFlight:
 
 def least_loaded(states: Sequence[EndpointState], now: float) -> list[EndpointState]:
     """Return the endpoints with the lowest relative load."""
-    load: Callable[[EndpointState, float], float] = relative_load
     loads = [
-        load(state, now) if state.latency.failures else state.in_flight / state.weight for state in states
+        relative_load(state, now) if state.latency.failures else state.in_flight / state.weight
+        for state in states
     ]
     least = min(loads)
     return [state for state, its in zip(states, loads, strict=True) if its == least]
+
+
+class Count:
+    """Requests of the second that began at `since`, and of the one before."""
+
+    def __init__(self) -> None:
+        self.since = -1.0
+        self.here = self.before = 0
+
+    def turn(self, now: float) -> None:
+        """Shift the counters if another second has begun."""
+        age = now - self.since
+        if age >= 1.0:
+            self.before = self.here if age < 2.0 else 0
+            self.here = 0
+            self.since = now if age >= 2.0 else self.since + 1.0
+
+
+class RecentRequests:
+    """Picks in the last second, by endpoint.
+
+    Two counters per endpoint and no timer. The count of the previous second decays linearly during the present one,
+    which is within a request or two of a sliding window and costs two comparisons.
+    """
+
+    def __init__(self) -> None:
+        self._counts: PerEndpoint[Count] = PerEndpoint(Count)
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """Forget removed endpoints."""
+        self._counts.retain(states)
+
+    def count(self, state: EndpointState, now: float) -> None:
+        """Count one pick of `state` at `now`."""
+        count = self._counts[state]
+        if now - count.since >= 1.0:
+            count.turn(now)
+        count.here += 1
+
+    def of(self, state: EndpointState, now: float) -> float:
+        """Return the requests in the last second, per unit of weight."""
+        count = self._counts[state]
+        if now - count.since >= 1.0:
+            count.turn(now)
+        return (count.here + count.before * (1.0 - (now - count.since))) / state.weight

@@ -19,7 +19,7 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
-from policies.options import between
+from policies.options import above, between
 from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 
 UNTIL = ("first-byte", "last-byte")
@@ -27,8 +27,6 @@ UNTIL = ("first-byte", "last-byte")
 
 class Mean:
     """The mean `seconds` of one endpoint, and the time `at` of its last sample."""
-
-    __slots__ = ("at", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -50,10 +48,8 @@ class LeastTime(ByScore):
         super().__init__(rng, choices)
         if until not in UNTIL:
             raise BadPolicyOption("until", f"must be one of {', '.join(UNTIL)}, got '{until}'")
-        if not forget > 0:
-            raise BadPolicyOption("forget", f"must be > 0, got {forget}")
         self._alpha = between(0.001, 1, alpha=alpha)
-        self._forget = forget
+        self._forget = above(0, forget=forget)
         self._is_to_first_byte = until == "first-byte"
         self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
 

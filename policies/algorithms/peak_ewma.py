@@ -21,8 +21,8 @@ from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
+from policies.options import above
 from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
 
 STALE_TAUS = 3.0
@@ -31,8 +31,6 @@ STALE_TAUS = 3.0
 
 class Cost:
     """Cost of one endpoint: `seconds` as of the last sample, `at`."""
-
-    __slots__ = ("at", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -60,9 +58,7 @@ class PeakEwma(ByScore):
         choices: Annotated[int, "number of random candidates; 0: all"] = 2,
     ) -> None:
         super().__init__(rng, choices)
-        if not decay > 0:
-            raise BadPolicyOption("decay", f"must be > 0, got {decay}")
-        self._decay = decay
+        self._decay = above(0, decay=decay)
         self._stale = STALE_TAUS * decay
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
 

@@ -26,10 +26,9 @@ from typing import Annotated
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
-from policies.options import at_least, between
+from policies.options import above, at_least, between
 from policies.selection.by_score import to_first_byte
 from policies.selection.probe_pool import ProbePool, ProbeResponse, load_of
 from policies.selection.two_choices import less_loaded_of_two
@@ -70,9 +69,9 @@ class Prequal:
         reuse: Annotated[float, "number of uses of one response at most"] = 4.0,
     ) -> None:
         self._random = rng.random
-        if not oldest > 0:
-            raise BadPolicyOption("oldest", f"must be > 0, got {oldest}")
-        self._pool = ProbePool(between(2, 1024, pool=pool), oldest, between(0, 1, q_rif=q_rif))
+        self._pool = ProbePool(
+            between(2, 1024, pool=pool), above(0, oldest=oldest), between(0, 1, q_rif=q_rif)
+        )
         self._probes = between(0.1, 100, probes=probes)
         self._remove = between(0, 100, remove=remove)
         self._delta = at_least(0, delta=delta)

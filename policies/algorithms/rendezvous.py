@@ -1,29 +1,18 @@
 """Rendezvous (highest random weight) hashing: every endpoint bids for the key, and the highest bid gets it.
 
-Keys share slots, and a slot's order of bids is cached while the endpoints stay. The first lookup of a slot is O(n), all
-others are one dictionary lookup.
+Keys share slots, and a slot's order of bids is cached while the endpoints stay: `selection/slot_orders.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import nlargest
-from math import log
 from random import Random
 from typing import Annotated
 
 from policies.endpoint.state import EndpointState
 from policies.options import between
-from policies.selection import hashing
 from policies.selection.keyed import ConsistentHashPolicy, LoadBound
-
-SLOTS = 16_384
-"""Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the
-slots, each of which is computed when it is first used."""
-
-DEPTH = 4
-"""Highest bids that are cached for a slot. A lookup that needs more compares them all again."""
-
+from policies.selection.slot_orders import SLOTS, SlotOrders
 
 MOST_SLOTS = 1 << 20
 """Largest `slots`: the order of endpoints is cached for each slot that was used."""
@@ -32,10 +21,9 @@ MOST_SLOTS = 1 << 20
 class Rendezvous(ConsistentHashPolicy):
     """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
-    Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998; weighted by w / −ln u (Schindelhauer and
-    Schomaker, SPAA 2005). When one of N endpoints is removed, exactly its own keys move, spread over all others by
-    weight; when one is added, keys move only to it. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times
-    its share of what is in flight; 0 turns this off.
+    When one of N endpoints is removed, exactly its own keys move, spread over all others by weight; when one is added,
+    keys move only to it. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times its share of what is in
+    flight; 0 turns this off.
     """
 
     def __init__(
@@ -47,35 +35,17 @@ class Rendezvous(ConsistentHashPolicy):
     ) -> None:
         super().__init__(rng, load_bound)
         self._slots = between(16, MOST_SLOTS, slots=slots)
-        self._bidders: list[tuple[EndpointState, int]] = []
-        self._orders: dict[int, list[EndpointState]] = {}
+        self._orders = SlotOrders()
 
     def owner(self, hashed: int) -> EndpointState:
         """Return the key's first endpoint. O(1), and O(n) for the first use of a slot since endpoints have changed."""
-        slot = (hashed >> 32) * self._slots >> 32
-        order = self._orders.get(slot)
-        if order is None:
-            order = self._orders[slot] = self._highest(slot, DEPTH)
-        return order[0]
+        return self._orders.first((hashed >> 32) * self._slots >> 32)[0]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """Yield the endpoints, the highest bid first."""
-        slot = (hashed >> 32) * self._slots >> 32
-        self.owner(hashed)
-        yield from self._orders[slot]
-        if len(self._bidders) > DEPTH:
-            yield from self._highest(slot, len(self._bidders))
+        """Return the endpoints, the highest bid first."""
+        return self._orders.every((hashed >> 32) * self._slots >> 32)
 
     def learn(self, states: Sequence[EndpointState]) -> None:
         """Update the endpoints and discard all cached orders."""
-        self._bidders = [(state, hashing.of_name(state.id)) for state in sorted(states, key=lambda s: s.id)]
-        self._orders = {}
-
-    def _highest(self, slot: int, number: int) -> list[EndpointState]:
-        salt = hashing.mixed(slot + 1)
-        bids = [(_bid(state, salt ^ own), -at) for at, (state, own) in enumerate(self._bidders)]
-        return [self._bidders[-at][0] for _, at in nlargest(number, bids)]
-
-
-def _bid(state: EndpointState, hashed: int) -> float:
-    return -state.endpoint.weight / log((hashing.mixed(hashed) + 1) / (hashing.MASK + 2))
+        by_id = sorted(states, key=lambda state: state.id)
+        self._orders.learn((state, state.endpoint.weight) for state in by_id)

@@ -22,10 +22,9 @@ from typing import Annotated
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
-from policies.options import at_least
+from policies.options import above, at_least
 from policies.selection.edf import EdfScheduler
 from policies.stats.rate import RateMeter
 
@@ -38,8 +37,6 @@ LEAST_UTILIZATION = 1e-3
 
 class EndpointReport:
     """Report of one endpoint: `utilization` as of `at`, without a gap since `since`, and rates of responses."""
-
-    __slots__ = ("answers", "at", "errors", "has_begun", "since", "utilization")
 
     def __init__(self) -> None:
         self.utilization = 0.0
@@ -93,9 +90,7 @@ class ReportedLoadRoundRobin:
     ) -> None:
         self._penalty = at_least(0, penalty=penalty)
         self._blackout = at_least(0, blackout=blackout)
-        if not expiry > 0:
-            raise BadPolicyOption("expiry", f"must be > 0, got {expiry}")
-        self._expiry = expiry
+        self._expiry = above(0, expiry=expiry)
         self._update = at_least(0.1, update=update)
         self._updated_at = -inf
         self._turns = EdfScheduler(rng)

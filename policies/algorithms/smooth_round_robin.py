@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
-from policies.algorithms.round_robin import MOST_CREDIT
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
+
+MOST_CREDIT = "most-credit"
+"""Reason: the most credit. Scores are credits."""
 
 
 class SmoothRoundRobin:

@@ -16,7 +16,7 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import raised
 from policies.facts import RequestFacts
-from policies.insight.combined_hooks import combine_hooks, hooks_of
+from policies.insight.combined_hooks import combine_hooks
 from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
 
@@ -84,8 +84,7 @@ class Shadowed(WrappingPolicy):
         self.live = live
         self.shadows = tuple(shadows)
         self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
-        guarded = [Guarded(shadow) for shadow in shadows]
-        combine_hooks(self, (live, *guarded))
+        combine_hooks(self, (live, *map(Guarded, shadows)))
 
     def inner_policies(self) -> Iterable[Policy]:
         """Return the live policy only: shadows add no reasons to an explanation."""
@@ -105,12 +104,8 @@ class Guarded:
 
     def __init__(self, shadow: Shadow) -> None:
         for name in ("observe", "observe_probe", "members_changed", "tick"):
-            for hook in hooks_of([shadow.policy], name):
-                setattr(self, name, _guarded(shadow, hook))
-
-    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Not supported: `Shadow.see` calls the policy directly."""
-        raise NotImplementedError
+            if hasattr(shadow.policy, name):
+                setattr(self, name, _guarded(shadow, getattr(shadow.policy, name)))
 
 
 def _guarded(shadow: Shadow, hook: Callable[..., None]) -> Callable[..., None]:

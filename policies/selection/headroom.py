@@ -39,8 +39,6 @@ class Room:
     `in_flight` is what this balancer has there, `usual` the most that the reports account for, `utilization` is 0..1,
     `chance` the probability of being skipped, unless there is a surge."""
 
-    __slots__ = ("_forwards", "_reports", "chance", "in_flight", "is_tight", "usual", "utilization")
-
     def __init__(self, smoothing: float) -> None:
         self._reports = Ewma(smoothing)
         self._forwards = Ewma(smoothing)

@@ -103,7 +103,7 @@ def test_token_of_an_endpoint_is_computed_once() -> None:
     placement = ByToken(token_of)
     states = [EndpointState(new(number)) for number in range(3)]
     for known in (states[:2], states, states[1:]):
-        placement.members_changed(known)
+        placement.members_changed(known, 0.0)
         assert placement.of("token of new-1") == (states[1],)
     assert asked == ["new-0", "new-1", "new-2"]
     assert placement.of("token of new-0") == ()

@@ -12,12 +12,12 @@ import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
 from policies.algorithms.c3 import C3
-from policies.algorithms.least_in_flight import LeastInFlight
+from policies.algorithms.least_in_flight import LeastInFlight, RecentRequests
 from policies.algorithms.least_time import LeastTime
 from policies.algorithms.peak_ewma import Cost, PeakEwma
-from policies.contract import REGION, ManualClock, Trial, endpoints, most_first
+from policies.contract import REGION, ManualClock, Trial, endpoints, rules
+from policies.contract.spread import most_first
 from policies.endpoint.per_endpoint import PerEndpoint
-from policies.endpoint.recent_requests import RecentRequests
 from policies.errors import BadPolicyOption
 from policies.policy import Policy, PolicyMaker
 from policies.selection.by_score import TRIAL_COST_S, ByScore
@@ -317,12 +317,11 @@ def test_least_in_flight_counts_rates_only_if_configured() -> None:
 )
 def test_options_of_least_in_flight_keep_the_contract(options: dict[str, Any]) -> None:
     """No starvation, failures do not attract, balancers begin anywhere."""
-    from policies import contract
 
     def make(rng: Random) -> Policy:
         return LeastInFlight(rng, **options)
 
-    for rule in (contract.avoids_starvation, contract.avoids_failing, contract.stays_within_the_set):
+    for rule in (rules.avoids_starvation, rules.avoids_failing, rules.stays_within_the_set):
         rule(make)
     assert most_first(make, [1.0] * 6, 0) < 0.3
 

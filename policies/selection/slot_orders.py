@@ -1,0 +1,58 @@
+"""Rendezvous (highest random weight) hashing: every endpoint bids for a slot of keys, and the highest bid gets it.
+
+Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998; weighted by w / −ln u (Schindelhauer and Schomaker,
+SPAA 2005): each endpoint gets its share. A slot's order of bids is cached while the endpoints stay, so a key costs the
+same for any number of endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+from math import log
+
+from policies.endpoint.state import EndpointState
+from policies.selection import hashing
+
+SLOTS = 16_384
+"""Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the
+slots, each of which is computed when it is first used."""
+
+DEPTH = 4
+"""Highest bids that are cached for a slot."""
+
+
+class SlotOrders:
+    """Endpoints of each slot, the highest bid first."""
+
+    def __init__(self) -> None:
+        self._bidders: list[tuple[EndpointState, float, int]] = []
+        self._orders: dict[int, list[EndpointState]] = {}
+
+    def learn(self, weighted: Iterable[tuple[EndpointState, float]]) -> None:
+        """Set the endpoints and their weights, and discard all cached orders."""
+        self._bidders = [(state, weight, hashing.of_name(state.id)) for state, weight in weighted]
+        self._orders = {}
+
+    def first(self, slot: int) -> list[EndpointState]:
+        """Return the first `DEPTH` endpoints. O(1), and O(n) for the first use of a slot since endpoints have
+        changed."""
+        order = self._orders.get(slot)
+        if order is None:
+            order = self._orders[slot] = self._highest(slot, DEPTH)
+        return order
+
+    def every(self, slot: int) -> Iterable[EndpointState]:
+        """Yield all endpoints; beyond the first, all bids are compared again, and some endpoints come twice."""
+        yield from self.first(slot)
+        if len(self._bidders) > DEPTH:
+            yield from self._highest(slot, len(self._bidders))
+
+    def _highest(self, slot: int, number: int) -> list[EndpointState]:
+        salt = hashing.mixed(slot + 1)
+        bids = [(_bid(weight, salt ^ own), -at) for at, (_, weight, own) in enumerate(self._bidders)]
+        return [self._bidders[-at][0] for _, at in nlargest(number, bids)]
+
+
+def _bid(weight: float, hashed: int) -> float:
+    return -weight / log((hashing.mixed(hashed) + 1) / (hashing.MASK + 2))
