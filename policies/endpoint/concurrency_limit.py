@@ -66,11 +66,6 @@ class ConcurrencyRules(NamedTuple):
 class Concurrency:
     """Adaptive limit of one endpoint. `long` and `short` are in seconds; `inf` before the first window."""
 
-    __slots__ = (
-        "_count", "_ends_at", "_estimate", "_is_probe_window", "_looked_at", "_peak", "_rules",
-        "_slow_start_is_over", "_sum", "limit", "long", "short",
-    )  # fmt: skip
-
     def __init__(self, rules: ConcurrencyRules) -> None:
         self._rules = rules
         self._estimate = float(rules.initial)

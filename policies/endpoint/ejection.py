@@ -79,28 +79,6 @@ class OutlierState:
     failed before the present consecutive failures.
     """
 
-    __slots__ = (
-        "_ended",
-        "_failed",
-        "_ok_at_failure",
-        "_ok_at_return",
-        "_returned_at",
-        "_snapshots",
-        "_streak",
-        "cause",
-        "count",
-        "failing_since",
-        "is_certain",
-        "is_returned",
-        "only_connections",
-        "only_unanswered",
-        "rate",
-        "returns_from",
-        "slow_for",
-        "times",
-        "until",
-    )
-
     def __init__(self) -> None:
         self.until: float | None = None
         self.cause: Cause | None = None

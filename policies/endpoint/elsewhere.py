@@ -16,8 +16,6 @@ class Elsewhere:
     time of the last count.
     """
 
-    __slots__ = ("_mean", "believed", "counted_at", "latency")
-
     def __init__(self) -> None:
         self.believed = 0
         self.latency = NOTHING

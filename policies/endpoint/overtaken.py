@@ -28,17 +28,6 @@ class Overtaken:
     It begins after `sent` requests, of which `awaiting` wait.
     """
 
-    __slots__ = (
-        "_began",
-        "_late",
-        "_mark",
-        "_stuck_until",
-        "_unanswered",
-        "_until",
-        "longest",
-        "stuck",
-    )
-
     def __init__(self, sent: int, awaiting: int) -> None:
         self.stuck = self._stuck_until = 0
         self._mark, self._unanswered = sent, awaiting

@@ -38,18 +38,6 @@ class CheckState:
     recorded at `failed_at`. The very first check decides alone, as there is no earlier result.
     """
 
-    __slots__ = (
-        "_against",
-        "_rng",
-        "due_at",
-        "failed",
-        "failed_at",
-        "is_healthy",
-        "last_fault",
-        "passed",
-        "rules",
-    )
-
     def __init__(self, rules: CheckRules, rng: Random, now: float) -> None:
         self.rules = rules
         self._rng = rng

@@ -30,8 +30,6 @@ CANARY: Final = "canary"
 class Arm:
     """Live or candidate policy with its counts. `latency` is of its successes, from the pick to the last byte."""
 
-    __slots__ = ("latency", "name", "outcomes", "picks", "policy", "role")
-
     def __init__(self, role: str, name: str, policy: Policy) -> None:
         self.role = role
         self.name = name

@@ -95,8 +95,6 @@ class Step(NamedTuple):
 class Explanation:
     """Why one request was sent to `picked`, at `now` in seconds, when `offered` endpoints were available."""
 
-    __slots__ = ("facts", "now", "offered", "picked", "steps")
-
     def __init__(self, facts: RequestFacts, offered: int, now: float) -> None:
         self.facts = facts
         self.offered = offered
@@ -155,8 +153,6 @@ class Trace:
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
     has the number of notes per reason; a pick may have several, so they add up to more than `picks`.
     """
-
-    __slots__ = ("counts", "last", "picks", "recent")
 
     def __init__(self, keep: int = 1) -> None:
         self.counts: Counter[str] = Counter()

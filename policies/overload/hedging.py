@@ -80,8 +80,6 @@ class HedgeDelays:
     `ahead` is the mean number of requests that are in flight at an endpoint when another is sent there.
     """
 
-    __slots__ = ("_by_id", "_judged_at", "_renewed_at", "ahead", "usual")
-
     def __init__(self) -> None:
         self._by_id: dict[str, float] = {}
         self._judged_at: dict[str, float] = {}

@@ -21,8 +21,6 @@ class RetryBudget:
     `denied` counts rejections.
     """
 
-    __slots__ = ("_at", "_reserve", "_share", "_slice", "_spent", "_spent_in_all", "_totals", "denied")
-
     def __init__(self, share: float = 0.2, per_second: float = 10.0, window: float = 10.0) -> None:
         self._share = share
         self._reserve = per_second * window

@@ -81,8 +81,6 @@ with one balancer and half as many with four that share nothing."""
 class Shedding:
     """Whether requests are rejected: until the time `until`. `requests` counts those since the last failure."""
 
-    __slots__ = ("_at", "_began_at", "_lost", "_recent", "requests", "until")
-
     def __init__(self) -> None:
         self.until = -inf
         self.requests = 0

@@ -109,8 +109,6 @@ class Lane(Generic[Waiter]):
     without a search. The dictionaries are ordered ones, because the first key of others is found by a search.
     """
 
-    __slots__ = ("_by_length", "_rows", "every", "turns")
-
     def __init__(self) -> None:
         self.every: Row[Waiter] = Row()
         self.turns = 0

@@ -51,8 +51,6 @@ def key_of(endpoint: Endpoint) -> int:
 class _Sender:
     """The last report of one process of another unit."""
 
-    __slots__ = ("in_flight", "latencies", "made_at")
-
     def __init__(self) -> None:
         self.in_flight: Mapping[int, int] = {}
         self.latencies: Mapping[int, SharedLatency] = {}

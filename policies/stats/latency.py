@@ -76,20 +76,6 @@ class LatencyModel:
     subtracted again.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_floor",
-        "_latency",
-        "_others",
-        "_pace",
-        "charge",
-        "failed_at",
-        "failures",
-        "last_ahead",
-        "measured_at",
-        "successes",
-    )
-
     def __init__(self) -> None:
         self._floor = WindowedMinimum(FLOOR_WINDOW)
         self._pace = WindowedMinimum(PACE_WINDOW)

@@ -33,8 +33,6 @@ def degree(in_flight: int) -> int:
 class Degree:
     """Samples at one degree: their `median` in seconds, and the time `at` of the last one."""
 
-    __slots__ = ("_next", "_samples", "_sorted", "at", "median")
-
     def __init__(self) -> None:
         self.at = self.median = 0.0
         self.clear()
@@ -61,8 +59,6 @@ class Degree:
 
 class LatencyByLoad:
     """Recent latencies of one endpoint by degree of load."""
-
-    __slots__ = ("_degrees",)
 
     def __init__(self) -> None:
         self._degrees: dict[int, Degree] = {}

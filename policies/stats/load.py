@@ -1,7 +1,7 @@
 """Accumulators for load: moving average, windowed minimum and histogram.
 
 Reads never mutate, and time is an argument. Everything here is updated once per request, so each `add` or `record` is a
-few float operations on slots.
+few float operations.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ class Ewma:
     a second sample taken at the same instant and relies on the very first one for tau; this one does neither, and its
     `weight` says how many fresh samples the mean is worth.
     """
-
-    __slots__ = ("_at", "_sum", "_weight", "tau")
 
     def __init__(self, tau: float) -> None:
         self.tau = tau
@@ -56,8 +54,6 @@ class WindowedMinimum:
     A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint. `least` is
     the minimum, `inf` before the first value. It includes what sibling processes reported, which `own` excludes.
     """
-
-    __slots__ = ("_elsewhere", "_previous", "current", "least", "turns_at", "window")
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -104,8 +100,6 @@ class Histogram:
 
     Bucket 0 holds all up to SHORTEST, the last one all above LONGEST. `counts` has the buckets, `total` the seconds.
     """
-
-    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
         self.counts = [0] * (_LAST + 1)

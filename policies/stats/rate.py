@@ -22,8 +22,6 @@ class RateMeter:
     the first seconds.
     """
 
-    __slots__ = ("_at", "_count", "began_at")
-
     def __init__(self) -> None:
         self._count = 0.0
         self._at = self.began_at = 0.0

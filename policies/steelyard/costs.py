@@ -61,8 +61,6 @@ class Prices:
     again for each answer that is later, so a late answer costs as much as one that takes twice as long as it may.
     """
 
-    __slots__ = ("deadline", "deviations", "later", "margin", "regions")
-
     def __init__(
         self, deviations: float, deadline: float, load: float, margin: float, regions: Mapping[str, float]
     ) -> None:
@@ -92,11 +90,6 @@ def late(left: float, mean: float, variance: float) -> float:
 
 class Costs:
     """Parts of the expected cost of one more request at one endpoint, in seconds, and their `total`."""
-
-    __slots__ = (
-        "connect", "distance", "failure", "margin", "occupancy", "pause", "price", "risk", "room", "service", "total",
-        "wait",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.connect = self.distance = self.service = self.wait = self.pause = self.occupancy = 0.0

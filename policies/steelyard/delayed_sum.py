@@ -11,8 +11,6 @@ STEP: Final = 0.125
 class DelayedSum:
     """Stored values of a sum that grows with time, none older than the delay needs."""
 
-    __slots__ = ("_times", "_values")
-
     def __init__(self) -> None:
         self._times = list[float]()
         self._values = list[float]()

@@ -46,25 +46,6 @@ class Estimate(EndpointService):
     requests were overtaken: none waits for them. `picked_at`: when a request was last sent there.
     """
 
-    __slots__ = (
-        "_counted",
-        "_full",
-        "_full_at",
-        "_reached",
-        "_shortest",
-        "_trip",
-        "_waited",
-        "_waits",
-        "answered_at",
-        "costs",
-        "distance",
-        "held",
-        "pace",
-        "picked_at",
-        "recovery",
-        "stuck",
-    )  # fmt: skip
-
     def __init__(self, region: RegionService) -> None:
         super().__init__(region)
         self.pace, self.recovery, self.costs = Pace(ENDPOINT_TAU_S), Recovery(), Costs()

@@ -34,8 +34,6 @@ def beyond_chance(apart: float, variance: float) -> float:
 class Pace:
     """Expected and received answers until `at`, decayed with `tau` seconds."""
 
-    __slots__ = ("_expected", "_received", "_tau", "at")
-
     def __init__(self, tau: float) -> None:
         self._tau = tau
         self.at = self._expected = self._received = 0.0

@@ -98,8 +98,6 @@ class Recovery:
 
     `room` is how many requests it may have in flight. `evidence` is that for a suspect being as fast as usual again."""
 
-    __slots__ = ("evidence", "phase", "room", "since", "trial_at")
-
     def __init__(self) -> None:
         self.phase = Phase.UNMEASURED
         self.since = -inf

@@ -76,30 +76,6 @@ class RegionService:
     1, logarithm, value, square.
     """
 
-    __slots__ = (
-        "_at",
-        "_before",
-        "_credit",
-        "_credited_at",
-        "_errors",
-        "_last",
-        "_logs",
-        "_settled_at",
-        "_shape",
-        "_squares",
-        "choice",
-        "concurrency",
-        "dispersion",
-        "factor",
-        "mean",
-        "members",
-        "noise",
-        "pace",
-        "samples",
-        "spread",
-        "variation",
-    )
-
     def __init__(self) -> None:
         self.members: list[EndpointService] = []
         self.pace = Pace(REGION_TAU_S)
@@ -239,18 +215,6 @@ class EndpointService:
     samples and logs at the last two times that the region was settled. `share` (0..1) is how far its own mean counts
     beside its region's.
     """
-
-    __slots__ = (
-        "_aged_at",
-        "before",
-        "last",
-        "log_seconds",
-        "logs",
-        "region",
-        "samples",
-        "seconds",
-        "share",
-    )
 
     def __init__(self, region: RegionService) -> None:
         self.region = region
