@@ -28,7 +28,6 @@ HOT = [
     "policies/facts.py",
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
-    "policies/steelyard/delayed_sum.py",
     "policies/steelyard/pace.py",
     "policies/steelyard/service_time.py",
     "policies/steelyard/costs.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.facts import Region
 
@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from policies.endpoint.state import EndpointState
 
 
+GUESS: Final = 0.1
+"""Seconds that are assumed where nothing is measured."""
+
+RENEW_AFTER: Final = 0.5
+"""Seconds between two updates at least: medians are O(n)."""
+
+
 class LatencyPrior:
     """Latency prior of a region: the median floor of its measured endpoints, else of all, else GUESS.
 
-    A constant prior is wrong across regions, and 0 draws all traffic to a new endpoint (Traefik did). Medians are O(n),
-    so they are computed at most every RENEW_AFTER seconds, and only on demand.
+    A constant prior is wrong across regions, and 0 draws all traffic to a new endpoint (Traefik did). Medians are
+    computed on demand only.
     """
-
-    GUESS = 0.1
-    RENEW_AFTER = 0.5
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         self.states = states
@@ -30,9 +34,9 @@ class LatencyPrior:
 
     def latency(self, region: Region | None, now: float) -> float:
         """Return the prior for `region` in seconds."""
-        if now - self._renewed_at >= self.RENEW_AFTER:
+        if now - self._renewed_at >= RENEW_AFTER:
             self._renew(now)
-        everywhere = self._by_region.get(None, self.GUESS)
+        everywhere = self._by_region.get(None, GUESS)
         return self._by_region.get(region, everywhere)
 
     def _renew(self, now: float) -> None:

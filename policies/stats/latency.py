@@ -19,28 +19,29 @@ WAN most of what is in flight is on the wire, and in a score that multiplies rou
 from __future__ import annotations
 
 from math import exp
+from typing import Final
 
 from policies.stats.load import NEGLIGIBLE_WEIGHT, WindowedMinimum
 from policies.stats.shared_latency import NOTHING, SharedLatency
 
-TAU = 3.0
+TAU: Final = 3.0
 """Seconds after which a sample counts 1/e. Several WAN round trips, so that a control loop on it is stable; short
 enough that traffic leaves a slowed region within a few seconds."""
 
-GRAIN = TAU / 1000
+GRAIN: Final = TAU / 1000
 """Seconds within which samples count alike: at thousands a second, a decay per sample changes nothing."""
 
-FORGET_AFTER = 10.0
+FORGET_AFTER: Final = 10.0
 """Seconds without a sample after which an endpoint counts as unmeasured. A slow one is tried again then, one request at
 a time; never trying again is how Traefik starved a worker for good (#12306)."""
 
-FLOOR_WINDOW = 30.0
+FLOOR_WINDOW: Final = 30.0
 """Seconds of one bucket of the minimum. Any endpoint below saturation is idle at some time in 30 s."""
 
-PACE_WINDOW = 10.0
+PACE_WINDOW: Final = 10.0
 """Seconds of one bucket of the least pace, so that a rate proven ten to twenty seconds ago still counts."""
 
-GROWTH = 2.0
+GROWTH: Final = 2.0
 """Multiple of the proven rate that an endpoint may be sent without a penalty: slow start, as TCP doubles per round
 trip.
 
@@ -49,10 +50,10 @@ from 10 to 100 outstanding at once): mean latency of the next four seconds 595 m
 growth from 1.5 to 3 does the same.
 """
 
-SPARE_REQUESTS = 4
+SPARE_REQUESTS: Final = 4
 """Requests in flight that are never a burst: an endpoint that was idle has proven no rate."""
 
-DOUBT = 1.0
+DOUBT: Final = 1.0
 """Requests ahead that are added on both sides when a wait is scaled to another load.
 
 Latency above the floor is not all wait: service time varies, too, and that does not grow with load. If it were taken
@@ -61,7 +62,7 @@ when idle. Simulated, six workers of one slot at 70 % load, two of them slower b
 without, 134 with 1, 136 with 2, 155 with 4.
 """
 
-FAILURE_COST = 5.0
+FAILURE_COST: Final = 5.0
 """Least cost of a failure in seconds. Fast errors attract traffic (the sinkhole) unless each costs more than any
 success: 5 s is longer than any usual slow success; where the 99th percentile is higher, that is charged."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, exp, inf, log, sqrt
-from typing import Self
+from typing import Final, Self
 
 
 class Ewma:
@@ -44,7 +44,7 @@ class Ewma:
         return self._weight * exp(min(0.0, (self._at - now) / self.tau))
 
 
-NEGLIGIBLE_WEIGHT = 0.01
+NEGLIGIBLE_WEIGHT: Final = 0.01
 """Weight below which a mean counts as unknown: a hundredth of a sample, so one sample is forgotten after 4.6 tau."""
 
 

@@ -22,12 +22,6 @@ it a wait counts 1 / (1 − ρ) = 3 times, which a search over simulated scenari
 DEVIATIONS: Final = 2.0
 """Standard deviations above the mean that the objective `tail` counts."""
 
-MARGIN_S: Final = 0.01
-"""Seconds by which another region must be cheaper than home."""
-
-NO_ROOM_S: Final = 5.0
-"""Cost in seconds of one request more than a new or recovering endpoint gets: as much as a failure."""
-
 REJECTION_S: Final = 100.0
 """Cost in seconds of a request that the endpoint or the policy will probably reject: more than it waits elsewhere."""
 
@@ -49,7 +43,6 @@ PARTS: Final = {
 CERTAIN: Final = 3.0
 """Standard deviations beyond which a normal variable is as good as its mean."""
 
-ROOT_TWO: Final = sqrt(2.0)
 ROOT_TWO_PI: Final = sqrt(2.0 * pi)
 
 
@@ -129,5 +122,5 @@ def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: 
         return 0.0
     if beyond < CERTAIN * deviation:  # the mean of the positive part of a normal variable
         z = beyond / deviation
-        beyond = deviation * exp(-0.5 * z * z) / ROOT_TWO_PI + 0.5 * beyond * (1.0 + erf(z / ROOT_TWO))
+        beyond = deviation * exp(-0.5 * z * z) / ROOT_TWO_PI + 0.5 * beyond * (1.0 + erf(z / sqrt(2.0)))
     return beyond * seconds / concurrency

@@ -6,32 +6,23 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.endpoint.state import EndpointState
+from policies.overload.shedding import PERIOD
+from policies.stats.latency import GRAIN, TAU
 from policies.steelyard.costs import Costs
-from policies.steelyard.delayed_sum import DelayedSum
-from policies.steelyard.pace import ENDPOINT_TAU_S, Pace
+from policies.steelyard.pace import FEW, DelayedSum, Pace
 from policies.steelyard.recovery import Event, Phase, Recovery
-from policies.steelyard.service_time import EndpointService, RegionService
+from policies.steelyard.service_time import SPREAD, EndpointService, RegionService
 
-GRAIN_S: Final = 0.003
-"""Seconds for which estimates of an endpoint stay as they are: its answers are counted, but one is learned from."""
-
-SUSPECTED: Final = 0.2
-"""Logarithm of the slowdown above which an endpoint is suspected: slower than usual by a fifth, beyond chance."""
+SUSPECTED: Final = sqrt(SPREAD)
+"""Logarithm of the slowdown above which an endpoint is suspected: slower than usual by as much as endpoints differ
+anyway, a fifth, beyond chance."""
 
 CAUGHT_UP: Final = 0.7
 """Logarithm of how many times slower than its region an endpoint is that starts anew when it answers as the others do.
 Otherwise it would need many answers to correct its mean, and get one in ten seconds."""
 
-SILENT_ANSWERS: Final = 8.0
-"""Answers that were to be expected since the last one, as a multiple of the variation of services, from which an
-endpoint is silent: by chance that is one in 3,000 silences (Poisson)."""
-
 FULL_STEP: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
-
-FULL_FOR_S: Final = 5.0
-"""Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
-traffic to the next endpoint, whose queue then fills up."""
 
 NORMAL: Final = Phase.NORMAL
 SUSPECT: Final = Phase.SUSPECT
@@ -48,7 +39,7 @@ class Estimate(EndpointService):
 
     def __init__(self, region: RegionService) -> None:
         super().__init__(region)
-        self.pace, self.recovery, self.costs = Pace(ENDPOINT_TAU_S), Recovery(), Costs()
+        self.pace, self.recovery, self.costs = Pace(TAU), Recovery(), Costs()
         self.distance = self.held = self._waited = self._trip = 0.0
         self._shortest = self._full = inf
         self.picked_at = self.answered_at = self._full_at = -inf
@@ -71,7 +62,7 @@ class Estimate(EndpointService):
         return was_silent
 
     def _pending(self, waited: float, elsewhere: int, now: float) -> float:
-        """Return how many answers were to be expected since the last `advance`, at most those of ENDPOINT_TAU_S.
+        """Return how many answers were to be expected since the last `advance`, at most those of TAU.
 
         Waiting times count up to a round trip ago, because no request sent later can have been answered."""
         elapsed = now - self.pace.at
@@ -79,7 +70,7 @@ class Estimate(EndpointService):
             return 0.0
         reached = self._waits.before(waited, self.distance, now) - self._reached
         awaiting = max(0.0, reached / elapsed - self.stuck)
-        return self._rate(awaiting, elsewhere) * min(elapsed, ENDPOINT_TAU_S)
+        return self._rate(awaiting, elsewhere) * min(elapsed, TAU)
 
     def _rate(self, awaiting: float, elsewhere: int) -> float:
         """Return the answers per second that `awaiting` requests of this balancer may expect."""
@@ -100,7 +91,7 @@ class Estimate(EndpointService):
         silence = now - self.pace.at
         reached = waited - self._waited - self.stuck * silence - awaiting * self.distance
         served = self.region.concurrency * silence * awaiting / (awaiting + elsewhere)
-        is_silent = min(reached, served) > SILENT_ANSWERS * self.region.dispersion * seconds
+        is_silent = min(reached, served) > FEW * self.region.dispersion * seconds
         return silence if is_silent else 0.0
 
     def slowdown(self, waited: float, elsewhere: int, now: float, *, is_silent: bool) -> float:
@@ -115,8 +106,8 @@ class Estimate(EndpointService):
         return self.pace.slowdown(pending, region.dispersion, prior, now)
 
     def is_counted(self, now: float) -> bool:
-        """Count an answer that need not be learned from, because the last one was within GRAIN_S."""
-        if now - self.answered_at >= GRAIN_S or self.recovery.phase is not NORMAL:
+        """Count an answer that need not be learned from, because the last one was within GRAIN."""
+        if now - self.answered_at >= GRAIN or self.recovery.phase is not NORMAL:
             return False
         self._counted += 1
         return True
@@ -193,5 +184,6 @@ class Estimate(EndpointService):
         return in_flight < self._full * (1.0 - FULL_STEP + FULL_STEP * (now - self._full_at))
 
     def is_full(self, now: float) -> bool:
-        """Whether its queue was full lately."""
-        return now - self._full_at <= FULL_FOR_S
+        """Whether its queue was full lately, so that failures cost nothing: most of them were rejections, and to charge
+        them sends the traffic to the next endpoint, whose queue then fills up."""
+        return now - self._full_at <= PERIOD

@@ -7,6 +7,7 @@ from math import exp, inf
 from typing import Final
 
 from policies.endpoint.available import Available
+from policies.endpoint.latency_prior import GUESS
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
@@ -24,7 +25,8 @@ from policies.overload.shedding import (
     Shedding,
 )
 from policies.selection.two_choices import LESS_LOADED, relative_load
-from policies.steelyard.costs import NO_ROOM_S, REJECTION_S, Prices, expected_wait
+from policies.stats.latency import FAILURE_COST
+from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
 from policies.steelyard.estimate import SUSPECT, Estimate
 from policies.steelyard.recovery import DOUBTFUL, EXPLORED, Event, Trials
 from policies.steelyard.service_time import RegionService
@@ -60,9 +62,6 @@ UNTRIED_SERVICE_S: Final = 0.05
 
 UNTRIED_ROOM: Final = 16.0
 """Requests that an endpoint of mean weight is assumed to serve at a time where none of its region has answered."""
-
-UNTRIED_DISTANCE_S: Final = 0.1
-"""Assumed distance in seconds of a region other than home to which no connection was opened."""
 
 
 class LeastCost:
@@ -274,7 +273,7 @@ class LeastCost:
                 costs.room = REJECTION_S
             room = estimate.recovery.room
         else:
-            distance = round_trip(state, 0.0 if home is None or is_home else UNTRIED_DISTANCE_S)
+            distance = round_trip(state, 0.0 if home is None or is_home else GUESS)
             seconds = usual = region.unmeasured()
             room = NEW_ROOM
         if seconds:
@@ -284,7 +283,7 @@ class LeastCost:
             costs.risk = prices.risk(costs.connect + distance + costs.pause, seconds + costs.wait, variance)
             costs.occupancy = prices.later * (usual / region.concurrency + costs.wait + costs.pause)
             if in_flight >= room:
-                costs.room += NO_ROOM_S
+                costs.room += FAILURE_COST
         else:
             costs.service = costs.wait = costs.occupancy = 0.0
             if in_flight or not is_home:

@@ -11,18 +11,20 @@ from __future__ import annotations
 from math import exp, log
 from typing import Final
 
-ENDPOINT_TAU_S: Final = 3.0
-"""Seconds after which an expected or received answer of an endpoint counts 1/e."""
-
 REGION_TAU_S: Final = 0.5
-"""The same of a region. Simulated, a region that becomes four and five times slower: 0.7 and 1.5 % of the answers are
-late, 1.0 and 1.7 % where regions are not judged."""
+"""Seconds after which an expected or received answer of a region counts 1/e, as one of an endpoint does after TAU.
+Simulated, a region that becomes four and five times slower: 0.7 and 1.5 % of the answers are late, 1.0 and 1.7 % where
+regions are not judged."""
 
-PRIOR_ANSWERS: Final = 8.0
-"""Number of answers at the prior's pace that are assumed before any is counted."""
+FEW: Final = 8.0
+"""Answers by which nothing is judged. As many at the prior's pace are assumed before any is counted, and an endpoint is
+silent that owes more, times the variation of services: by chance that is one in 3,000 silences (Poisson)."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
+
+STEP: Final = 0.125
+"""Least time between two values that a `DelayedSum` stores, as a part of the delay. Between them it is interpolated."""
 
 
 def beyond_chance(apart: float, variance: float) -> float:
@@ -58,7 +60,39 @@ class Pace:
         `pending` answers were expected since the last `advance`, `prior` is the slowdown that is assumed, `variation`
         the squared coefficient of variation of services, at least 1, which is Poisson's."""
         keep = exp((self.at - now) / self._tau) if now > self.at else 1.0
-        expected = self._expected * keep + pending + PRIOR_ANSWERS
-        received = self._received * keep + PRIOR_ANSWERS * exp(-prior)
+        expected = self._expected * keep + pending + FEW
+        received = self._received * keep + FEW * exp(-prior)
         apart = log(expected / received) - prior
         return prior + beyond_chance(apart, variation / max(expected, received))
+
+
+class DelayedSum:
+    """A growing sum as it was some time ago: what had been waited for when the answers that arrive now were sent.
+
+    Its stored values are none older than the delay needs.
+    """
+
+    def __init__(self) -> None:
+        self._times = list[float]()
+        self._values = list[float]()
+
+    def store(self, value: float, delay: float, now: float) -> None:
+        """Store the sum, unless the last stored value is recent."""
+        times = self._times
+        if delay and (not times or now - times[-1] >= STEP * delay):
+            times.append(now)
+            self._values.append(value)
+
+    def before(self, value: float, delay: float, now: float) -> float:
+        """Return what the sum, which is `value` now, was `delay` seconds ago."""
+        times, values, then = self._times, self._values, now - delay
+        while len(times) > 1 and times[1] <= then:
+            del times[0], values[0]
+        if not delay or not times:
+            return value
+        begin, end, first, last = times[0], now, values[0], value
+        if len(times) > 1:
+            end, last = times[1], values[1]
+        if then <= begin or end <= begin:
+            return first
+        return first + (last - first) * (then - begin) / (end - begin)

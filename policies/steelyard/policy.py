@@ -17,17 +17,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 from random import Random
-from typing import Annotated, Final
+from typing import Annotated
 
+from policies.algorithms.region_aware import MARGIN
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.steelyard.costs import DEVIATIONS, LOAD, MARGIN_S, PARTS, Prices
+from policies.stats.shared_latency import LONGEST_LATENCY
+from policies.steelyard.costs import DEVIATIONS, LOAD, PARTS, Prices
 from policies.steelyard.least_cost import CHOICES, LeastCost
 from policies.steelyard.recovery import EXPLORE
-
-MOST_S: Final = 3600.0
-"""Seconds of a price or a deadline, at most."""
 
 
 class Steelyard:
@@ -53,7 +52,7 @@ class Steelyard:
         prices: Annotated[
             Mapping[str, float] | None, "seconds that a request to a region costs more, by region"
         ] = None,
-        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN_S,
+        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
         explore: Annotated[
             float, "largest share of requests sent to endpoints without recent measurements"
         ] = EXPLORE,
@@ -95,20 +94,21 @@ def _loss(objective: object) -> tuple[float, float]:
         return (DEVIATIONS if objective == "tail" else 0.0), inf
     if isinstance(objective, Mapping) and list(objective) == ["deadline"]:
         deadline = objective["deadline"]
-        if _is_number(deadline) and 0.0 < deadline <= MOST_S:
+        if _is_number(deadline) and 0.0 < deadline <= LONGEST_LATENCY:
             return 0.0, float(deadline)
-    allowed = f"'tail', 'mean' or {{ deadline = SECONDS }}, above 0 and up to {MOST_S:g}"
+    allowed = f"'tail', 'mean' or {{ deadline = SECONDS }}, above 0 and up to {LONGEST_LATENCY:g}"
     raise BadPolicyOption("objective", f"must be {allowed}, got {objective!r:.60}")
 
 
 def _seconds(prices: object) -> dict[str, float]:
     """Return a table of seconds by region. Raises BadPolicyOption."""
     if isinstance(prices, Mapping) and all(
-        _is_number(seconds) and abs(seconds) <= MOST_S for seconds in prices.values()
+        _is_number(seconds) and abs(seconds) <= LONGEST_LATENCY for seconds in prices.values()
     ):
         return {str(region): float(seconds) for region, seconds in prices.items()}
     raise BadPolicyOption(
-        "prices", f"must be a table of seconds from -{MOST_S:g} to {MOST_S:g}, got {prices!r:.60}"
+        "prices",
+        f"must be a table of seconds from -{LONGEST_LATENCY:g} to {LONGEST_LATENCY:g}, got {prices!r:.60}",
     )
 
 

@@ -21,7 +21,8 @@ from math import inf
 from typing import Final
 
 from policies.endpoint.available import Available
-from policies.endpoint.state import EndpointState
+from policies.endpoint.state import TRIAL_AFTER, EndpointState
+from policies.stats.latency import FORGET_AFTER
 
 EXPLORED: Final = "explored"
 """Reason: an endpoint whose measurements are stale, or that was slow or failed, to measure it again."""
@@ -33,12 +34,6 @@ Such a request mostly opens a new connection, so at low request rates a larger s
 
 TRIAL_SHARE: Final = 0.02
 """Largest share of requests that are trials; those that show a recovery do not count. Five may be saved up."""
-
-FIRST_TRIAL_S: Final = 1.0
-"""Seconds from a doubt to the first trial. Later ones wait a fifth of the time that the doubt has lasted, at most
-LAST_TRIAL_S."""
-
-LAST_TRIAL_S: Final = 10.0
 
 NORMAL_AFTER_S: Final = 20.0
 """Seconds after which a suspect's latency becomes its usual one, or a recovering endpoint is normal."""
@@ -110,7 +105,7 @@ class Recovery:
         if phase is None:
             return
         self.phase, self.since, self.room, self.evidence = phase, now, room, 0.0
-        self.trial_at = now + FIRST_TRIAL_S if phase in DOUBTFUL else inf
+        self.trial_at = now + TRIAL_AFTER if phase in DOUBTFUL else inf
 
     def note_time(self, now: float) -> None:
         """Change the phase if it has lasted for NORMAL_AFTER_S."""
@@ -125,8 +120,8 @@ class Recovery:
         self.note_time(now)
 
     def plan_trial(self, now: float) -> None:
-        """Plan the next trial."""
-        self.trial_at = now + min(LAST_TRIAL_S, max(FIRST_TRIAL_S, 0.2 * (now - self.since)))
+        """Plan the next trial: after a fifth of the time that the doubt has lasted, TRIAL_AFTER to FORGET_AFTER."""
+        self.trial_at = now + min(FORGET_AFTER, max(TRIAL_AFTER, 0.2 * (now - self.since)))
 
 
 class Trials:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import exp, inf, log, sqrt
 from typing import Final
 
-from policies.steelyard.pace import REGION_TAU_S, Pace, beyond_chance
+from policies.steelyard.pace import FEW, REGION_TAU_S, Pace, beyond_chance
 
 CONCURRENCIES: Final = tuple(
     float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -28,9 +28,6 @@ CONCURRENCIES: Final = tuple(
 
 SERVICE_TAU_S: Final = 30.0
 """Seconds after which a sample counts 1/e. 60 s makes no difference in simulations."""
-
-MIN_SAMPLES: Final = 8.0
-"""Samples below which a region's concurrency and an endpoint's outliers are not judged."""
 
 SAMPLES_PER_S: Final = 200.0
 """Samples per second that a region learns from, to bound the cost: thousands change nothing."""
@@ -56,9 +53,6 @@ LEAST_SHARE: Final = 0.02
 MOST_DISPERSION: Final = 10.0
 """Greatest squared coefficient of variation of services that is believed."""
 
-MATURE_SAMPLES: Final = 200.0
-"""Samples from which a region returns to an earlier estimate when one of its endpoints becomes slow."""
-
 UNMEASURED: Final = 0.22
 """Part by which an endpoint that has not answered is taken to be slower than its region, times the variation. Each of
 many balancers then keeps to fewer endpoints, of which it knows more. Simulated, twenty balancers: p99 184 ms, 235
@@ -70,10 +64,10 @@ class RegionService:
 
     e^`mean` times `factor` is the arithmetic mean. `variation` is the squared coefficient of variation of services,
     `dispersion` the same from 1 to MOST_DISPERSION. `noise` is the variance of latencies about their prediction,
-    `spread` that among the endpoints. `_logs`, `_errors` and `_squares` are decayed sums over `samples` answers with an
-    element per possible concurrency: of the logarithms of services, less what the endpoint differs from the region, and
-    of the errors of predicted logarithms and their squares. `_shape` has sums over services relative to their endpoint:
-    1, logarithm, value, square.
+    `spread` that among the endpoints. `_sums` are decayed sums over `samples` answers. Three have an element per
+    possible concurrency: of the logarithms of services, less what the endpoint differs from the region, and of the
+    errors of predicted logarithms and their squares. The last has sums over services relative to their endpoint: 1,
+    logarithm, value, square. `_last` and `_before` are samples, choice and sums at the last two times of `settle`.
     """
 
     def __init__(self) -> None:
@@ -82,29 +76,27 @@ class RegionService:
         self.concurrency, self.choice = CONCURRENCIES[0], 0
         self.mean = self.samples = self._at = self._credited_at = 0.0
         self.noise, self.spread, self.factor, self.variation, self.dispersion = 1.0, SPREAD, 1.0, 0.0, 1.0
-        self._credit, self._settled_at = MIN_SAMPLES, -inf
+        self._credit, self._settled_at = FEW, -inf
         size = len(CONCURRENCIES)
-        self._logs, self._errors, self._squares = [0.0] * size, [0.0] * size, [0.0] * size
-        self._shape = [0.0, 0.0, 0.0, 0.0]
-        self._before = self._last = self._sums()
-
-    def _sums(self) -> list[list[float]]:
-        """Return a copy of all sums, for `revert`."""
-        chosen = [self.samples, float(self.choice)]
-        return [chosen, self._logs[:], self._errors[:], self._squares[:], self._shape[:]]
+        self._sums = [[0.0] * size, [0.0] * size, [0.0] * size, [0.0] * 4]
+        self._before = self._last = self.samples, self.choice, self._sums
 
     def revert(self, slow: EndpointService) -> None:
         """Return to the estimate of one or two seconds ago: the member `slow` has become slow since, and answers that
         take longer while more are in flight look like a low concurrency. The policy would then send it so few requests
         that nothing could show the error."""
         slow.revert()
-        if self._before[0][0] < MATURE_SAMPLES:
+        samples, choice, sums = self._before
+        if samples < SAMPLES_PER_S:
             return
         self._last = self._before
-        chosen, logs, errors, squares, shape = self._before
-        self.samples, self.choice = chosen[0], int(chosen[1])
-        self._logs, self._errors, self._squares, self._shape = logs[:], errors[:], squares[:], shape[:]
-        self.concurrency, self.mean = CONCURRENCIES[self.choice], logs[self.choice] / self.samples
+        self.samples, self._sums = samples, [each[:] for each in sums]
+        self._use(choice)
+
+    def _use(self, choice: int) -> None:
+        """Take one of CONCURRENCIES as the region's."""
+        self.choice, self.concurrency = choice, CONCURRENCIES[choice]
+        self.mean = self._sums[0][choice] / self.samples
         for member in self.members:
             member.settle()
 
@@ -121,7 +113,7 @@ class RegionService:
 
     def is_due(self, now: float) -> bool:
         """Whether to learn from one more sample now: at most SAMPLES_PER_S."""
-        self._credit = min(MIN_SAMPLES, self._credit + max(0.0, now - self._credited_at) * SAMPLES_PER_S)
+        self._credit = min(FEW, self._credit + max(0.0, now - self._credited_at) * SAMPLES_PER_S)
         self._credited_at = now
         if self._credit < 1.0:
             return False
@@ -133,8 +125,8 @@ class RegionService:
         keep = exp((self._at - now) / SERVICE_TAU_S) if now > self._at else 1.0
         self._at, before, known = max(now, self._at), self.samples, member.samples
         samples = self.samples = before * keep + 1.0
-        logs, errors, squares, own = self._logs, self._errors, self._squares, member.logs
-        outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > MIN_SAMPLES else inf
+        logs, errors, squares, own = self._sums[0], self._sums[1], self._sums[2], member.logs
+        outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
         least, log_latency, excess, relative = LEAST_SHARE * latency, log(latency), 0.0, 0.0
         beyond = max(least, latency - distance)
         for i in range(len(CONCURRENCIES)):
@@ -154,13 +146,13 @@ class RegionService:
                 excess = work - relative
         member.samples = known + 1.0
         self._add_shape(excess, keep)
-        if samples >= MIN_SAMPLES:
+        if samples >= FEW:
             self._choose()
         self.mean = logs[self.choice] / samples
 
     def _add_shape(self, excess: float, keep: float) -> None:
         """Update the shape of the distribution of services."""
-        shape, work = self._shape, exp(excess)
+        shape, work = self._sums[3], exp(excess)
         shape[0] = shape[0] * keep + 1.0
         shape[1] = shape[1] * keep + excess
         shape[2] = shape[2] * keep + work
@@ -172,11 +164,11 @@ class RegionService:
 
     def _choose(self) -> None:
         """Choose the least concurrency that explains the latencies about as well as the best."""
-        samples = self.samples
+        samples, errors, squares = self.samples, self._sums[1], self._sums[2]
         variances = list[float]()
         for i in range(len(CONCURRENCIES)):
-            mean = self._errors[i] / samples
-            variances.append(max(1e-4, self._squares[i] / samples - mean * mean))
+            mean = errors[i] / samples
+            variances.append(max(1e-4, squares[i] / samples - mean * mean))
         misfits = [0.5 * samples * log(variance) for variance in variances]
         best = min(misfits)
         if misfits[self.choice] > best + BETTER_FIT:
@@ -184,11 +176,8 @@ class RegionService:
             while misfits[i] > best + 0.5 * BETTER_FIT:
                 i += 1
             if i != self.choice:
-                self.choice, self.concurrency = i, CONCURRENCIES[i]
-                self._shape = [0.0, 0.0, 0.0, 0.0]
-                self.mean = self._logs[i] / samples
-                for member in self.members:
-                    member.settle()
+                self._sums[3] = [0.0] * 4
+                self._use(i)
         self.noise = variances[self.choice]
 
     def settle(self, now: float) -> None:
@@ -202,10 +191,11 @@ class RegionService:
             if member.samples > 2.0
         ]
         self.spread = max(0.0, sum(beyond) / len(beyond)) if len(beyond) > 1 else SPREAD
-        self._before, self._last = self._last, self._sums()
+        copied = [each[:] for each in self._sums]
+        self._before, self._last = self._last, (self.samples, self.choice, copied)
         for member in self.members:
             member.settle()
-            member.before, member.last = member.last, [member.samples, *member.logs]
+            member.before, member.last = member.last, (member.samples, member.logs[:])
 
 
 class EndpointService:
@@ -218,15 +208,15 @@ class EndpointService:
 
     def __init__(self, region: RegionService) -> None:
         self.region = region
-        self.samples = self.share = self.seconds = self.log_seconds = self._aged_at = 0.0
-        self.logs = [0.0] * len(CONCURRENCIES)
-        self.before = self.last = [0.0, *self.logs]
+        self.share = self.seconds = self.log_seconds = self._aged_at = 0.0
+        self.samples, self.logs = 0.0, [0.0] * len(CONCURRENCIES)
+        self.before = self.last = 0.0, self.logs
         region.members.append(self)
 
     def learn(self, latency: float, distance: float, met: int, now: float) -> None:
         """Learn from an answer after `latency` seconds that was one of `met` requests in flight."""
         region, age = self.region, now - self._aged_at
-        if not (region.is_due(now) or self.samples < MIN_SAMPLES or age > 1.0):
+        if not (region.is_due(now) or self.samples < FEW or age > 1.0):
             return
         if age > 0.0:
             keep = exp(-age / SERVICE_TAU_S)
@@ -247,21 +237,21 @@ class EndpointService:
 
     def forget(self) -> None:
         """Forget the endpoint's own service times: its region's count."""
-        self.samples = 0.0
-        self.logs = [0.0] * len(CONCURRENCIES)
-        self.before = self.last = [0.0, *self.logs]
+        self._begin(0.0, [0.0] * len(CONCURRENCIES))
+
+    def _begin(self, samples: float, logs: list[float]) -> None:
+        self.samples, self.logs = samples, logs
+        self.before = self.last = 0.0, logs  # nothing to revert to
 
     def revert(self) -> None:
         """Return to the sums of one or two seconds ago, if there are any."""
-        if self.before[0] >= MIN_SAMPLES:
-            self.samples, self.logs, self.last = self.before[0], self.before[1:], self.before
+        if self.before[0] >= FEW:
+            self.samples, self.logs, self.last = self.before[0], self.before[1][:], self.before
 
     def slow_down(self, by: float) -> None:
         """Make the usual service time longer by `by`, a logarithm, and let it count as few samples."""
-        keep = min(1.0, MIN_SAMPLES / self.samples)
-        self.logs = [keep * (total + self.samples * by) for total in self.logs]
-        self.samples *= keep
-        self.before = self.last = [0.0, *self.logs]
+        keep = min(1.0, FEW / self.samples)
+        self._begin(self.samples * keep, [keep * (total + self.samples * by) for total in self.logs])
         self.settle()
 
     def settle(self) -> None:
@@ -270,7 +260,7 @@ class EndpointService:
         if not self.samples:
             return
         apart = self.apart()
-        variance = region.noise / self.samples * (1.0 + MIN_SAMPLES / self.samples) + MODEL_VARIANCE
+        variance = region.noise / self.samples * (1.0 + FEW / self.samples) + MODEL_VARIANCE
         share = region.spread / (region.spread + variance)
         if apart:
             share = max(share, beyond_chance(apart, variance) / apart)

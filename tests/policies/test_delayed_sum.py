@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.steelyard.delayed_sum import STEP, DelayedSum
+from policies.steelyard.pace import STEP, DelayedSum
 
 
 def test_a_sum_is_what_it_was() -> None:

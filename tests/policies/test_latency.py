@@ -7,7 +7,7 @@ from math import isfinite
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind
-from policies.endpoint.latency_prior import LatencyPrior
+from policies.endpoint.latency_prior import GUESS, LatencyPrior
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER
 
 
@@ -120,7 +120,7 @@ def test_latency_prior_is_the_median_of_peers() -> None:
         state(i, r, latency_prior) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z"))
     )
     latency_prior.states = [near, far, new, newest]
-    assert new.predicted_latency(0.0) == LatencyPrior.GUESS
+    assert new.predicted_latency(0.0) == GUESS
     answer(near, 0.2, 1.0)
     answer(far, 0.6, 1.0)
     assert new.predicted_latency(1.0) == pytest.approx(0.6)
@@ -158,4 +158,4 @@ def test_first_sample_after_staleness_replaces_older_ones() -> None:
 def test_endpoint_with_failures_only_costs_prior_plus_charge() -> None:
     s = state()
     answer(s, 0.001, 1.0, kind=OutcomeKind.REFUSED)
-    assert s.predicted_latency(1.0) == pytest.approx(LatencyPrior.GUESS + FAILURE_COST)
+    assert s.predicted_latency(1.0) == pytest.approx(GUESS + FAILURE_COST)

@@ -9,8 +9,8 @@ import pytest
 
 from policies import EndpointState
 from policies.endpoint.available import Available
+from policies.endpoint.state import TRIAL_AFTER
 from policies.steelyard.recovery import (
-    FIRST_TRIAL_S,
     MOST_ROOM,
     NORMAL_AFTER_S,
     Event,
@@ -55,7 +55,7 @@ def test_each_event_in_each_phase(phase: Phase, event: Event) -> None:
     else:
         is_doubted = documented in ("suspect", "failing")
         assert (recovery.phase.value, recovery.since, recovery.evidence) == (documented, 10.0, 0.0)
-        assert recovery.trial_at == (10.0 + FIRST_TRIAL_S if is_doubted else inf)
+        assert recovery.trial_at == (10.0 + TRIAL_AFTER if is_doubted else inf)
         assert recovery.room == room
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
+from policies.endpoint.latency_prior import GUESS
 from policies.insight.explanation import Trace
 from policies.routing.assignment import Assignment
 from policies.steelyard.costs import expected_wait
-from policies.steelyard.least_cost import UNTRIED_DISTANCE_S
 from policies.steelyard.recovery import EXPLORED
 from tests.support.steelyard_routers import (
     HOME,
@@ -79,7 +79,7 @@ def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> No
     r, clock = router(endpoint("near"), endpoint("close", "a"), endpoint("unknown", "b"), explore=0.0)
     measure(r, clock, near=0.08)
     r.find("close").connections = Connections(True, 0.01)
-    assert UNTRIED_DISTANCE_S > 0.01
+    assert GUESS > 0.01
     assert [r.route(HOME).state.id for _ in range(2)] == ["close", "close"]
     clock.time += 0.1
     assert r.route(HOME).state.id == "near"

@@ -7,8 +7,9 @@ from math import inf, log
 import pytest
 
 from policies import EndpointState, RequestFacts
+from policies.algorithms.region_aware import MARGIN
 from policies.facts import Endpoint
-from policies.steelyard.costs import DEVIATIONS, LOAD, MARGIN_S, Prices
+from policies.steelyard.costs import DEVIATIONS, LOAD, Prices
 from policies.steelyard.least_cost import LeastCost
 from policies.steelyard.recovery import Event
 from tests.support.documentation import cells_of
@@ -34,7 +35,7 @@ def test_the_policy_agrees_with_the_costs_worked_out_by_hand(row: list[str]) -> 
         DEVIATIONS if kind == "tail" else 0.0,
         float(deadline) / 1e3 if deadline else inf,
         LOAD,
-        MARGIN_S,
+        MARGIN,
         {},
     )
     policy = LeastCost(lambda: 0.5, 16, prices, 0.0, sheds=False)
