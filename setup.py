@@ -37,7 +37,6 @@ HOT = [
     "policies/overload/wait_queue.py",
     "policies/stats/load.py",
     "policies/routing/endpoint_set.py",
-    "policies/stats/rate.py",
     "policies/routing/router.py",
     "policies/routing/units.py",
     "policies/stats/shared_latency.py",

@@ -17,7 +17,7 @@ from balancer.process.listening import Listening
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
-from policies.endpoint.process_share import share
+from policies.endpoint.state import share_of_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class ServingProcess:
 
     def _limits(self, limits: Limits) -> Limits:
         shares = {
-            name: None if whole is None else share(whole, self.index, self.of)
+            name: None if whole is None else share_of_process(whole, self.index, self.of)
             for name, whole in (("in_flight", limits.in_flight), ("clients", limits.clients))
         }
-        shares["queue"] = share(limits.queue, self.index, self.of) if limits.queue else 0
+        shares["queue"] = share_of_process(limits.queue, self.index, self.of) if limits.queue else 0
         return limits.model_copy(update=shares)

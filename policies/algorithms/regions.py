@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.round_robin import RoundRobin
@@ -24,7 +24,8 @@ REGION_UNAVAILABLE = "region-unavailable"
 """Reason: the configured region has no available endpoint."""
 
 
-def _no_probes(now: float) -> Sequence[EndpointState]:
+def _nothing(*arguments: Any) -> Sequence[EndpointState]:
+    """Stand in for a hook that a child policy does not have."""
     return ()
 
 
@@ -35,7 +36,6 @@ class PerRegion(WrappingPolicy):
         self._make = make
         self._rng = rng
         self._children: dict[Region, Policy] = {}
-        self._observers: dict[Region, Callable[..., None]] = {}  # of children that have such a hook
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
         if hasattr(make(Random(0)), "probes"):  # the router calls every hook that it finds
@@ -54,42 +54,38 @@ class PerRegion(WrappingPolicy):
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Notify the child policy of the endpoint's region."""
-        hook = self._observers.get(state.region)
-        if hook is not None:
-            hook(state, outcome, now)
+        self._hook(state.region, "observe")(state, outcome, now)
 
     def tick(self, now: float) -> None:
         """Call the `tick` hook of every child."""
-        for child in self._children.values():
-            hook = getattr(child, "tick", None)
-            if hook is not None:
-                hook(now)
+        for region in self._children:
+            self._hook(region, "tick")(now)
 
     def pick_in(self, region: Region, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Let the region's child policy pick among the region's endpoints."""
         if region not in self._children:
             fresh = self._children[region] = self._make(self._rng)
             set_trace(fresh, self._trace)
-            if hasattr(fresh, "observe"):
-                self._observers[region] = fresh.observe
             self._tell(region, now)
         child = self._picked_by = self._children[region]
         return child.pick(facts, available.by_region[region], now)
 
     def _probes(self, now: float) -> Sequence[EndpointState]:
         """Return the endpoints that the child of the last pick wants probed."""
-        probed: Sequence[EndpointState] = getattr(self._picked_by, "probes", _no_probes)(now)
+        probed: Sequence[EndpointState] = getattr(self._picked_by, "probes", _nothing)(now)
         return probed
 
     def _observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        hook = getattr(self._children.get(state.region), "observe_probe", None)
-        if hook is not None:
-            hook(state, load, latency, now)
+        self._hook(state.region, "observe_probe")(state, load, latency, now)
 
     def _tell(self, region: Region, now: float) -> None:
-        hook = getattr(self._children[region], "members_changed", None)
-        if hook is not None:
-            hook([state for state in self._states if state.region == region], now)
+        members = [state for state in self._states if state.region == region]
+        self._hook(region, "members_changed")(members, now)
+
+    def _hook(self, region: Region, name: str) -> Callable[..., Any]:
+        """Return a hook of the region's child, or what does nothing."""
+        hook: Callable[..., Any] = getattr(self._children.get(region), name, _nothing)
+        return hook
 
 
 class RegionRoundRobin(PerRegion):

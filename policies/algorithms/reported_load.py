@@ -26,7 +26,7 @@ from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import above, at_least
 from policies.selection.edf import EdfScheduler
-from policies.stats.rate import RateMeter
+from policies.stats.load import RateMeter
 
 BY_REPORTS = "by-reports"
 """Reason: the earliest deadline. The score is the weight computed from reports."""

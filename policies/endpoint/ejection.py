@@ -39,7 +39,7 @@ class EjectionRules:
     """Rules of ejection. Durations in seconds; a threshold of 0 switches its rule off.
 
     `failures`: consecutive failures. `success_rate`: less than this part of the others' rate, over `window`, with at
-    least `min_requests`. `latency`: waits this many times as long as the cluster's median, see `latency_outliers.py`.
+    least `min_requests`. `latency`: waits this many times as long as the cluster's median, see `outlier_detection.py`.
     The first ejection lasts `base_time`, the n-th in short succession n times as long, at most `max_time`. The values
     are Envoy's, but for the success rate, which is Finagle's.
     """

@@ -31,7 +31,6 @@ from policies.endpoint.ejection import OutlierState
 from policies.endpoint.elsewhere import Elsewhere
 from policies.endpoint.latency_prior import LatencyPrior
 from policies.endpoint.overtaken import Overtaken
-from policies.endpoint.process_share import share
 from policies.facts import AdminState, Endpoint, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
 from policies.stats.load import Histogram
@@ -44,6 +43,14 @@ _READY: Final = AdminState.READY
 TRIAL_AFTER: Final = 1.0
 """Seconds after its last failure at which an endpoint is tried again. A recovered endpoint is to have its share within
 3 s: one passes until the trial, another is left for the responses by which the number of trial requests doubles."""
+
+
+def share_of_process(whole: int, index: int, of: int) -> int:
+    """Return the share of process `index` in a limit `whole` of all `of` processes together, at least 1.
+
+    The shares add up to `whole` unless it is less than `of`.
+    """
+    return max(1, whole // of + (index < whole % of))
 
 
 class Connections(Protocol):
@@ -167,13 +174,13 @@ class EndpointState:
         if found is not None and found.limit < most:
             most = float(found.limit)
         if most < inf:  # both are of all processes together
-            most = float(share(int(most), self.part, self.parts))
+            most = float(share_of_process(int(most), self.part, self.parts))
         self.limit = min(self._stated_limit(), most)
 
     def _stated_limit(self) -> float:
         """Return this process's share of the endpoint's `max_in_flight`; `inf` where there is none."""
         whole = self.endpoint.max_in_flight
-        return inf if whole is None else share(whole, self.part, self.parts)
+        return inf if whole is None else share_of_process(whole, self.part, self.parts)
 
     def set_process(self, part: int, parts: int) -> None:
         """Set this process's index and the number of sibling processes, which share the endpoint's limit."""
@@ -258,7 +265,9 @@ class EndpointState:
 
     def _believe(self, source: Elsewhere, count: int, now: float, age: float) -> None:
         service = self.latency.mean if self.latency.successes > 0.0 else 0.0
-        change = source.update(count, now, age, service)
+        self._change_elsewhere(source.update(count, now, age, service))
+
+    def _change_elsewhere(self, change: int) -> None:
         self.in_flight += change
         self.elsewhere += change
 
@@ -269,9 +278,7 @@ class EndpointState:
 
     def forget_units(self) -> None:
         """Forget what other units have reported."""
-        change = self.units.forget()
-        self.in_flight += change
-        self.elsewhere += change
+        self._change_elsewhere(self.units.forget())
         self.pool_latency(self.units, self.units.latency)
 
     def publish(self, counts: memoryview[int], at: int) -> None:
@@ -282,9 +289,7 @@ class EndpointState:
     def stop_sharing(self) -> None:
         """Stop sharing in-flight counts with sibling processes."""
         self.published = None
-        change = self.siblings.forget()
-        self.in_flight += change
-        self.elsewhere += change
+        self._change_elsewhere(self.siblings.forget())
 
     def apply_slow_start(self, share: float, most: float) -> None:
         """Apply a slow start: `share` of its weight, at most `most` requests. 1 and `inf` end the slow start."""

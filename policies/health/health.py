@@ -14,8 +14,7 @@ from policies.endpoint.ejection import CONSECUTIVE, Cause, EjectionRules
 from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Outcome
 from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
-from policies.health.latency_outliers import slow_ones
-from policies.health.outlier_detection import OutlierDetector, end_ejection
+from policies.health.outlier_detection import OutlierDetector, end_ejection, slow_ones
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
 

@@ -81,27 +81,25 @@ class HedgeDelays:
     """
 
     def __init__(self) -> None:
-        self._by_id: dict[str, float] = {}
-        self._judged_at: dict[str, float] = {}
+        self._by_id: dict[str, tuple[float, float]] = {}  # delay, and when it was learned
         self._renewed_at = -inf
         self.usual = START
         self.ahead = 0.0
 
     def of(self, endpoint_id: str) -> float:
         """Return the endpoint's delay; for an unknown one the region's."""
-        return self._by_id.get(endpoint_id, self.usual)
+        known = self._by_id.get(endpoint_id)
+        return self.usual if known is None else known[0]
 
     def learn(self, endpoint_id: str, wait: float, now: float) -> None:
         """Set the endpoint's delay, and update the region's median when due."""
-        self._by_id[endpoint_id] = wait
-        self._judged_at[endpoint_id] = now
+        self._by_id[endpoint_id] = wait, now
         if now - self._renewed_at >= RENEW_AFTER:
             self._renew(now)
 
     def _renew(self, now: float) -> None:
-        for endpoint_id in [one for one, at in self._judged_at.items() if now - at > FORGET_AFTER]:
-            del self._by_id[endpoint_id], self._judged_at[endpoint_id]
-        self.usual = median_low(self._by_id.values())
+        self._by_id = {one: known for one, known in self._by_id.items() if now - known[1] <= FORGET_AFTER}
+        self.usual = median_low(wait for wait, _ in self._by_id.values())
         self._renewed_at = now
 
 

@@ -22,7 +22,7 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from policies.errors import WaitQueueFull
-from policies.stats.rate import RateMeter
+from policies.stats.load import RateMeter
 
 SHARE: Final = 8
 """Number of turns of a level of which one goes to lower levels: a level under flood leaves the others an eighth."""

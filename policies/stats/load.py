@@ -1,4 +1,4 @@
-"""Accumulators for load: moving average, windowed minimum and histogram.
+"""Accumulators for load: moving average, windowed minimum, histogram and rate.
 
 Reads never mutate, and time is an argument. Everything here is updated once per request, so each `add` or `record` is a
 few float operations.
@@ -153,3 +153,42 @@ class Histogram:
 def upper_bound(index: int) -> float:
     """Return the upper bound of bucket `index` in seconds."""
     return SHORTEST * RATIO**index
+
+
+RATE_TAU: Final = 3.0
+"""Seconds after which an event counts 1/e: long enough to count slow workers, short enough to follow a stall."""
+
+LEAST_SPAN: Final = 0.5
+"""Shortest span in seconds that a rate is computed over: the first two events, a millisecond apart, are not a thousand
+a second."""
+
+
+class RateMeter:
+    """Events per second since `begin`, each weighted by e^(−age/RATE_TAU).
+
+    The weighted count is divided by the weight of the whole time since `began_at`, so the rate is not underestimated in
+    the first seconds.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at = self.began_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """Start again at `now` without events."""
+        self._count = 0.0
+        self._at = self.began_at = now
+
+    def count(self, now: float) -> None:
+        """Count one event at the time `now`."""
+        self._count = self._faded(now) + 1.0
+        self._at = now
+
+    def read(self, now: float) -> float:
+        """Return events per second; 0 without events."""
+        span = max(LEAST_SPAN, now - self.began_at)
+        return self._faded(now) / (RATE_TAU * (1.0 - exp(-span / RATE_TAU)))
+
+    def _faded(self, now: float) -> float:
+        age = now - self._at
+        return self._count * exp(-age / RATE_TAU) if age > 0.0 else self._count

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.errors import WaitQueueFull
 from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Ticket, WaitQueue
-from policies.stats.rate import RateMeter
+from policies.stats.load import RateMeter
 from tests.support.example_counts import examples
 
 

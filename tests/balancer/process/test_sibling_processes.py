@@ -13,7 +13,7 @@ from balancer.sharing.siblings import LONGEST, MIN_INTERVAL_S, SLICE, Siblings
 from policies import registry
 from policies.contract import ManualClock
 from policies.endpoint.concurrency_limit import ConcurrencyRules
-from policies.endpoint.process_share import share
+from policies.endpoint.state import share_of_process
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
 from policies.health.slow_start import SlowStart
@@ -179,7 +179,7 @@ def test_endpoints_beyond_capacity_are_not_shared() -> None:
 @pytest.mark.parametrize(("whole", "of", "shares"), [(7, 3, [3, 2, 2]), (4, 2, [2, 2]), (1, 3, [1, 1, 1])])
 def test_shares_of_a_limit_add_up(whole: int, of: int, shares: list[int]) -> None:
     """Each share is at least 1."""
-    assert [share(whole, index, of) for index in range(of)] == shares
+    assert [share_of_process(whole, index, of) for index in range(of)] == shares
 
 
 def test_stated_limit_is_divided_among_processes() -> None:
