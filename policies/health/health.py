@@ -36,7 +36,6 @@ class Health:
         self.panic = panic if panic is not None else Panic(share=0.0)
         self.slow_start = slow_start if slow_start is not None else SlowStart()
         self.counts = HealthCounts()
-        self._states: Sequence[EndpointState] = ()
         self._last_successes = LastSuccesses()
 
     def apply(self, other: Health) -> None:
@@ -52,7 +51,6 @@ class Health:
 
         `warms`: an endpoint that took no requests before and does now begins a slow start.
         """
-        self._states = states
         self._update_health(states, now, warms)
         self.counts = HealthCounts(states)
         if self._enforce_ejection_limit(states, now):
@@ -80,7 +78,6 @@ class Health:
         Returns whether `is_eligible` of others may have changed. O(regions), unless there is panic or more are
         ejected than may be now; O(n) for the first slow start.
         """
-        self._states = states
         was_panic, was_healthy = bool(self.panic), state.is_healthy
         is_returning = False
         state.is_healthy = is_wanted(state) and state.passes_health
@@ -97,20 +94,6 @@ class Health:
             self.panic.admit(states)
             return True
         return False
-
-    def reevaluate(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
-        """Like `evaluate`, if only the health of `state` has changed; return whether others may have changed.
-
-        O(regions) unless there is panic or a slow start."""
-        was_panic = bool(self.panic)
-        self._update_health((state,), now, warms=True)
-        self.panic.evaluate(self.counts, keeps_to_regions, routed)
-        state.is_eligible = state.is_healthy
-        if was_panic or self.panic:
-            self.panic.admit(self._states)
-        if self.slow_start:
-            self.slow_start.advance(self._states, now)
-        return was_panic or bool(self.panic) or bool(self.slow_start)
 
     def _update_health(self, states: Sequence[EndpointState], now: float, warms: bool) -> None:
         for state in states:

@@ -1,7 +1,7 @@
 """Bounded wait queue with priority lanes for requests that wait for an endpoint.
 
-The cost of a request must not depend on the length of the queue. There is no search: a cancelled ticket is marked, and
-removed when it reaches the front or when marked ones are the majority.
+The cost of a request must not depend on the length of the queue. There is no search: tickets are keys of ordered
+dictionaries, from which any is removed at once, and whose first key is found at once.
 
 Lanes are served by level, the highest first. To prevent starvation, every `SHARE`th turn of a level goes to the oldest
 ticket below it, if there is one. Within a lane the sources of requests, which are clients, take turns, and each source
@@ -16,7 +16,7 @@ standing queue is CoDel's, Nichols and Jacobson, RFC 8289 § 3.)
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from math import inf
 from typing import Final, Generic, TypeVar
@@ -33,18 +33,13 @@ TARGET: Final = 0.1
 INTERVAL: Final = 1.0
 """Seconds for which the wait must stay above TARGET: several round trips to a far region."""
 
-SLACK: Final = 64
-"""Cancelled tickets that a lane may hold whatever its length."""
-
 Waiter = TypeVar("Waiter")
 
 
 class Ticket(Generic[Waiter]):
     """Ticket of one waiter, valid from `joined_at` to `deadline`.
 
-    `waits` is true until it is served or cancelled. Either stays in its lane for a while, a cancelled one without
-    `waiter`.
-    `source` is whose turn it takes.
+    `waits` is true until it is served or cancelled; a cancelled one has no `waiter`. `source` is whose turn it takes.
     """
 
     __slots__ = ("deadline", "joined_at", "level", "source", "waiter", "waits")
@@ -60,126 +55,74 @@ class Ticket(Generic[Waiter]):
         self.waits = True
 
 
-class Row(Generic[Waiter]):
-    """Tickets by age, the oldest on the left. `waiting` counts those not cancelled."""
-
-    __slots__ = ("_places", "waiting")
-
-    def __init__(self) -> None:
-        self._places: deque[Ticket[Waiter]] = deque()
-        self.waiting = 0
-
-    def add(self, place: Ticket[Waiter], *, is_first: bool = False) -> None:
-        """Add a ticket as the newest, or as the oldest if it `is_first`."""
-        if is_first:
-            self._places.appendleft(place)
-        else:
-            self._places.append(place)
-        self.waiting += 1
-
-    def count_out(self) -> None:
-        """Note that one of the tickets does not wait any more."""
-        self.waiting -= 1
-        if len(self._places) > 2 * self.waiting + SLACK:
-            self._places = deque(place for place in self._places if place.waits)
-
-    def oldest(self) -> Ticket[Waiter] | None:
-        """Return the ticket that has waited longest."""
-        places = self._places
-        while places and not places[0].waits:
-            places.popleft()
-        return places[0] if places else None
-
-    def newest(self) -> Ticket[Waiter] | None:
-        """Return the ticket that has waited least."""
-        places = self._places
-        while places and not places[-1].waits:
-            places.pop()
-        return places[-1] if places else None
-
-    def tickets(self) -> list[Ticket[Waiter]]:
-        """Return all that wait."""
-        return [place for place in self._places if place.waits]
-
-
 class Lane(Generic[Waiter]):
     """Tickets of one level: `every` of them by age, and those of each source, which take turns.
 
     `_by_length` has the sources by the number of their tickets, up to the largest, so that the longest row is found
-    without a search. The dictionaries are ordered ones, because the first key of others is found by a search.
+    without a search.
     """
 
     def __init__(self) -> None:
-        self.every: Row[Waiter] = Row()
+        self.every: OrderedDict[Ticket[Waiter], None] = OrderedDict()
         self.turns = 0
-        self._rows: OrderedDict[object, Row[Waiter]] = OrderedDict()  # first the one whose turn it is
+        # first the row of the source whose turn it is
+        self._rows: OrderedDict[object, OrderedDict[Ticket[Waiter], None]] = OrderedDict()
         self._by_length: list[OrderedDict[object, None]] = [OrderedDict()]
 
-    @property
-    def waiting(self) -> int:
-        return self.every.waiting
+    def oldest(self) -> Ticket[Waiter] | None:
+        """Return the ticket that has waited longest."""
+        return next(iter(self.every), None)
+
+    def newest(self) -> Ticket[Waiter] | None:
+        """Return the ticket that has waited least."""
+        return next(reversed(self.every), None)
 
     def add(self, place: Ticket[Waiter], *, is_first: bool = False) -> None:
         """Add a ticket as the newest of its source; if it `is_first`, as the next one of the lane."""
-        source = place.source
+        source, every = place.source, self.every
         row = self._rows.get(source)
         if row is None:
-            row = self._rows[source] = Row()
-        self.every.add(place, is_first=is_first)
-        row.add(place, is_first=is_first)
-        self._sort(source, row.waiting - 1, row.waiting)
+            row = self._rows[source] = OrderedDict()
+        every[place] = row[place] = None
+        self._sort(source, len(row) - 1, len(row))
         if is_first:
+            every.move_to_end(place, last=False)
+            row.move_to_end(place, last=False)
             self._rows.move_to_end(source, last=False)
 
     def remove(self, place: Ticket[Waiter]) -> None:
-        """Cancel a ticket at any position."""
-        self._count_out(place)
-        place.waiter = None
+        """Remove a ticket at any position."""
+        place.waits = False
+        row = self._rows[place.source]
+        self._sort(place.source, len(row), len(row) - 1)
+        del self.every[place], row[place]
+        if not row:
+            del self._rows[place.source]
 
     def take(self, *, is_newest: bool) -> Ticket[Waiter] | None:
         """Remove and return the oldest or the newest ticket of the source whose turn it is."""
         for source, row in self._rows.items():
-            place = row.newest() if is_newest else row.oldest()
-            if place is None:  # not possible: an empty row is removed
-                return None
-            self._count_out(place)
-            if row.waiting:
+            place = next(reversed(row)) if is_newest else next(iter(row))
+            self.remove(place)
+            if row:
                 self._rows.move_to_end(source)
             return place
         return None
 
     def last_of_longest(self, source: object) -> Ticket[Waiter] | None:
         """Return the newest ticket of the source that has most, if those are at least two more than `source` has."""
-        row = self._rows.get(source)
-        if len(self._by_length) <= 2 + (0 if row is None else row.waiting):
+        if len(self._by_length) <= 2 + len(self._rows.get(source, ())):
             return None
         for longest in self._by_length[-1]:
-            return self._rows[longest].newest()
+            return next(reversed(self._rows[longest]))
         return None
 
     def merge(self, lanes: Iterable[Lane[Waiter]]) -> None:
         """Add the tickets of other lanes, ordered by age."""
-        places = self.every.tickets()
-        for lane in lanes:
-            places += lane.every.tickets()
-        self.every = Row()
-        self._rows, self._by_length = OrderedDict(), [OrderedDict()]
+        places = [*self.every, *(place for lane in lanes for place in lane.every)]
+        self.every, self._rows, self._by_length = OrderedDict(), OrderedDict(), [OrderedDict()]
         for place in sorted(places, key=_joined_at):
             self.add(place)
-
-    def number(self, level: int) -> None:
-        """Set the level of all tickets."""
-        for place in self.every.tickets():
-            place.level = level
-
-    def _count_out(self, place: Ticket[Waiter]) -> None:
-        place.waits = False
-        row = self._rows[place.source]
-        self._sort(place.source, row.waiting, row.waiting - 1)
-        self.every.count_out()
-        row.count_out()
-        if not row.waiting:
-            del self._rows[place.source]
 
     def _sort(self, source: object, before: int, after: int) -> None:
         """Note that a source has one ticket more or less than `before`."""
@@ -213,11 +156,11 @@ class WaitQueue(Generic[Waiter]):
 
     def waiting(self, level: int) -> int:
         """Return the number of tickets waiting in one lane."""
-        return self._lanes[level].waiting
+        return len(self._lanes[level].every)
 
     def ahead(self, level: int) -> int:
         """Return how many tickets would normally be served before one that joins a level now."""
-        return sum(row.waiting for row in self._lanes[: level + 1])
+        return sum(len(row.every) for row in self._lanes[: level + 1])
 
     def join(
         self,
@@ -250,12 +193,14 @@ class WaitQueue(Generic[Waiter]):
         self._lanes = rows[:levels] + [Lane() for _ in range(levels - len(rows))]
         self._lanes[-1].merge(rows[levels:])
         for level, row in enumerate(self._lanes):
-            row.number(level)
+            for place in row.every:
+                place.level = level
 
     def leave(self, place: Ticket[Waiter]) -> None:
         """Cancel a ticket; no effect if it was served or cancelled before."""
         if place.waits:
             self._lanes[place.level].remove(place)
+            place.waiter = None
             self._waiting -= 1
 
     def take(self, now: float) -> Ticket[Waiter] | None:
@@ -273,8 +218,8 @@ class WaitQueue(Generic[Waiter]):
     def last_below(self, level: int) -> Ticket[Waiter] | None:
         """Return the ticket to evict in favour of `level`: the newest of the lowest lane below it."""
         for row in reversed(self._lanes[level + 1 :]):
-            if row.waiting:
-                return row.every.newest()
+            if row.every:
+                return row.newest()
         return None
 
     def last_of_longest(self, level: int, source: object) -> Ticket[Waiter] | None:
@@ -285,14 +230,14 @@ class WaitQueue(Generic[Waiter]):
     def clear(self) -> None:
         """Cancel all tickets of all lanes."""
         for level in range(len(self._lanes)):
-            while (place := self._lanes[level].every.newest()) is not None:
+            while (place := self._lanes[level].newest()) is not None:
                 self.leave(place)
 
     # --- measurements
 
     def oldest_wait(self, now: float) -> float:
         """Return the seconds that the oldest ticket has waited; 0 if none waits."""
-        fronts = [place for row in self._lanes if (place := row.every.oldest()) is not None]
+        fronts = [place for row in self._lanes if (place := row.oldest()) is not None]
         return now - min(place.joined_at for place in fronts) if fronts else 0.0
 
     def is_standing(self, now: float) -> bool:
@@ -312,7 +257,7 @@ class WaitQueue(Generic[Waiter]):
 
     def _row(self) -> Lane[Waiter] | None:
         """Return the lane to serve next."""
-        rows = [row for row in self._lanes if row.waiting]
+        rows = [row for row in self._lanes if row.every]
         if len(rows) < 2:
             return rows[0] if rows else None
         first = rows[0]
@@ -328,5 +273,5 @@ def _joined_at(place: Ticket[Waiter]) -> float:
 
 def _age(row: Lane[Waiter]) -> float:
     """Return when its oldest ticket joined."""
-    place = row.every.oldest()
+    place = row.oldest()
     return place.joined_at if place is not None else inf

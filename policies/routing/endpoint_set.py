@@ -122,7 +122,7 @@ class EndpointSet:
         )
         if self.health.slow_start:
             self._has_news = True
-        if self._apply_loads(state):
+        if self._apply_loads((state,)):
             self._relist()
             return
         if has_changed_others and state.is_member:
@@ -149,24 +149,21 @@ class EndpointSet:
         if self.on_members is not None:
             self.on_members()
         self._evaluate_all(warms=warms)
-        self._apply_loads()
+        self._apply_loads(self._states)
         self._relist()
 
-    def _apply_loads(self, changed: EndpointState | None = None) -> bool:
-        """Apply the loads of the priority levels; return whether other levels get requests than before. `changed` is a
-        state that may be new, or have another priority."""
+    def _apply_loads(self, changed: Iterable[EndpointState] = ()) -> bool:
+        """Apply the loads of the priority levels; return whether other levels get requests than before. `changed` are
+        states that may be new, or have another priority."""
         before, self._loads = self._loads, self.health.panic.loads
         loads = self._loads
         if not (loads or before):
             return False
-        if changed is not None:
-            changed.is_called = not loads or changed.endpoint.priority in loads
         self._loads_changed()
-        if before.keys() == loads.keys():
-            return False
-        for state in self._by_id.values():
+        has_other_levels = before.keys() != loads.keys()
+        for state in self._states if has_other_levels else changed:
             state.is_called = not loads or state.endpoint.priority in loads
-        return True
+        return has_other_levels
 
     def has_untried(self, tried: Collection[str]) -> bool:
         """Return whether an endpoint other than `tried` could take a request now, if need be a backup."""
@@ -293,15 +290,9 @@ class EndpointSet:
         return Concurrency(self._concurrency) if self._concurrency is not None else None
 
     def _reconsider(self, state: EndpointState) -> None:
-        """Evaluate `state` after a change, and all others if theirs may change with it."""
-        keeps = self.keeps_to_regions
-        has_changed_others = self.health.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps)
-        if self._apply_loads():
-            self._relist()
-        elif has_changed_others:
-            self._refresh_and_notify()
-        else:
-            self._refresh(state)
+        """Evaluate `state` after a change of its health, and all others if theirs may change with it."""
+        self.health.withdraw(state)
+        self._enter(state)
 
     def _reevaluate_all(self) -> None:
         """Evaluate the health of all endpoints."""

@@ -174,6 +174,15 @@ def test_members_and_priorities_change() -> None:
     assert levels.ask(4) == {"b": 4}
 
 
+def test_added_backup_gets_no_requests_while_the_first_level_carries_all() -> None:
+    """Replaced, or put: the loads of the levels are the same as before."""
+    levels = Levels(2, 1)
+    levels.router.replace(members(2, 2))
+    assert levels.ask(20) == {"a": 20}
+    levels.router.put(Endpoint("b2", "http://x", "b", priority=1))
+    assert levels.ask(20) == {"a": 20}
+
+
 def test_room_in_a_backup_is_announced() -> None:
     """A request that waits for a full level is sent when another level is called."""
     router = Levels(2, 1, cap=1).router
