@@ -3,7 +3,7 @@
 The contract imports nothing of the policies it tests.
 
 `check` tests what every policy must satisfy, and `python -m policies.contract FILE.py:CLASS` does so as a command.
-`Trial` is the test bench, and `spread` has tests whose bounds depend on the policy.
+`Trial` is the test bench, and `spread` measures distributions whose bounds depend on the policy.
 """
 
 from policies.contract import rules, spread

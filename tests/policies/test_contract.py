@@ -27,12 +27,12 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
     for rule in contract.RULES:
         if rule is not rules.returns_in_time:
             rule(make)
-    spread.evens_out(make, expected.imbalance)
-    spread.finds_the_idle(make, expected.idle)
+    assert spread.imbalance(make) <= expected.imbalance
+    assert spread.idle_share(make) >= expected.idle
     if expected.weights is not None:
-        spread.respects_weights(make, expected.weights)
+        assert spread.weight_error(make) <= expected.weights
     if expected.begins_by_weight:
-        spread.begins_by_weight(make)
+        spread.begins_anywhere(make, (1.0, 1.0, 3.0, 1.0, 1.0, 1.0), 0.6)
 
 
 @pytest.mark.no_cover
@@ -47,7 +47,7 @@ def test_policy_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_policy_keeps_the_fullest_endpoint_low(name: str) -> None:
     """The fullest of 100 endpoints holds no more than its row says."""
-    spread.keeps_the_fullest_low(maker(name), EXPECTED[name].fullest)
+    assert spread.fullest(maker(name)) <= EXPECTED[name].fullest
 
 
 @pytest.mark.no_cover

@@ -216,20 +216,14 @@ class Latch(TwoChoices):
         return super().pick(facts, available, now)
 
 
-BALANCES: Rule = partial(spread.keeps_the_fullest_low, most=12.5)
-FINDS_IDLE: Rule = partial(spread.finds_the_idle, least=1.0)
-WEIGHS: Rule = partial(spread.respects_weights, within=0.02)
+BEGINS_BY_WEIGHT: Rule = partial(spread.begins_anywhere, weights=(1.0, 1.0, 3.0, 1.0, 1.0, 1.0), most=0.6)
 
 CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
-    (PlainRandom, TwoChoices, BALANCES, "the fullest of 100 holds"),
-    (PlainRandom, TwoChoices, FINDS_IDLE, "the idle one of two got"),
-    (WithReplacement, TwoChoices, FINDS_IDLE, "the idle one of two got 7"),
-    (Unweighted, TwoChoices, WEIGHS, "from what weights 1 : 2 : 3 say"),
     (Sinkhole, TwoChoices, rules.avoids_failing, "an endpoint that fails every request got"),
     (Starver, LeastTime, rules.avoids_starvation, "an endpoint that had recovered got"),
     (Stampede, LeastTime, rules.spares_a_cold_endpoint, "a cold endpoint got 20 of the next 20"),
     (InPhase, EarliestDeadline, spread.begins_anywhere, "went to the same endpoint first"),
-    (InPhase, EarliestDeadline, spread.begins_by_weight, "100% of the balancers that were started at once"),
+    (InPhase, EarliestDeadline, BEGINS_BY_WEIGHT, "100% of the balancers that were started at once"),
     (Hidden, TwoChoices, rules.repeats_itself, "the same seed gave two different runs"),
     (Straying, TwoChoices, rules.stays_within_the_set, "fallback picks"),
     (Grudge, TwoChoices, rules.ends_with_failures, "an endpoint that is back from its ejection got"),
