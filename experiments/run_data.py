@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -74,6 +75,12 @@ class Place(BaseModel):
 
     worker: PrintableName
     region: PrintableName
+
+
+def region_numbers(places: Sequence[Place]) -> Ints:
+    """Number of the region of each worker, by its number; -1 for the worker -1, which is none."""
+    regions = list(dict.fromkeys(place.region for place in places))
+    return np.array([*(regions.index(place.region) for place in places), -1], dtype=np.int64)
 
 
 class RunFacts(BaseModel):

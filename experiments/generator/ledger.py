@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.run_data import Kind, Place, Samples
+from experiments.run_data import Kind, Place, Samples, region_numbers
 from experiments.stats.measures import percentile
 
 UNKNOWN = -1
@@ -22,9 +22,7 @@ class Ledger:
     """One row per request, in order of due instants. `started_at` is the zero of every column."""
 
     def __init__(self, places: Sequence[Place], started_at: float) -> None:
-        regions = list(dict.fromkeys(place.region for place in places))
         self._workers = {place.worker.encode(): index for index, place in enumerate(places)}
-        self._region_of = [regions.index(place.region) for place in places]
         self.places = tuple(places)
         self.started_at = started_at
         self.scheduled_at: list[float] = []
@@ -97,7 +95,6 @@ class Ledger:
     def samples(self) -> Samples:
         """The columns as arrays, with instants in seconds from the start of the run."""
         worker = np.array(self.worker, dtype=np.int64)
-        regions = np.array([*self._region_of, UNKNOWN], dtype=np.int64)
         return Samples(
             scheduled_at=np.array(self.scheduled_at) - self.started_at,
             sent_at=np.array(self.sent_at) - self.started_at,
@@ -106,7 +103,7 @@ class Ledger:
             status=np.array(self.status, dtype=np.int64),
             kind=np.array(self.kind, dtype=np.int64),
             worker=worker,
-            region=regions[worker],
+            region=region_numbers(self.places)[worker],
             sequence=np.arange(len(worker), dtype=np.int64),
             attempts=np.zeros(len(worker), dtype=np.int64),
         )

@@ -1,12 +1,11 @@
 """Events other than requests: faults, active checks, ticks, and load exchange between balancers.
 
-A periodic event schedules itself again. These events alone would go on for ever, so a run ends with its requests and
-not with its event queue.
+Periodic events alone would go on for ever, so a run ends with its requests and not with its event queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from math import inf
 from random import Random
 
@@ -24,77 +23,22 @@ from policies.health.active_checks import CheckState
 from policies.routing.units import UnitReport
 
 
-class Tick(Event):
-    """Tick of a router once per second.
-
-    Endpoints that were ejected for failed connections are checked soon: by a request, or without a path of checks by a
-    connection alone. `checks` are the balancer's, by worker; `check_of` makes one.
-    """
-
-    def __init__(
-        self,
-        balancer: SimulatedBalancer,
-        checks: dict[str, Check],
-        check_of: Callable[[str], Check],
-        asks: bool,
-        agenda: EventQueue,
-    ) -> None:
-        self._balancer = balancer
-        self._checks = checks
-        self._check_of = check_of
-        self._asks = asks
-        self._agenda = agenda
-
-    def fire(self, now: float) -> None:
-        router = self._balancer.router
-        self._balancer.tick(now)
-        if router.health.counts.out[None]:
-            for state in router.states:
-                if state.record.ends_by_check(is_answered=self._asks):
-                    self._check(state.id).soon(now)
-        self._agenda.add(now + 1.0, self)
-
-    def _check(self, worker: str) -> Check:
-        check = self._checks.get(worker)
-        if check is None:
-            check = self._checks[worker] = self._check_of(worker)
-        return check
+def open_doubted(balancer: SimulatedBalancer, now: float) -> None:
+    """Open connections to the endpoints that a balancer's policy doubts."""
+    for state in balancer.router.newly_doubted():
+        balancer.worker_connections[state.order].open_ahead(now)
 
 
-class Look(Event):
-    """Regular look of a balancer at the endpoints that its policy doubts."""
-
-    def __init__(self, balancer: SimulatedBalancer, agenda: EventQueue) -> None:
-        self._balancer = balancer
-        self._agenda = agenda
-
-    def fire(self, now: float) -> None:
-        for state in self._balancer.router.newly_doubted():
-            self._balancer.worker_connections[state.order].open_ahead(now)
-        self._agenda.add(now + SWEEP_PERIOD, self)
+def exchange(balancers: list[SimulatedBalancer], now: float) -> None:
+    """Tell every balancer the in-flight counts of the others."""
+    here = [{state.id: state.in_flight_here for state in balancer.router.states} for balancer in balancers]
+    for balancer, own in zip(balancers, here, strict=True):
+        for state in balancer.router.states:
+            state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
 
 
-class Gossip(Event):
-    """Periodic exchange of in-flight counts between the balancers."""
-
-    def __init__(self, balancers: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
-        self._balancers = balancers
-        self._every = every
-        self._agenda = agenda
-
-    def fire(self, now: float) -> None:
-        here = [
-            {state.id: state.in_flight_here for state in balancer.router.states}
-            for balancer in self._balancers
-        ]
-        for balancer, own in zip(self._balancers, here, strict=True):
-            for state in balancer.router.states:
-                state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
-        self._agenda.add(now + self._every, self)
-
-
-class ReportsToOthers(Event):
-    """Periodic reports of one balancer to the others, and its sweep: `routing/units.py` between a store's channel."""
+class ReportsToOthers:
+    """Reports of one balancer to the others, and its sweep: `routing/units.py` between a store's channel."""
 
     def __init__(
         self,
@@ -109,30 +53,51 @@ class ReportsToOthers(Event):
         self._agenda = agenda
         self._swept_at = 0.0
 
-    def fire(self, now: float) -> None:
-        model, balancer = self._model, self._balancer
-        report = balancer.units.report(now)
-        self._agenda.add(now + model.delay, Heard(id(balancer), report, self._others, model))
+    def send(self, now: float) -> None:
+        """Send a report."""
+        units = self._balancer.units
+        self._agenda.add(now + self._model.delay, Call(partial(self._heard, units.report(now))))
         if now >= self._swept_at + SWEEP_PERIOD:
             self._swept_at = now
-            balancer.units.sweep(now)
-        self._agenda.add(now + model.every, self)
+            units.sweep(now)
+
+    def _heard(self, report: UnitReport, now: float) -> None:
+        for other in self._others:
+            other.units.hear(id(self._balancer), report, now, self._model.delay, self._model.every)
 
 
-class Heard(Event):
-    """Arrival of a balancer's report at the others."""
+class Checks:
+    """Active checks by one balancer: of all workers if they are requests, else of those that others want."""
 
     def __init__(
-        self, sender: int, report: UnitReport, others: list[SimulatedBalancer], model: SharedModel
+        self, balancer: SimulatedBalancer, workers: dict[str, SimulatedWorker], model: CheckModel, rng: Random
     ) -> None:
-        self._sender = sender
-        self._report = report
-        self._others = others
+        self._balancer = balancer
+        self._workers = workers
         self._model = model
+        self._rng = rng
+        self._checks: dict[str, Check] = {}
 
-    def fire(self, now: float) -> None:
-        for other in self._others:
-            other.units.hear(self._sender, self._report, now, self._model.delay, self._model.every)
+    def begin(self, now: float) -> None:
+        """Begin the checks of all workers."""
+        for worker in self._workers:
+            self._check(worker, now)
+
+    def tick(self, now: float) -> None:
+        """Run the balancer's periodic work; check endpoints soon that were ejected for failed connections."""
+        router = self._balancer.router
+        self._balancer.tick(now)
+        if router.health.counts.out[None]:
+            for state in router.states:
+                if state.record.ends_by_check(is_answered=self._model.asks):
+                    self._check(state.id, now).soon(now)
+
+    def _check(self, worker: str, now: float) -> Check:
+        check = self._checks.get(worker)
+        if check is None:
+            check = Check(self._balancer, self._workers[worker], self._model, self._rng, now)
+            self._checks[worker] = check
+        return check
 
 
 class Check(Event):
@@ -147,7 +112,6 @@ class Check(Event):
         worker: SimulatedWorker,
         model: CheckModel,
         rng: Random,
-        agenda: EventQueue,
         now: float,
     ) -> None:
         self._balancer = balancer
@@ -155,7 +119,6 @@ class Check(Event):
         self._worker = worker
         self._model = model
         self._checks = CheckState(model.rules, rng, now)
-        self._agenda = agenda
         self._is_out = False
         self._fault: str | None = None
         self._ejections = 0
@@ -180,7 +143,7 @@ class Check(Event):
         at = max(now, self._checks.due_at)
         if at < self._fires_at:
             self._fires_at = at
-            self._agenda.add(at, self)
+            self._worker.agenda.add(at, self)
 
     def _send(self, now: float) -> None:
         worker, state, asks = self._worker, self._state(), self._model.asks
@@ -199,7 +162,7 @@ class Check(Event):
             waits += max(0.0, worker.paused_until - now - waits)
         if (asks and worker.fault_state.hang >= 1) or waits > self._model.timeout:
             self._fault, waits, self._connections = "no answer", self._model.timeout, None
-        self._agenda.add(now + waits, Call(self._judge))
+        worker.agenda.add(now + waits, Call(self._judge))
 
     def _judge(self, now: float) -> None:
         self._is_out = False
@@ -225,56 +188,40 @@ class Check(Event):
             return None
 
 
-class Change(Event):
-    """Change of a worker's fault state."""
-
-    def __init__(
-        self, fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultState, agenda: EventQueue
-    ) -> None:
-        self._fleet = fleet
-        self._worker = worker
-        self._fault_state = fault_state
-        self._agenda = agenda
-
-    def fire(self, now: float) -> None:
-        worker, fault_state, before = self._worker, self._fault_state, self._worker.fault_state
-        worker.fault_state = fault_state
-        worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
-        if fault_state.rtt != before.rtt:
-            worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
-        if fault_state.is_gone != before.is_gone:
-            self._go_or_return(now)
-        if fault_state.is_absent != before.is_absent:
-            self._fleet.set_present(worker.id, not fault_state.is_absent)
-        if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
-            self._fleet.set_enabled(worker.id, not fault_state.is_draining)
-        if fault_state.pause is not None and fault_state.pause != before.pause:
-            pause = Paused(worker, fault_state.pause, self._agenda)
-            self._agenda.add(max(now, self._fleet.began_at + fault_state.pause.since), pause)
-        worker.judge()
-        worker.reevaluate_hung(now)
-
-    def _go_or_return(self, now: float) -> None:
-        if not self._fault_state.is_gone:
-            self._worker.is_down = False
-        elif self._fault_state.is_graceful:
-            self._worker.leave()
-        else:
-            self._worker.crash(now)
+def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
+    """Change a worker's fault state."""
+    before = worker.fault_state
+    worker.fault_state = fault_state
+    worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
+    if fault_state.rtt != before.rtt:
+        worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
+    if fault_state.is_gone != before.is_gone:
+        go_or_return(worker, fault_state, now)
+    if fault_state.is_absent != before.is_absent:
+        fleet.set_present(worker.id, not fault_state.is_absent)
+    if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
+        fleet.set_enabled(worker.id, not fault_state.is_draining)
+    if fault_state.pause is not None and fault_state.pause != before.pause:
+        begins = max(now, fleet.began_at + fault_state.pause.since)
+        worker.agenda.add(begins, Call(partial(pause_worker, worker, fault_state.pause)))
+    worker.judge()
+    worker.reevaluate_hung(now)
 
 
-class Paused(Event):
-    """GC-like pause of a worker, repeated while its fault state contains it."""
+def go_or_return(worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
+    """End the worker's process or start it again."""
+    if not fault_state.is_gone:
+        worker.is_down = False
+    elif fault_state.is_graceful:
+        worker.leave()
+    else:
+        worker.crash(now)
 
-    def __init__(self, worker: SimulatedWorker, pause: Pause, agenda: EventQueue) -> None:
-        self._worker = worker
-        self._pause = pause
-        self._agenda = agenda
 
-    def fire(self, now: float) -> None:
-        pause = self._pause
-        if self._worker.fault_state.pause != pause:
-            return
-        self._worker.pause(now, now + pause.length)
-        if pause.every:
-            self._agenda.add(now + pause.every, self)
+def pause_worker(worker: SimulatedWorker, pause: Pause, now: float) -> None:
+    """Begin a GC-like pause, repeated while the worker's fault state contains it."""
+    if worker.fault_state.pause != pause:
+        return
+    worker.pause(now, now + pause.length)
+    if pause.every:
+        worker.agenda.add(now + pause.every, Call(partial(pause_worker, worker, pause)))

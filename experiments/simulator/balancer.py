@@ -6,6 +6,7 @@ they may be retried, and an answer arrives as a whole.
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, nextafter
 from typing import Final
 
@@ -14,7 +15,7 @@ from balancer.errors import Unserved
 from experiments.generator.demand import Batch, Keys
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
-from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.worker_connections import WorkerConnections
@@ -88,39 +89,6 @@ class Waiting(PendingRequest):
         return self._facts.attempt
 
 
-class Overdue(Event):
-    """Event: per-attempt or first-byte timeout of an attempt."""
-
-    def __init__(self, balancer: SimulatedBalancer, attempt: SimulatedAttempt, is_final: bool) -> None:
-        self._balancer = balancer
-        self._attempt = attempt
-        self._is_final = is_final
-
-    def fire(self, now: float) -> None:
-        """Handle the timeout unless the attempt is over."""
-        if not self._attempt.is_over:
-            self._balancer.overdue(self._attempt, self._is_final, now)
-
-
-class SimulatedProbe(Event):
-    """Load probe of a worker: request and answer."""
-
-    def __init__(self, router: Router, connections: WorkerConnections, sent_at: float) -> None:
-        self._router = router
-        self._connections = connections
-        self._sent_at = sent_at
-        self._load: ReportedLoad | None = None
-
-    def fire(self, now: float) -> None:
-        """Take the report at the worker, or deliver it to the router."""
-        connections = self._connections
-        if self._load is None:
-            self._load = connections.worker.report(now)
-            connections.agenda.add(now + connections.worker.half, self)
-        else:
-            self._router.probed(connections.state, self._load, now - self._sent_at, now)
-
-
 class SimulatedBalancer(BalancerBase):
     """One balancer. `units` is its knowledge of the other balancers, `worker_connections` are its connections to each
     worker, in the router's order.
@@ -161,13 +129,8 @@ class SimulatedBalancer(BalancerBase):
         self._retry_limit = retries.limit if retries is not None else 0
         self._statuses = retries.statuses if retries is not None else frozenset[int]()
         self._budget = RetryBudget(retries.share, retries.per_second) if retries is not None else None
-        self._may_fill = mechanisms.in_flight is not None
         self._has_limits = mechanisms.first_byte < client.timeout or mechanisms.attempt < client.timeout
         router.on_probe = self._probe
-
-    def connections_of(self, endpoint_id: str) -> WorkerConnections:
-        """Connections to the endpoint. Raises `UnknownEndpoint`."""
-        return self.worker_connections[self.router.find(endpoint_id).order]
 
     # --- a request
 
@@ -237,9 +200,9 @@ class SimulatedBalancer(BalancerBase):
     def _limit(self, attempt: SimulatedAttempt, now: float) -> None:
         rules = self._rules
         if rules.attempt < rules.first_byte:
-            self._agenda.add(now + rules.attempt, Overdue(self, attempt, is_final=False))
+            self._agenda.add(now + rules.attempt, Call(partial(self._overdue, attempt, False)))
         if rules.first_byte < self._client.timeout:
-            self._agenda.add(now + rules.first_byte, Overdue(self, attempt, is_final=True))
+            self._agenda.add(now + rules.first_byte, Call(partial(self._overdue, attempt, True)))
 
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
@@ -254,7 +217,12 @@ class SimulatedBalancer(BalancerBase):
         if attempt.tries == 1:
             self._client.served(attempt.number, connections.worker.number, now)
         else:
-            self._client.ended(attempt.number, 0, status, connections.worker.number, attempt.tries, now)
+            self._answer(attempt, kind, status, now)
+
+    def _answer(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
+        """Pass the answer of an attempt to the client."""
+        worker, is_error = attempt.connections.worker.number, kind is not _OK
+        self._client.ended(attempt.number, is_error, status, worker, attempt.tries, now)
 
     def _count_out(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
         """Settle an attempt with its outcome at the router."""
@@ -298,9 +266,7 @@ class SimulatedBalancer(BalancerBase):
             rival.is_loser = True
             self.hedges_won += not attempt.is_first
             self._count_out(attempt, kind, status, now)
-            self._client.ended(
-                attempt.number, kind is not _OK, status, attempt.connections.worker.number, attempt.tries, now
-            )
+            self._answer(attempt, kind, status, now)
         else:
             self._count_out(attempt, kind, status, now)
             self._stands_for(attempt.number, rival)
@@ -317,9 +283,7 @@ class SimulatedBalancer(BalancerBase):
         if may_repeat:
             self._retry(attempt, now, is_fresh=False)
         else:
-            self._client.ended(
-                attempt.number, 1, status, attempt.connections.worker.number, attempt.tries, now
-            )
+            self._answer(attempt, _ERROR_STATUS, status, now)
 
     def _failed(self, attempt: SimulatedAttempt, kind: OutcomeKind, now: float) -> None:
         """Handle an attempt without an answer: retry, or answer 502."""
@@ -332,8 +296,10 @@ class SimulatedBalancer(BalancerBase):
         else:
             self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
 
-    def overdue(self, attempt: SimulatedAttempt, is_final: bool, now: float) -> None:
+    def _overdue(self, attempt: SimulatedAttempt, is_final: bool, now: float) -> None:
         """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
+        if attempt.is_over:
+            return
         if attempt.is_loser or (attempt.rival is not None and is_final):
             self._end_loser(attempt, now)
         elif is_final:
@@ -406,7 +372,16 @@ class SimulatedBalancer(BalancerBase):
         connections = self.worker_connections[state.order]
         worker, now = connections.worker, self.clock.at
         if not worker.is_down and worker.fault_state.hang < 1.0:
-            self._agenda.add(now + worker.half, SimulatedProbe(self.router, connections, now))
+            self._agenda.add(now + worker.half, Call(partial(self._probe_arrived, connections, now)))
+
+    def _probe_arrived(self, connections: WorkerConnections, sent_at: float, now: float) -> None:
+        """Take the report at the worker and send it back."""
+        worker = connections.worker
+        deliver = partial(self._probe_answered, connections.state, worker.report(now), sent_at)
+        self._agenda.add(now + worker.half, Call(deliver))
+
+    def _probe_answered(self, state: EndpointState, load: ReportedLoad, sent_at: float, now: float) -> None:
+        self.router.probed(state, load, now - sent_at, now)
 
     # --- wait queue
 

@@ -13,30 +13,10 @@ from typing import Final
 from experiments.generator.demand import BATCH, MASK, Batch, Demand
 from experiments.run_data import Floats
 from experiments.simulator.attempt import BalancerBase, PendingRequest
-from experiments.simulator.clock import Event, EventQueue, VirtualClock
+from experiments.simulator.clock import Call, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
 
 TIMEOUT: Final = 3
-
-
-class Next(Event):
-    """Event: a closed loop sends its next request."""
-
-    def __init__(self, client: SimulatedClient) -> None:
-        self._client = client
-
-    def fire(self, now: float) -> None:
-        self._client.arrive(now)
-
-
-class Deadline(Event):
-    """Event: deadline of the oldest open request. All timeouts are equal, so they expire in order of arrival."""
-
-    def __init__(self, client: SimulatedClient) -> None:
-        self._client = client
-
-    def fire(self, now: float) -> None:
-        self._client.give_up(now)
 
 
 class SimulatedClient:
@@ -58,8 +38,8 @@ class SimulatedClient:
         self._agenda = agenda
         self._demand = demand
         self._overhead = overhead
-        self._next_event = Next(self)
-        self._deadline = Deadline(self)
+        self._next_event = Call(self.arrive)
+        self._deadline = Call(self._give_up)
         self._deadline_is_set = False
         self.has_timeouts = timeout < inf
         self.flying = self.routed = 0
@@ -145,8 +125,8 @@ class SimulatedClient:
             self._promised += 1
             self._agenda.add(now + self._overhead, self._next_event)
 
-    def give_up(self, now: float) -> None:
-        """Time out the oldest requests and schedule the next deadline."""
+    def _give_up(self, now: float) -> None:
+        """Time out the oldest requests and schedule the next deadline: timeouts are equal, so they are in order."""
         self._deadline_is_set = False
         while self._due:
             number, due = next(iter(self._due.items()))
@@ -154,13 +134,9 @@ class SimulatedClient:
                 self._deadline_is_set = True
                 self._agenda.add(due + self.timeout, self._deadline)
                 break
-            self._time_out(number, now)
-
-    def _time_out(self, number: int, now: float) -> None:
-        """Time out a request, wherever it is."""
-        place = self.open.get(number)
-        attempts = 0 if place is None else place.abandon(now)
-        self.ended(number, TIMEOUT, 0, -1, attempts, now)
+            place = self.open.get(number)
+            attempts = 0 if place is None else place.abandon(now)
+            self.ended(number, TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:
         """Relative error of Little's law over all requests."""

@@ -102,8 +102,8 @@ class Columns:
         """Seconds from the due instant to the end."""
         return np.asarray(self.ended - self.due)
 
-    def samples(self, start: float, overhead: float, regions: list[int]) -> Samples:
-        """Samples of a run that began at `start`. `regions` holds the region of each worker."""
+    def samples(self, start: float, overhead: float, regions: Ints) -> Samples:
+        """Samples of a run that began at `start`. `regions` holds the region of each worker, and of none."""
         due = self.due - start if self._instants is None else self._instants  # exact to the last bit
         ended = self.ended - (start - overhead)
         worker, status = self.workers.astype(np.int64), self.statuses
@@ -115,7 +115,7 @@ class Columns:
             status=status,
             kind=self.kinds,
             worker=worker,
-            region=np.array([*regions, NO_WORKER], dtype=np.int64)[worker],
+            region=regions[worker],
             sequence=np.arange(self.count),
             attempts=self.attempts,
         )

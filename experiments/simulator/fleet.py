@@ -75,11 +75,6 @@ class SimulatedFleet:
             staleness=self.model.staleness or 0.0,
         )
 
-    @property
-    def in_flight(self) -> int:
-        """Number of requests that no router has settled."""
-        return sum(balancer.router.in_flight for balancer in self.balancers)
-
     def all_connections(self) -> list[WorkerConnections]:
         """Worker connections of every balancer, including those of replaced endpoints."""
         return [connections for worker in self.workers.values() for connections in worker.worker_connections]

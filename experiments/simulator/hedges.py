@@ -7,10 +7,11 @@ second endpoint; or, to compare with theory, a hedge after a fixed time, at the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from experiments.simulator.attempt import SimulatedAttempt
-from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.clock import Call, EventQueue
 from policies.facts import OutcomeKind
 from policies.overload.hedging import SEARCH_EVERY, TICK, Hedging
 from policies.routing.router import Router
@@ -20,46 +21,10 @@ _OK: Final = OutcomeKind.OK
 Race = Callable[[SimulatedAttempt, frozenset[str], float], None]
 
 
-class LateAttempts(Event):
-    """Event: attempts that become late within the same tick."""
-
-    def __init__(self, hedges: Hedges, tick: int) -> None:
-        self.attempts: list[SimulatedAttempt] = []
-        self._hedges = hedges
-        self._tick = tick
-
-    def fire(self, now: float) -> None:
-        """Judge all attempts of the bucket."""
-        self._hedges.turn(self._tick, now)
-
-
-class Late(Event):
-    """Event: one attempt becomes late at an exact instant."""
-
-    def __init__(self, hedges: Hedges, attempt: SimulatedAttempt) -> None:
-        self._hedges = hedges
-        self._attempt = attempt
-
-    def fire(self, now: float) -> None:
-        """Hedge the attempt unless it has been answered."""
-        self._hedges.ask(self._attempt, now)
-
-
-class Search(Event):
-    """Event: a search for silent endpoints."""
-
-    def __init__(self, hedges: Hedges) -> None:
-        self._hedges = hedges
-
-    def fire(self, now: float) -> None:
-        """Hedge the requests in flight at silent endpoints."""
-        self._hedges.search(now)
-
-
 class Hedges:
     """Hedging of one balancer. `race` sends a second attempt to an endpoint that is not one of those named.
 
-    With `after`, the delay is fixed and there is no budget.
+    With `after`, the delay is fixed and there is no budget. The wheel holds the attempts that become late in each tick.
     """
 
     def __init__(
@@ -70,32 +35,32 @@ class Hedges:
         self._race = race
         self._agenda = agenda
         self._after = after
-        self._wheel: dict[int, LateAttempts] = {}
+        self._wheel: dict[int, list[SimulatedAttempt]] = {}
         self._attempts: list[SimulatedAttempt] = []
         self._is_searching = False
 
     def watch(self, attempt: SimulatedAttempt, now: float) -> None:
         """Schedule the check whether a newly routed attempt is late."""
         if self._after is not None:
-            self._agenda.add(now + self._after, Late(self, attempt))
+            self._agenda.add(now + self._after, Call(partial(self._hedge_anyway, attempt)))
             return
         self._attempts.append(attempt)
         if not self._is_searching:
             self._is_searching = True
-            self._agenda.add(now + SEARCH_EVERY, Search(self))
+            self._agenda.add(now + SEARCH_EVERY, Call(self._search))
         tick = int((now + self.hedging.wait(attempt.assignment.state)) / TICK) + 1
         bucket = self._wheel.get(tick)
         if bucket is None:
-            bucket = self._wheel[tick] = LateAttempts(self, tick)
-            self._agenda.add(tick * TICK, bucket)
-        bucket.attempts.append(attempt)
+            bucket = self._wheel[tick] = []
+            self._agenda.add(tick * TICK, Call(partial(self._turn, tick)))
+        bucket.append(attempt)
 
-    def search(self, now: float) -> None:
+    def _search(self, now: float) -> None:
         """Hedge the requests in flight at silent endpoints, and search again later while any is in flight."""
         self._attempts = [attempt for attempt in self._attempts if not attempt.is_over]
         self._is_searching = bool(self._attempts)
         if self._is_searching:
-            self._agenda.add(now + SEARCH_EVERY, Search(self))
+            self._agenda.add(now + SEARCH_EVERY, Call(self._search))
         for state in self.hedging.silent(self._router.states, now):
             sent_before = now - state.latency.mean
             for attempt in self._attempts:
@@ -107,9 +72,9 @@ class Hedges:
                 ):
                     self._hedge(attempt, now)
 
-    def turn(self, tick: int, now: float) -> None:
+    def _turn(self, tick: int, now: float) -> None:
         """Judge the attempts of a bucket and hedge the late ones."""
-        for attempt in self._wheel.pop(tick).attempts:
+        for attempt in self._wheel.pop(tick):
             state = attempt.assignment.state
             if not attempt.is_over:
                 self.hedging.record(state, None, now)
@@ -132,7 +97,7 @@ class Hedges:
             avoided = frozenset(state.id for state in router.available if state.id not in wanted)
             self._race(attempt, avoided, now)
 
-    def ask(self, attempt: SimulatedAttempt, now: float) -> None:
+    def _hedge_anyway(self, attempt: SimulatedAttempt, now: float) -> None:
         """Hedge after a fixed delay, at another endpoint, without a budget."""
         if not attempt.is_over:
             self._race(attempt, frozenset((attempt.assignment.state.id,)), now)

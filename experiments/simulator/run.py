@@ -7,7 +7,7 @@ figures accept; its `world` is "simulated".
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from experiments.generator.arrivals import first_instants
 from experiments.platform.build import versions
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, Samples, WorldName
+from experiments.run_data import Run, RunFacts, Samples, WorldName, region_numbers
 from experiments.scenario.places import first_connections, places_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.simulation import Simulation
@@ -40,9 +40,29 @@ def simulate(
     else:
         columns = simulation.open(first_instants(load, seed, scenario.time_scale))
     places = places_of(scenario)
-    names = list(dict.fromkeys(place.region for place in places))
-    samples = columns.samples(simulation.start, model.overhead, [names.index(p.region) for p in places])
-    return Run(facts_of(scenario, entry, block, order, seed, samples, simulation), samples)
+    samples = columns.samples(simulation.start, model.overhead, region_numbers(places))
+    status, is_open = balancer_status(simulation), load.mode == "open"
+    facts = RunFacts(
+        world="simulated",
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode=load.mode,
+        batch=None if is_open else load.batch,
+        offered_rate=len(samples) / load.duration / scenario.time_scale if is_open else None,
+        achieved_rate=achieved_rate(samples),
+        requests=len(samples),
+        warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
+        block=block,
+        order=order,
+        seed=seed,
+        timeout=model.timeout,
+        time_scale=scenario.time_scale,
+        places=places,
+        invalid_reasons=faults(status["policy"], samples),
+        status=status,
+        versions=versions(),
+    )
+    return Run(facts, samples)
 
 
 def simulate_emulated(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
@@ -55,41 +75,6 @@ def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
     if scenario.warmup:
         count = warm_requests(scenario, entry)
         simulation.closed(min(first_connections(scenario, entry), count), count)
-
-
-def facts_of(
-    scenario: Scenario,
-    entry: Entry,
-    block: int,
-    order: int,
-    seed: int,
-    samples: Samples,
-    simulation: Simulation,
-) -> RunFacts:
-    """Facts of the run, as for a measured one."""
-    load, scale = scenario.load_of(entry), scenario.time_scale
-    is_open = load.mode == "open"
-    requests = len(samples)
-    return RunFacts(
-        world="simulated",
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=requests / load.duration / scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=requests,
-        warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
-        block=block,
-        order=order,
-        seed=seed,
-        timeout=scenario.timeout * scale,
-        time_scale=scale,
-        places=places_of(scenario),
-        invalid_reasons=faults(simulation, samples),
-        status=balancer_status(simulation),
-        versions=versions(),
-    )
 
 
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
@@ -115,14 +100,12 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
+def faults(policy: Mapping[str, Any], samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid: fallback picks by another policy."""
-    routers = [balancer.router for balancer in simulation.fleet.balancers]
-    fallback_picks = sum(router.fallback_picks for router in routers)
-    if not fallback_picks and bool(np.isfinite(samples.ended_at).all()):
+    picks = policy["fallback_picks"]
+    if not picks and bool(np.isfinite(samples.ended_at).all()):
         return ()
-    fault = next((router.last_fault for router in routers if router.last_fault), None)
-    return (f"the policy failed {fallback_picks} times and was stood in for: {fault}",)
+    return (f"the policy failed {picks} times and was stood in for: {policy['last_fault']}",)
 
 
 class SimulatedRunner:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from random import Random
 from typing import Final
 
 from experiments.run_data import Floats
-from experiments.simulator.background import Change, Check, Gossip, Look, ReportsToOthers, Tick
-from experiments.simulator.clock import EventQueue, VirtualClock
+from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
+from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import SimulatedFleet
@@ -40,37 +41,30 @@ class Simulation:
     def _schedule_periodic_events(self) -> None:
         model, fleet = self.model, self.fleet
         for number, balancer in enumerate(fleet.balancers):
-            checks, check_of = dict[str, Check](), self._maker_of_checks(number)
+            rng = Random(f"{self._seed}:checks:{number}")
+            checks = Checks(balancer, fleet.workers, model.mechanisms.checks, rng)
             if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
-                self.agenda.add(
-                    1.0, Tick(balancer, checks, check_of, model.mechanisms.checks.asks, self.agenda)
-                )
+                self._repeat(1.0, checks.tick)
             if hasattr(balancer.router.policy, "doubts"):
-                self.agenda.add(SWEEP_PERIOD, Look(balancer, self.agenda))
+                self._repeat(SWEEP_PERIOD, partial(open_doubted, balancer))
             if model.mechanisms.checks.asks:
-                checks |= {worker: check_of(worker) for worker in fleet.workers}
+                checks.begin(self.clock.at)
         if model.staleness is not None and len(fleet.balancers) > 1:
-            self.agenda.add(model.staleness, Gossip(fleet.balancers, model.staleness, self.agenda))
+            self._repeat(model.staleness, partial(exchange, fleet.balancers))
         if model.mechanisms.shared is not None:
             self._schedule_reports(model.mechanisms.shared)
-
-    def _maker_of_checks(self, number: int) -> Callable[[str], Check]:
-        """Return what makes the check of a worker by its id, at the balancer of this number."""
-        fleet, rules, rng = self.fleet, self.model.mechanisms.checks, Random(f"{self._seed}:checks:{number}")
-
-        def check_of(worker: str) -> Check:
-            balancer = fleet.balancers[number]
-            return Check(balancer, fleet.workers[worker], rules, rng, self.agenda, self.clock.at)
-
-        return check_of
 
     def _schedule_reports(self, shared: SharedModel) -> None:
         """Schedule the reports of the balancers to each other, evenly spread over the interval."""
         balancers = self.fleet.balancers
         for number, balancer in enumerate(balancers):
             others = [other for other in balancers if other is not balancer]
-            first = shared.every * (number + 1) / len(balancers)
-            self.agenda.add(first, ReportsToOthers(balancer, others, shared, self.agenda))
+            reports = ReportsToOthers(balancer, others, shared, self.agenda)
+            self._repeat(shared.every, reports.send, shared.every * (number + 1) / len(balancers))
+
+    def _repeat(self, seconds: float, what: Callable[[float], None], first: float | None = None) -> None:
+        """Call `what` every so many seconds, at `first` for the first time."""
+        self.agenda.add(seconds if first is None else first, Every(seconds, what, self.agenda))
 
     def closed(self, width: int, count: int) -> Columns:
         """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""
@@ -92,8 +86,8 @@ class Simulation:
         """Schedule the fault-state changes, relative to the current instant."""
         self.fleet.began_at = self.clock.at
         for step in self.model.steps:
-            change = Change(self.fleet, self.fleet.worker(step.worker), step.fault_state, self.agenda)
-            self.agenda.add(self.clock.at + step.at, change)
+            what = partial(change, self.fleet, self.fleet.worker(step.worker), step.fault_state)
+            self.agenda.add(self.clock.at + step.at, Call(what))
 
     def _go(self) -> Columns:
         """Run until every request has ended and no attempt is in flight."""

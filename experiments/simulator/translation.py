@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Final
 
 from experiments.scenario.mechanisms import Mechanisms as Tables
+from experiments.scenario.places import numbered_workers
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
@@ -39,11 +40,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
     require_simulated_entry(scenario, entry)
     scale = scenario.time_scale
     return Model(
-        workers=tuple(
-            worker_of(region, number, scale, is_emulated)
-            for region in scenario.regions
-            for number in range(region.workers)
-        ),
+        workers=tuple(worker_of(*place, scale, is_emulated) for place in numbered_workers(scenario)),
         policy=policy_of(scenario, entry),
         balancers=scenario.balancers,
         staleness=scenario.staleness or None,

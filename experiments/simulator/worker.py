@@ -6,6 +6,7 @@ slowness applies to requests admitted while it is active. A pause stops all requ
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp
 from random import Random
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from experiments.generator.demand import MASK
 from experiments.scenario.event_kinds import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, SimulatedAttempt
-from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import NO_ROOM, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
@@ -21,17 +22,6 @@ from workers.load import AVERAGED_OVER
 
 if TYPE_CHECKING:
     from experiments.simulator.worker_connections import WorkerConnections
-
-
-class Departure(Event):
-    """Event: next departure from a shared worker, valid unless a later `version` replaces it."""
-
-    def __init__(self, worker: SimulatedWorker, version: int) -> None:
-        self._worker = worker
-        self._version = version
-
-    def fire(self, now: float) -> None:
-        self._worker.departed(self._version, now)
 
 
 class SimulatedWorker:
@@ -162,9 +152,9 @@ class SimulatedWorker:
         assert shared is not None
         self._version += 1
         if self._by_number:
-            self.agenda.add(shared.next_at(), Departure(self, self._version))
+            self.agenda.add(shared.next_at(), Call(partial(self._departed, self._version)))
 
-    def departed(self, version: int, now: float) -> None:
+    def _departed(self, version: int, now: float) -> None:
         """Handle a departure event unless a later `version` has replaced it."""
         shared = self.shared
         if version != self._version or shared is None:

@@ -7,26 +7,16 @@ is being opened, or for one that is returned sooner.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from balancer.config.schema.pool_limits import IdleTimeoutRules
 from experiments.simulator.attempt import BalancerBase, SimulatedAttempt
-from experiments.simulator.clock import Event, EventQueue
+from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.idle import Idle
 from experiments.simulator.model import PoolModel
 from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
-
-
-class Opening(Event):
-    """Event: a connection has been opened, for `attempt` or for the first waiter."""
-
-    def __init__(self, connections: WorkerConnections, attempt: SimulatedAttempt | None) -> None:
-        self._connections = connections
-        self._attempt = attempt
-
-    def fire(self, now: float) -> None:
-        self._connections.opened(self._attempt, now)
 
 
 class WorkerConnections:
@@ -148,10 +138,10 @@ class WorkerConnections:
             self._open(None, now)
 
     def _open(self, attempt: SimulatedAttempt | None, now: float) -> None:
-        self.agenda.add(now + min(self.setup, self._connect_timeout), Opening(self, attempt))
+        self.agenda.add(now + min(self.setup, self._connect_timeout), Call(partial(self._opened, attempt)))
 
-    def opened(self, attempt: SimulatedAttempt | None, now: float) -> None:
-        """A connection is open, or the worker has refused it, or it took too long."""
+    def _opened(self, attempt: SimulatedAttempt | None, now: float) -> None:
+        """A connection for `attempt` or the first waiter is open, or the worker refused it, or it took too long."""
         if attempt is None:
             self._unclaimed -= 1
             attempt = self._first_waiting()

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.recorded.access_log import LogColumns
 from experiments.report.palette import INK, REGION_COLOURS, Competitor, policy_colour, worker_colours
-from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples
+from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 
 ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
 
@@ -107,7 +107,6 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
     places, place = placed(columns, of(columns.endpoint).astype(np.int64))
     facts = facts_of(name, len(at), places, float(total.max()))
     worker = np.where(np.isin(kind, ANSWERED), place, -1)
-    region_of = np.array([*(facts.regions.index(one.region) for one in places), -1], dtype=np.int64)
     samples = Samples(
         scheduled_at=scheduled,
         sent_at=sent,
@@ -116,7 +115,7 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
         status=of(columns.status).astype(np.int64),
         kind=kind,
         worker=worker,
-        region=region_of[worker],
+        region=region_numbers(places)[worker],
         sequence=np.arange(len(at)),
         attempts=of(columns.attempts).astype(np.int64),
     )
