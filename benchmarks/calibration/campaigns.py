@@ -11,11 +11,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from benchmarks.calibration.methods import SeededMethod
 from experiments.results.directory import plan
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
-from experiments.stats.estimates import Method
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
 from experiments.verdict.evidence import compared
@@ -85,11 +85,12 @@ def many(
             )  # after an interruption, campaigns that have not begun do not begin
 
 
-def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
+def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: SeededMethod) -> Finding:
     """Verdict on the first `blocks` blocks."""
     kept = tuple(run for run in runs if run.block < blocks)
     contest = contest_of(scenario, "measured", kept)
-    contest = replace(contest, has_tail=True, method=method)  # of any length: the method is tested
+    # of any length: the method is tested
+    contest = replace(contest, has_tail=True, method=lambda logs: method(logs, scenario.seed))
     comparisons, _ = compared(contest, kept)
     ranked = [item for item in comparisons if item.standing in RANKED]
     claims = tuple(item.label for item in ranked if item.measure == scenario.measure)

@@ -8,13 +8,17 @@ In null campaigns all entries are equal, one under several names, so that every 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
 
 from experiments.run_data import Floats
 from experiments.scenario.scenario import Scenario
-from experiments.stats.estimates import CONFIDENCE, Estimate, Method, paired_student, unknown
+from experiments.stats.estimates import CONFIDENCE, Estimate, paired_student, unknown
+
+SeededMethod = Callable[[Floats, int], Estimate]
+"""(log ratio of each block, seed of what is drawn) -> estimate."""
 
 LABELS = ("a", "b", "c", "d", "e", "f", "g", "h")
 CONTROL = "a again"
@@ -116,8 +120,8 @@ def signs(count: int, seed: int) -> Floats:
     return np.random.default_rng(seed).choice([-1.0, 1.0], size=(RESAMPLES, count))
 
 
-METHODS: dict[str, Method] = {
-    "student": paired_student,
+METHODS: dict[str, SeededMethod] = {
+    "student": lambda logs, seed: paired_student(logs),
     "percentile": percentile,
     "bca": bca,
     "studentised": studentised,

@@ -295,7 +295,7 @@ def pair_comparisons_of(
     for runs in (ours, theirs):
         values, ceiling = values_per_block(names, runs, "p99"), ceiling_per_block(names, runs, "p99")
         is_virtual = runs is not ours
-        worlds.append(compare_all("p99", values, labels, 0, paired_student, ceiling, control, is_virtual))
+        worlds.append(compare_all("p99", values, labels, paired_student, ceiling, control, is_virtual))
     measured, simulated = worlds
     return tuple(
         PairComparison(

@@ -5,7 +5,6 @@ Only parses options and prints a line for each trial.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -40,7 +39,7 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live, require_simulated
-from experiments.stats.estimates import logarithms, paired_student
+from experiments.stats.comparison import typical
 
 EPILOG = """\b
 Examples:
@@ -214,8 +213,6 @@ def capacity_in_words(found: Capacity) -> str:
 
 def over_searches(rates: Sequence[float]) -> str:
     """Geometric mean with Student's interval as text."""
-    mean, low, high, _ = paired_student(logarithms(rates))
-    return (
-        f"Over {len(rates)} searches: {with_digits(math.exp(mean), 4)}/s, 95 % interval "
-        f"{with_digits(math.exp(low), 4)}–{with_digits(math.exp(high), 4)}/s"
-    )
+    found = typical(rates)
+    mean, low, high = (with_digits(rate, 4) for rate in (found.ratio, found.low, found.high))
+    return f"Over {len(rates)} searches: {mean}/s, 95 % interval {low}–{high}/s"

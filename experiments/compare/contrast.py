@@ -10,6 +10,7 @@ noise floor of its own entry; it does not cover other changes between the sets, 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from experiments.compare.sides import Side, common_labels
@@ -112,7 +113,7 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired, by, is_tied)
 
 
-def usable(values: dict[int, float]) -> dict[int, float]:
+def usable(values: Mapping[int, float]) -> dict[int, float]:
     """Values whose logarithm is defined."""
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
 

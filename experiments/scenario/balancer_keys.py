@@ -1,6 +1,6 @@
-"""Keys of the table `[balancer]` that a simulated run simulates, has no use for, or refuses.
+"""Keys of the table `[balancer]` that a simulated run has no use for or refuses.
 
-Every key is in exactly one of the three tables; a test compares them with the models of the configuration.
+All others are simulated; a test varies each of them.
 """
 
 from __future__ import annotations
@@ -11,33 +11,6 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from experiments.scenario.mechanisms import Mechanisms
-
-SIMULATED: Final = frozenset(
-    {
-        "retries",
-        *("retry.share", "retry.per_second", "retry.statuses"),
-        *("hedging.enabled", "hedging.quantile", "hedging.share", "hedging.minimum"),
-        *(
-            "health_checks.path",
-            "health_checks.status",
-            "health_checks.interval",
-            "health_checks.fast_interval",
-        ),
-        *("health_checks.timeout", "health_checks.rise", "health_checks.fall"),
-        *("outlier_detection.failures", "outlier_detection.success_rate", "outlier_detection.window"),
-        *("outlier_detection.min_requests", "outlier_detection.latency"),
-        *("outlier_detection.base_time", "outlier_detection.max_time"),
-        *("panic.threshold", "panic.overprovisioning"),
-        *("slow_start.window", "slow_start.minimum"),
-        *("pool.idle_timeout", "pool.risk"),
-        *("limits.queue", "limits.in_flight"),
-        "queue.order",
-        *("concurrency.adaptive", "concurrency.initial", "concurrency.minimum", "concurrency.maximum"),
-        "concurrency.tolerance",
-        *("timeouts.connect", "timeouts.first_byte", "timeouts.attempt", "timeouts.queue"),
-        *("shared.enabled", "shared.every", "shared.delay"),
-    }
-)
 
 NO_BODIES: Final = "requests have no body, and responses are short"
 NO_HEADS: Final = "requests are not written as bytes"

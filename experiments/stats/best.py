@@ -10,15 +10,13 @@ label from the best lies between the least lower and the greatest upper end of i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from experiments.stats import student
 from experiments.stats.ceiling import Ceiling
-from experiments.stats.comparison import SIGNIFICANCE, Interval, is_comparable
-from experiments.stats.estimates import EPSILON, logarithms
+from experiments.stats.comparison import SIGNIFICANCE, Interval, Values, paired
+from experiments.stats.estimates import paired_student
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +32,19 @@ class Distance:
 
 
 def distances(
-    values: Mapping[str, Mapping[int, float]],
+    values: Values,
     candidates: Collection[str],
     observed: str,
     ceiling: Ceiling | None = None,
 ) -> dict[str, Distance]:
-    """Compare every label in `values` (label -> block -> value > 0, less is better) with the best of the `candidates`.
+    """Compare every label in `values`, of which less is better, with the best of the `candidates`.
 
     `observed` is the observed best of them. Other labels may be better than the best.
     """
+    confidence = 1 - SIGNIFICANCE / max(1, len(values) - 1)
+    method = partial(paired_student, confidence=confidence)
     pairs = {
-        (label, other): ends(values[label], values[other], len(values) - 1)
+        (label, other): paired(values, label, other, method)[0]
         for label in values
         for other in candidates
         if other != label
@@ -69,19 +69,3 @@ def distances(
         is_tied = ceiling is not None and any(ceiling.tied(label, one) for one in contenders if one != label)
         found[label] = Distance(Interval(ratio.ratio, low, high, ratio.blocks), is_contender, is_tied)
     return found
-
-
-def ends(ours: Mapping[int, float], theirs: Mapping[int, float], comparisons: int) -> Interval:
-    """Ratio of two labels over their common blocks, with one of `comparisons` simultaneous intervals."""
-    both = [n for n in sorted(ours) if is_comparable(ours[n]) and is_comparable(theirs.get(n))]
-    logs = logarithms([ours[n] for n in both]) - logarithms([theirs[n] for n in both])
-    count, mean = len(both), float(logs.mean()) if both else math.nan
-    if count < 2:
-        ratio = math.exp(mean)
-        return Interval(ratio, math.nan, math.nan, count)
-    error = float(np.std(logs, ddof=1)) / math.sqrt(count)
-    reach = (
-        student.quantile(1 - SIGNIFICANCE / max(1, comparisons), count - 1) * error if error > EPSILON else 0
-    )
-    low, mean, high = (math.exp(min(700.0, max(-700.0, end))) for end in (mean - reach, mean, mean + reach))
-    return Interval(mean, low, high, count)

@@ -22,7 +22,7 @@ class Ceiling:
     """By label: the `blocks` in which a latency is the deadline, and the `odds` of a miss by block."""
 
     blocks: Mapping[str, Set[int]]
-    odds: dict[str, dict[int, float]]
+    odds: Mapping[str, Mapping[int, float]]
 
     def tied(self, label: str, other: str) -> set[int]:
         """Blocks in which both are at the ceiling."""

@@ -11,7 +11,7 @@ Where both entries' latency is the deadline in at least half of the blocks, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
@@ -24,6 +24,12 @@ from experiments.stats.estimates import Estimate, Method, logarithms, paired_stu
 ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
 SIGNIFICANCE = 0.05
+
+MAX_LOG = 700.0
+"""Absolute logarithm beyond which a ratio or its inverse has no float."""
+
+Values = Mapping[str, Mapping[int, float]]
+"""label -> block -> value > 0."""
 
 Control = tuple[str, str]
 """Labels of the A/A pair: an entry and its repetition."""
@@ -80,18 +86,18 @@ class Judged(NamedTuple):
 
 
 def paired_interval(
-    entry: Sequence[float], baseline: Sequence[float], seed: int = 0, method: Method = paired_student
+    entry: Sequence[float], baseline: Sequence[float], method: Method = paired_student
 ) -> tuple[Interval, float]:
     """Ratio entry / baseline over paired blocks, and the two-sided p-value of "ratio = 1".
 
-    Both sequences hold one positive value per block, in the same block order. `seed` is for methods that draw.
+    Both sequences hold one positive value per block, in the same block order.
     """
-    return as_interval(method(logarithms(entry) - logarithms(baseline), seed), len(entry))
+    return as_interval(method(logarithms(entry) - logarithms(baseline)), len(entry))
 
 
 def as_interval(estimate: Estimate, blocks: int) -> tuple[Interval, float]:
-    """Convert an estimate of logarithms to an interval of ratios and its p-value."""
-    ratio, low, high = (math.exp(value) for value in estimate[:3])
+    """Convert an estimate of logarithms to an interval of ratios, within the range of a float, and its p-value."""
+    ratio, low, high = (math.exp(min(max(value, -MAX_LOG), MAX_LOG)) for value in estimate[:3])
     return Interval(ratio, low, high, blocks), estimate.p_value
 
 
@@ -157,30 +163,27 @@ def is_biased(floor: Interval | None) -> bool:
 
 def compare(
     measure: str,
-    values: dict[str, dict[int, float]],
+    values: Values,
     baseline: str,
     control: Control | None,
-    seed: int = 0,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
     is_virtual: bool = False,
 ) -> tuple[list[Comparison], Interval | None]:
-    """Compare every label in `values` (label -> block -> value > 0) with `baseline`.
+    """Compare every label in `values` with `baseline`.
 
     Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval. `is_virtual`: in
     virtual time, where no machine can favour a run, so that there is no noise floor.
     """
-    floor = paired(values, control[1], control[0], seed, method)[0] if control else None
     labels = [label for label in values if label != baseline and (not control or label != control[1])]
     pairs = [(label, baseline) for label in labels]
-    return compare_pairs(measure, values, pairs, seed, method, ceiling, control, is_virtual), floor
+    return compare_pairs(measure, values, pairs, method, ceiling, control, is_virtual)
 
 
 def compare_all(
     measure: str,
-    values: dict[str, dict[int, float]],
+    values: Values,
     labels: Sequence[str],
-    seed: int = 0,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
     control: Control | None = None,
@@ -191,65 +194,50 @@ def compare_all(
     A claim about the best of them, found in the same blocks, therefore keeps the error rate.
     """
     pairs = list(combinations(labels, 2))
-    forward = compare_pairs(measure, values, pairs, seed, method, ceiling, control, is_virtual)
+    forward, _ = compare_pairs(measure, values, pairs, method, ceiling, control, is_virtual)
     return {(one.label, one.baseline): one for found in forward for one in (found, inverted(found))}
 
 
 def compare_pairs(
     measure: str,
-    values: dict[str, dict[int, float]],
+    values: Values,
     pairs: Sequence[tuple[str, str]],
-    seed: int,
     method: Method,
     ceiling: Ceiling | None,
     control: Control | None,
     is_virtual: bool,
-) -> list[Comparison]:
-    """Compare the pairs (label, baseline) as one family of Holm's adjustment."""
+) -> tuple[list[Comparison], Interval | None]:
+    """Compare the pairs (label, baseline) as one family of Holm's adjustment; returns the A/A interval, too."""
+    floor = paired(values, control[1], control[0], method)[0] if control else None
     floors: dict[str, Interval] = {}
-    if control is not None and not is_virtual:
-        floors[measure] = paired(values, control[1], control[0], seed, method)[0]
+    if floor is not None and control is not None and not is_virtual:
+        floors[measure] = floor
         if ceiling is not None:
-            floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], seed, method)[0]
+            floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], method)[0]
     if not is_biased(floors.get(measure)):
         values, ceiling = averaged(values, control), averaged_ceiling(ceiling, control)
-    found = [judged(measure, values, *pair, seed, method, ceiling) for pair in pairs]
-    adjusted = holm([one.p_value for one in found])
-    more_is_better = measure == "throughput"
-    return [
-        Comparison(
-            *pair,
-            measure,
-            one.interval,
-            p,
-            standing(
-                one.interval,
-                p,
-                floor_between(floors.get(one.by), control, *pair),
-                more_is_better,
-                one.is_tied,
-            ),
-            one.by,
-            one.at_deadline,
-        )
-        for pair, one, p in zip(pairs, found, adjusted, strict=True)
-    ]
+    compared = []
+    found = [judged(measure, values, *pair, method, ceiling) for pair in pairs]
+    for pair, one, p_value in zip(pairs, found, holm([one.p_value for one in found]), strict=True):
+        noise_of_pair = floor_between(floors.get(one.by), control, *pair)
+        stands = standing(one.interval, p_value, noise_of_pair, measure == "throughput", one.is_tied)
+        compared.append(Comparison(*pair, measure, one.interval, p_value, stands, one.by, one.at_deadline))
+    return compared, floor
 
 
 def judged(
     measure: str,
-    values: dict[str, dict[int, float]],
+    values: Values,
     label: str,
     baseline: str,
-    seed: int = 0,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
 ) -> Judged:
     """Compare a pair by the measure, or by goodput if in at least half of its blocks both are at the ceiling."""
-    interval, p_value = paired(values, label, baseline, seed, method)
+    interval, p_value = paired(values, label, baseline, method)
     tied = ceiling.tied(label, baseline) if ceiling is not None else set()
     if ceiling is not None and tied and 2 * len(tied) >= interval.blocks:
-        return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, seed, method))
+        return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, method))
     return Judged(measure, interval, p_value, bool(tied), alone_at(ceiling, interval.blocks, label, baseline))
 
 
@@ -259,7 +247,7 @@ def alone_at(ceiling: Ceiling | None, blocks: int, *labels: str) -> str:
     return at[0] if len(at) == 1 else ""
 
 
-def averaged(values: dict[str, dict[int, float]], control: Control | None) -> dict[str, dict[int, float]]:
+def averaged(values: Values, control: Control | None) -> Values:
     """Values in which the entry that was run twice has the geometric mean of both runs, where there are both."""
     if control is None or control[0] not in values:
         return values
@@ -290,16 +278,12 @@ def inverted(comparison: Comparison) -> Comparison:
 
 
 def paired(
-    values: dict[str, dict[int, float]],
-    label: str,
-    baseline: str,
-    seed: int = 0,
-    method: Method = paired_student,
+    values: Values, label: str, baseline: str, method: Method = paired_student
 ) -> tuple[Interval, float]:
     """Pair two labels over the blocks in which both have a positive, finite value."""
     ours, theirs = values.get(label, {}), values.get(baseline, {})
     both = [n for n in sorted(ours) if is_comparable(ours[n]) and is_comparable(theirs.get(n))]
-    return paired_interval([ours[n] for n in both], [theirs[n] for n in both], seed, method)
+    return paired_interval([ours[n] for n in both], [theirs[n] for n in both], method)
 
 
 def is_comparable(value: float | None) -> bool:

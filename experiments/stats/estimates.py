@@ -24,7 +24,7 @@ EPSILON = 1e-12
 
 
 class Estimate(NamedTuple):
-    """A mean of log ratios with its interval at `CONFIDENCE`, and the two-sided p-value of "the mean is 0"."""
+    """A mean of log ratios with its interval, usually at `CONFIDENCE`, and the two-sided p-value of "the mean is 0"."""
 
     mean: float
     low: float
@@ -40,16 +40,16 @@ to forty. Another number changes its width, not its coverage.
 MAX_HALF_WIDTH = math.log(1e6)
 """Half width from which on a confidence sequence says nothing."""
 
-Method = Callable[[Floats, int], Estimate]
-"""(log ratio of each block, seed) -> estimate. The seed is for methods that draw; the one in use does not."""
+Method = Callable[[Floats], Estimate]
+"""Log ratio of each block -> estimate."""
 
 
-def paired_student(logs: Floats, seed: int = 0) -> Estimate:
+def paired_student(logs: Floats, confidence: float = CONFIDENCE) -> Estimate:
     """Paired t-test, one value per block: mean over standard error follows t with blocks - 1 degrees (Gosset 1908)."""
     if len(logs) < 2:
         return unknown(float(logs.mean()) if len(logs) else math.nan)
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return from_pivot(float(logs.mean()), error, len(logs) - 1)
+    return from_pivot(float(logs.mean()), error, len(logs) - 1, confidence)
 
 
 def welch(ours: Floats, theirs: Floats) -> Estimate:
@@ -63,16 +63,16 @@ def welch(ours: Floats, theirs: Floats) -> Estimate:
     return from_pivot(float(ours.mean() - theirs.mean()), math.sqrt(sum(parts)), degrees)
 
 
-def from_pivot(mean: float, error: float, degrees: int) -> Estimate:
+def from_pivot(mean: float, error: float, degrees: int, confidence: float = CONFIDENCE) -> Estimate:
     """Estimate from a mean and its standard error; without any spread the mean is exact."""
     if error <= EPSILON:
         certain = mean if abs(mean) > EPSILON else 0.0
         return Estimate(certain, certain, certain, 0.0 if certain else 1.0)
-    reach = student.quantile(CONFIDENCE, degrees) * error
+    reach = student.quantile(confidence, degrees) * error
     return Estimate(mean, mean - reach, mean + reach, student.beyond(mean / error, degrees))
 
 
-def anytime_student(logs: Floats, seed: int = 0) -> Estimate:
+def anytime_student(logs: Floats) -> Estimate:
     """Confidence sequence for the mean of normal values of unknown variance, and its p-value, valid at every look.
 
     With t the usual statistic of n values, the Bayes factor of an effect (mean / standard deviation) that is drawn from

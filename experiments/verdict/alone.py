@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from experiments.platform.terminal import in_ms
-from experiments.stats.comparison import ENOUGH_BLOCKS, Interval, as_interval
-from experiments.stats.estimates import logarithms, paired_student
+from experiments.stats.comparison import ENOUGH_BLOCKS, typical
 from experiments.stats.measures import LEAST_BEYOND
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.advice import NOTHING_ANSWERED
@@ -47,16 +44,11 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
 
 def clause(measure: str, runs: Sequence[RunSummary], deadline: float | None) -> str:
     """Text such as `99 % at most 34 ms (30 ms to 38 ms)`, with an interval over several runs; empty at the deadline."""
-    interval = over_runs([float(getattr(run, measure)) for run in runs])
+    interval = typical([float(getattr(run, measure)) for run in runs])
     if deadline is not None and interval.ratio >= 0.99 * deadline:
         return ""
     span = "" if math.isnan(interval.low) else f" ({in_ms(interval.low)} to {in_ms(interval.high)})"
     return f"{WORDS[measure]} {in_ms(interval.ratio)}{span}"
-
-
-def over_runs(values: Sequence[float]) -> Interval:
-    """Geometric mean of one positive value per run, with its 95 % interval over the runs."""
-    return as_interval(paired_student(np.asarray(logarithms(values))), len(values))[0]
 
 
 def alone_advice(found: Evidence, runs: int) -> str:

@@ -37,7 +37,6 @@ class Contest:
     able: tuple[str, ...]
     control: tuple[str, str] | None = None
     deadline: float | None = None
-    seed: int = 0
     is_open: bool = True
     has_tail: bool = True
     method: Method = paired_student
@@ -85,7 +84,6 @@ def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary])
         ),
         control=scenario.control_pair,
         deadline=scenario.timeout * scenario.time_scale,
-        seed=scenario.seed,
         is_open=scenario.load.mode == "open",
         has_tail=has_tail,
         method=anytime_student if is_live else paired_student,

@@ -98,8 +98,7 @@ def compared(
         values = values_per_block(contest.labels, runs, measure)
         ceiling = ceiling_per_block(contest.labels, runs, measure)
         comparisons, floor = compare(
-            *(measure, values, contest.baseline, contest.control, contest.seed, contest.method, ceiling),
-            contest.is_virtual,
+            measure, values, contest.baseline, contest.control, contest.method, ceiling, contest.is_virtual
         )
         found += [unless_contradicted(one, runs) for one in comparisons]
         if floor is not None and floor.blocks:

@@ -69,8 +69,7 @@ def choose(
     values = values_per_block(ran, runs, contest.measure)
     ceiling = ceiling_per_block(ran, runs, contest.measure)
     every = compare_all(
-        *(contest.measure, values, labels, contest.seed, contest.method),
-        *(ceiling, contest.control, contest.is_virtual),
+        contest.measure, values, labels, contest.method, ceiling, contest.control, contest.is_virtual
     )
     pairs: Mapping[tuple[str, str], Comparison] = {
         **{pair: unless_contradicted(one, runs) for pair, one in every.items()},
@@ -93,7 +92,7 @@ def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float
     for label in dict.fromkeys(run.label for run in runs):
         blocks = [block for other, block in shares if other == label and (contest.baseline, block) in shares]
         more = np.array([shares[label, block] - shares[contest.baseline, block] for block in blocks])
-        estimate = contest.method(more, contest.seed)
+        estimate = contest.method(more)
         if estimate.mean > MORE_FAILURES and estimate.low > 0:
             found[label] = estimate.mean
     return found

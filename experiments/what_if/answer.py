@@ -209,7 +209,7 @@ def answer(
     for measure in ("p99", "mean"):
         values = values_per_block(list(runs_after), summaries, measure)
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
-        comparisons += compare(measure, values, after.baseline, None, question.seed, ceiling=ceiling)[0]
+        comparisons += compare(measure, values, after.baseline, None, ceiling=ceiling)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
     return WhatIfAnswer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
 

@@ -40,7 +40,7 @@ def first_verdict(periods: list[tuple[str, int, float]], method: Method) -> tupl
         values[label][block] = p99
         if block + 1 < ENOUGH_BLOCKS:
             continue
-        found = {one.label: one.standing for one in compare("p99", values, "a", None, 0, method)[0]}
+        found = {one.label: one.standing for one in compare("p99", values, "a", None, method)[0]}
         if {"ahead", "behind"} & set(found.values()):
             return block + 1, dict(found)
     return None

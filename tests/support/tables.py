@@ -21,7 +21,7 @@ from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
-from experiments.scenario import balancer_keys
+from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED, keys_of
 from experiments.scenario.event_kinds import KINDS
 from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS
@@ -230,11 +230,11 @@ def columns_of_summary(_: str) -> Iterator[str]:
 def simulated_keys(_: str) -> Iterator[str]:
     """Yield a row for each table of `[balancer]` of scenarios: what a simulated run does with its keys."""
     tables: dict[str, list[str]] = {}
-    for key in balancer_keys.keys_of():
+    for key in keys_of():
         tables.setdefault(key.partition(".")[0], []).append(key)
     for table, keys in tables.items():
-        kinds = (balancer_keys.SIMULATED, balancer_keys.MEANINGLESS, balancer_keys.REFUSED)
-        found = [[key for key in keys if key in kind] for kind in kinds]
+        meaningless, refused = ([key for key in keys if key in kind] for kind in (MEANINGLESS, REFUSED))
+        found = [[key for key in keys if key not in (*meaningless, *refused)], meaningless, refused]
         cells = ["all" if one == keys else listed(key.partition(".")[2] for key in one) for one in found]
         yield f"| `{table}` | {' | '.join(cells)} |".replace("|  ", "| ")
 
