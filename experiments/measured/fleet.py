@@ -21,7 +21,7 @@ from experiments.platform.control import balancer_status
 from experiments.platform.ports import lasting_ports
 from experiments.platform.processes import Child, program
 from experiments.scenario.event_kinds import HEALTHY, FaultState
-from experiments.scenario.places import TLS, numbered_workers, places_of
+from experiments.scenario.places import TLS, places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.timeline import Step, timeline
 
@@ -80,7 +80,7 @@ class Fleet:
         return [
             child
             for worker, (child, (region, _)) in enumerate(
-                zip(self.workers, numbered_workers(self._scenario), strict=True)
+                zip(self.workers, self._scenario.numbered_workers, strict=True)
             )
             if region.setup_rtts not in TLS and not self.first_fault_state(worker).is_absent
         ]
@@ -92,7 +92,7 @@ class Fleet:
 
     def endpoint(self, worker: int) -> dict[str, Any]:
         """Endpoint of a worker as in the balancer's configuration."""
-        region, number = numbered_workers(self._scenario)[worker]
+        region, number = self._scenario.numbered_workers[worker]
         return endpoint_of(self._scenario, self.places[worker], region, number, self.workers[worker].address)
 
     async def end(self, worker: int, gently: bool) -> None:
@@ -130,7 +130,7 @@ class Fleet:
         self._children.append(self._balancer)
 
     async def _start_worker(self, worker: int, port: int, *flags: str) -> Child:
-        region, number = numbered_workers(self._scenario)[worker]
+        region, number = self._scenario.numbered_workers[worker]
         argv = worker_argv(self._scenario, region, number, self._seed + worker, port)
         self._children.append(await processes.start(self.places[worker].worker, [*argv, *flags]))
         return self._children[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from statistics import fmean
 
 from rich.console import Console, Group
 from rich.padding import Padding
@@ -161,6 +162,5 @@ def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
         return scenario.service.warmup + load.duration
     if load.mode == "open":
         return OVERHEAD + load.duration * scenario.time_scale
-    workers = sum(region.workers for region in scenario.regions)
-    round_trip = sum(region.rtt * region.workers for region in scenario.regions) / workers
+    round_trip = fmean(region.rtt for region, _ in scenario.numbered_workers)
     return OVERHEAD + scenario.time_scale * (1 + load.requests / load.batch) * max(round_trip, 0.02)

@@ -19,6 +19,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.drawn import drawn, is_drawn
 from experiments.scenario.labels import require_plain_labels
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.table import complaint_in_words
 from policies.loading.reference import located
 
 
@@ -132,15 +133,8 @@ def validated(kind: type[Validated], content: dict[str, Any], prefix: str) -> Va
 
 
 def first_complaint(error: ValidationError, model: type[BaseModel] = Scenario) -> str:
-    """First pydantic error of `model` as one line `regions.0.rtt: …`."""
-    complaint: Any = error.errors()[0]
-    place = ".".join(str(part) for part in complaint["loc"])
-    message = complaint["msg"].removeprefix("Value error, ")
-    message = "is needed" if complaint["type"] == "missing" else message
-    allowed = f"; known: {', '.join(model.model_fields)}" if is_stray_key(complaint) else ""
-    return f"{place}: {message}{allowed}" if place else message
-
-
-def is_stray_key(complaint: Any) -> bool:
-    """Whether the error is an unknown top-level key."""
-    return complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1
+    """First pydantic error of `model` as one line; an unknown key at the top is followed by those that are known."""
+    complaint = error.errors()[0]
+    is_stray_key = complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1
+    allowed = f"; known: {', '.join(model.model_fields)}" if is_stray_key else ""
+    return f"{complaint_in_words(error)}{allowed}"

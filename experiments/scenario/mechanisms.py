@@ -21,7 +21,7 @@ from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
-from experiments.scenario.table import Model
+from experiments.scenario.table import Model, complaint_in_words
 
 Said = Mapping[str, Any]
 
@@ -63,9 +63,7 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
     try:
         Mechanisms.model_validate(said)
     except ValidationError as error:
-        complaint = error.errors()[0]
-        place = ".".join(str(part) for part in complaint["loc"])
-        raise ValueError(f"{place}: {complaint['msg'].removeprefix('Value error, ')}") from None
+        raise ValueError(complaint_in_words(error)) from None
     return said
 
 

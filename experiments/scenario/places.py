@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.run_data import Place
-from experiments.scenario.scenario import Entry, Region, Scenario
+from experiments.scenario.scenario import Entry, Scenario
 from workers.service import Profile, parse_profile
 
 TLS = {2: "1.3", 3: "1.2"}
@@ -12,13 +12,8 @@ TLS = {2: "1.3", 3: "1.2"}
 
 def places_of(scenario: Scenario) -> tuple[Place, ...]:
     """Worker and region name of every worker of the scenario, region by region."""
-    pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
-    return tuple(Place(worker=worker, region=region) for worker, region in pairs)
-
-
-def numbered_workers(scenario: Scenario) -> list[tuple[Region, int]]:
-    """(region, number within the region) of every worker, in the order of `places_of`."""
-    return [(region, number) for region in scenario.regions for number in range(region.workers)]
+    pairs = zip(scenario.workers, scenario.numbered_workers, strict=True)
+    return tuple(Place(worker=worker, region=region.name) for worker, (region, _) in pairs)
 
 
 def profiles_of(scenario: Scenario) -> list[Profile]:
@@ -33,8 +28,7 @@ def warm_requests(scenario: Scenario, entry: Entry) -> int:
     The first opens the connections that a burst needs, the second those that a slow region needs when slots of the fast
     ones are already free again.
     """
-    workers = sum(region.workers for region in scenario.regions)
-    return max(scenario.warmup * workers, 2 * first_connections(scenario, entry))
+    return max(scenario.warmup * len(scenario.workers), 2 * first_connections(scenario, entry))
 
 
 def first_connections(scenario: Scenario, entry: Entry) -> int:

@@ -219,14 +219,10 @@ class Scenario(Model):
     @model_validator(mode="after")
     def names_agree(self) -> Self:
         """Check that names are unique and every reference resolves."""
-        labels = [entry.label for entry in self.entries]
+        require_labels(self)
         regions = [region.name for region in self.regions]
-        require_unique("entries", labels)
         require_unique("regions", regions)
         require_known("home_region", self.home_region, regions)
-        require_known("baseline", self.baseline, labels)
-        for entry in self.entries:
-            require_known("repeat_of", entry.repeat_of or labels[0], labels)
         require_room(self)
         targets = dict.fromkeys([ALL, *regions, *self.workers])
         for number, event in enumerate(self.events):
@@ -238,7 +234,12 @@ class Scenario(Model):
     @property
     def workers(self) -> list[str]:
         """Name of every worker, region by region."""
-        return [f"{region.name}-{number}" for region in self.regions for number in range(region.workers)]
+        return [f"{region.name}-{number}" for region, number in self.numbered_workers]
+
+    @property
+    def numbered_workers(self) -> list[tuple[Region, int]]:
+        """(region, number within the region) of every worker, region by region."""
+        return [(region, number) for region in self.regions for number in range(region.workers)]
 
     @property
     def control_pair(self) -> tuple[str, str] | None:
@@ -256,11 +257,6 @@ class Scenario(Model):
     def load_in_words(self, entry: Entry) -> str:
         """Description of the entry's load, such as `batch 100` or `180 requests/s, poisson`."""
         return self.load_of(entry).in_words
-
-    @property
-    def region_of_each(self) -> list[str]:
-        """Region name of every worker, in the order of `workers`."""
-        return [region.name for region in self.regions for _ in range(region.workers)]
 
     def balancer_settings(self, entry: Entry) -> dict[str, Any]:
         """Balancer settings for this entry, apart from policy and endpoints."""
@@ -281,6 +277,15 @@ class Scenario(Model):
         events = tuple(event.compressed(part) for event in self.events)
         changes = {"blocks": quick.blocks, "warmup": quick.warmup, "load": load, "entries": kept}
         return self.model_copy(update={**changes, "events": events})
+
+
+def require_labels(scenario: Scenario) -> None:
+    """Raise `ValueError` unless labels are unique and what refers to a label names one."""
+    labels = [entry.label for entry in scenario.entries]
+    require_unique("entries", labels)
+    require_known("baseline", scenario.baseline, labels)
+    for entry in scenario.entries:
+        require_known("repeat_of", entry.repeat_of or labels[0], labels)
 
 
 def require_room(scenario: Scenario) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from experiments.platform.printable import PrintableLine
-from experiments.scenario.scenario import Entry, Region, Scenario, require_known, require_unique
+from experiments.scenario.scenario import Entry, Region, Scenario, require_labels
 from experiments.scenario.table import Duration, Model, Seconds
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
@@ -53,11 +53,7 @@ class RunningScenario(Scenario):
     @model_validator(mode="after")
     def names_agree(self) -> Self:
         """Check that labels are unique and every reference resolves."""
-        labels = [entry.label for entry in self.entries]
-        require_unique("entries", labels)
-        require_known("baseline", self.baseline, labels)
-        for entry in self.entries:
-            require_known("repeat_of", entry.repeat_of or labels[0], labels)
+        require_labels(self)
         if self.regions or self.events:
             raise ValueError("regions, events: a service that runs already has none")
         return self

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from experiments.errors import BadInputError
 from experiments.scenario.balancer_keys import complaint_about
 from experiments.scenario.oracles import is_oracle
-from experiments.scenario.places import TLS, places_of
-from experiments.scenario.scenario import Entry, Region, Scenario
+from experiments.scenario.places import TLS
+from experiments.scenario.scenario import Entry, Scenario
 from policies.registry import reads_reports
 
 ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
@@ -74,11 +74,8 @@ def complaints(scenario: Scenario) -> Iterator[str]:
 
 def too_near(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every rtt event on a worker without a delay line, which cannot be added during a run."""
-    near = [place for place in places_of(scenario) if region_of(scenario, place.region).rtt == 0]
+    workers = zip(scenario.workers, scenario.numbered_workers, strict=True)
+    near = [(worker, region.name) for worker, (region, _) in workers if region.rtt == 0]
     for number, event in enumerate(scenario.events):
-        if event.kind == "rtt" and any(event.targets(place.worker, place.region) for place in near):
+        if event.kind == "rtt" and any(event.targets(*place) for place in near):
             yield f"events.{number}: rtt cannot change where a region's rtt is 0; give it 0.0001"
-
-
-def region_of(scenario: Scenario, name: str) -> Region:
-    return next(region for region in scenario.regions if region.name == name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MOST_REQUESTS = 20_000_000
 """Maximum number of requests in a run; some 3 GB of samples."""
@@ -25,6 +25,15 @@ Rate = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 Warmup = Annotated[int, Field(ge=0, le=100_000)]
 Blocks = Annotated[int, Field(ge=1, le=1000)]
+
+
+def complaint_in_words(error: ValidationError) -> str:
+    """First pydantic error as one line `regions.0.rtt: …`."""
+    complaint = error.errors()[0]
+    place = ".".join(str(part) for part in complaint["loc"])
+    message = complaint["msg"].removeprefix("Value error, ")
+    message = "is needed" if complaint["type"] == "missing" else message
+    return f"{place}: {message}" if place else message
 
 
 class Model(BaseModel):

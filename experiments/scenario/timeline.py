@@ -50,10 +50,10 @@ def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
 def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     """Active faults of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale
-    workers = list(zip(scenario.workers, scenario.region_of_each, strict=True))
+    workers = list(zip(scenario.workers, scenario.numbered_workers, strict=True))
     found = [list[ActiveFault]() for _ in workers]
     for event in scenario.events:
-        struck = [number for number, (worker, region) in enumerate(workers) if event.targets(worker, region)]
+        struck = [n for n, (worker, (region, _)) in enumerate(workers) if event.targets(worker, region.name)]
         for turn, number in enumerate(struck):
             begin = event.at + turn * event.stagger
             phase = float(rng.uniform(0.0, event.every)) if event.every else 0.0

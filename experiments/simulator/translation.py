@@ -10,7 +10,6 @@ from math import inf
 from typing import Any, Final
 
 from experiments.scenario.mechanisms import Mechanisms as Tables
-from experiments.scenario.places import numbered_workers
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
@@ -40,7 +39,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
     require_simulated_entry(scenario, entry)
     scale = scenario.time_scale
     return Model(
-        workers=tuple(worker_of(*place, scale, is_emulated) for place in numbered_workers(scenario)),
+        workers=tuple(worker_of(*place, scale, is_emulated) for place in scenario.numbered_workers),
         policy=policy_of(scenario, entry),
         balancers=scenario.balancers,
         staleness=scenario.staleness or None,

@@ -12,7 +12,7 @@ from experiments.measured.process_config import balancer_config, endpoint_of, to
 from experiments.results.directory import plan
 from experiments.scenario.files import GROUPS, grouped, load_scenario, packaged
 from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.places import numbered_workers, places_of
+from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Region, Scenario
 
 MINIMAL = """
@@ -31,7 +31,7 @@ policy = "random"
 
 def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
     """Every worker, on ports from 9000 on."""
-    pairs = zip(places_of(scenario), numbered_workers(scenario), strict=True)
+    pairs = zip(places_of(scenario), scenario.numbered_workers, strict=True)
     return [
         endpoint_of(scenario, place, region, number, ("127.0.0.1", 9000 + index))
         for index, (place, (region, number)) in enumerate(pairs)
