@@ -25,7 +25,6 @@ from workers.load import LoadReport
 from workers.service import Slots
 from workers.settings import Settings
 from workers.timer import DeadlineTimer
-from workers.work_response import WorkResponse
 
 DEMAND = "X-Service-Times"
 LONGEST_SERVICE = 3600.0
@@ -139,17 +138,20 @@ class WorkerApp:
             headers["X-Request-ID"] = request_id
         if wish.bytes is not None:
             return await self._send_generated(request, wish.bytes, wish.chunked, headers)
-        account = WorkResponse(
-            worker=self.settings.name,
-            region=self.settings.region,
-            method=request.method,
-            request_id=request_id,
-            body_sha256=digest.sha256,
-            body_bytes=digest.length,
-            service_time=service_time,
-            queue_time=stay.start_at - now,
-        )
-        return account.response(headers, wish.chunked)
+        account = {
+            "worker": self.settings.name,
+            "region": self.settings.region,
+            "method": request.method,
+            "request_id": request_id,
+            "body_sha256": digest.sha256,
+            "body_bytes": digest.length,
+            "service_time": service_time,
+            "queue_time": stay.start_at - now,
+        }
+        response = web.json_response(account, headers=headers)
+        if wish.chunked:
+            response.enable_chunked_encoding()
+        return response
 
     def _work_of(self, request: web.Request) -> float:
         """Return the service time in seconds, from the request's header or drawn. Raises ValueError."""

@@ -11,6 +11,9 @@ from workers.errors import Unreachable
 
 PATIENCE = 5.0  # seconds
 
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opener that uses no proxy: a worker takes faults from its own machine only."""
+
 
 def exchange(url: str, faults: dict[str, Any] | None) -> dict[str, Any]:
     """Set the faults of the worker at `url`, or with None read them; return the active faults.
@@ -21,7 +24,7 @@ def exchange(url: str, faults: dict[str, Any] | None) -> dict[str, Any]:
     method = "GET" if faults is None else "PUT"
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/-/faults", data, method=method)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with DIRECT.open(request, timeout=PATIENCE) as response:
             in_force: dict[str, Any] = json.load(response)
             return in_force
     except urllib.error.HTTPError as error:

@@ -22,26 +22,28 @@ Buffer = bytes | bytearray | memoryview
 READ_SIZE = 1 << 16
 
 
-class TlsConnection(asyncio.Protocol):
-    """Decrypts and encrypts for `protocol`, which is given a plain transport."""
+class TlsConnection(asyncio.Protocol, asyncio.Transport):
+    """Decrypts and encrypts for `protocol`, whose plain transport it is."""
 
     def __init__(self, contexts: ContextFactory, protocol: asyncio.Protocol) -> None:
+        super().__init__()
         self._protocol = protocol
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.context = contexts()
-        self.tls = self.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self.is_plain: bool | None = None
-        self._handshake_done = False
+        self._context = contexts()
+        self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_plain: bool | None = None
+        self._handshake_done = self._is_over = False
+
+    # ── from the client ──────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self._secured = WorkerTlsTransport(self)
-        self._protocol.connection_made(self._secured)
+        self._transport = cast(asyncio.Transport, transport)
+        self._protocol.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_plain is None:
-            self.is_plain = is_control(data) is not None
-        if self.is_plain:
+        if self._is_plain is None:
+            self._is_plain = is_control(data) is not None
+        if self._is_plain:
             self._protocol.data_received(data)
             return
         self._incoming.write(data)
@@ -51,13 +53,13 @@ class TlsConnection(asyncio.Protocol):
             self._flush()
         except ssl.SSLError:
             self._flush()  # sends the alert with the reason
-            self.transport.close()
+            self._transport.close()
 
     def eof_received(self) -> bool | None:
-        return self._protocol.eof_received() if self.is_plain else False
+        return self._protocol.eof_received() if self._is_plain else False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._secured.is_over = True
+        self._is_over = True
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -66,86 +68,70 @@ class TlsConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
 
-    def write(self, data: Buffer) -> None:
-        """Encrypt and send; one write is one packet, if it fits."""
-        view = memoryview(data)
-        while view:
-            view = view[self.tls.write(view) :]
-        self._flush()
-
-    def end(self) -> None:
-        """Send close_notify, and close the transport."""
-        if self._handshake_done:
-            with contextlib.suppress(ssl.SSLError):  # without waiting for the client's close_notify
-                self.tls.unwrap()
-            self._flush()
-        self.transport.close()
-
     def _advance(self) -> None:
         """Process what has arrived. Raises SSLWantReadError when it needs more data."""
         if not self._handshake_done:
-            self.tls.do_handshake()
+            self._tls.do_handshake()
             self._handshake_done = True
             self._flush()
-        while data := self.tls.read(READ_SIZE):
+        while data := self._tls.read(READ_SIZE):
             self._protocol.data_received(data)
-        if not self._secured.is_over:  # the client has sent close_notify
+        if not self._is_over:  # the client has sent close_notify
             self._protocol.eof_received()
-            self._secured.close()
+            self.close()
 
-    def _flush(self) -> None:
-        if self._outgoing.pending:
-            self.transport.write(self._outgoing.read())
-
-
-class WorkerTlsTransport(asyncio.Transport):
-    """The plain transport that `protocol` writes to."""
-
-    def __init__(self, connection: TlsConnection) -> None:
-        super().__init__()
-        self._connection = connection
-        self.is_over = False
+    # ── the transport of `protocol` ──────────────────────────────────────────────────────────────────────
 
     def write(self, data: Buffer) -> None:
-        if self.is_over:
+        """Encrypt and send; one write is one packet, if it fits."""
+        if self._is_over:
             return
-        if self._connection.is_plain:
-            self._connection.transport.write(data)
-        else:
-            self._connection.write(data)
+        if self._is_plain:
+            self._transport.write(data)
+            return
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+        self._flush()
 
     def close(self) -> None:
-        if self.is_over:
+        """Send close_notify, and close the client's transport."""
+        if self._is_over:
             return
-        self.is_over = True
-        if self._connection.is_plain:
-            self._connection.transport.close()
-        else:
-            self._connection.end()
+        self._is_over = True
+        if self._handshake_done:
+            with contextlib.suppress(ssl.SSLError):  # without waiting for the client's close_notify
+                self._tls.unwrap()
+            self._flush()
+        self._transport.close()
 
     def abort(self) -> None:
-        self.is_over = True
-        self._connection.transport.abort()
+        self._is_over = True
+        self._transport.abort()
 
     def is_closing(self) -> bool:
-        return self.is_over or self._connection.transport.is_closing()
+        return self._is_over or self._transport.is_closing()
 
     def can_write_eof(self) -> bool:
         return False
 
     def get_write_buffer_size(self) -> int:
-        return self._connection.transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        self._connection.transport.pause_reading()
+        self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._connection.transport.resume_reading()
+        self._transport.resume_reading()
 
     def is_reading(self) -> bool:
-        return self._connection.transport.is_reading()
+        return self._transport.is_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if not self._connection.is_plain and name in ("sslcontext", "ssl_object"):
-            return self._connection.context if name == "sslcontext" else self._connection.tls
-        return self._connection.transport.get_extra_info(name, default)
+        if not self._is_plain and name in ("sslcontext", "ssl_object"):
+            return self._context if name == "sslcontext" else self._tls
+        return self._transport.get_extra_info(name, default)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from balancer.control.admin.client import AdminClient, AdminError
 from experiments.errors import FleetFailedError
+from workers.errors import Unreachable
+from workers.fault_client import exchange
 
 CONTROL_WITHIN = 5.0
 
@@ -40,19 +39,7 @@ async def balancer_status(address: tuple[str, int]) -> dict[str, Any]:
 
 async def request_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
     """Replace the active faults of the worker at `address`. Raises `FleetFailedError`."""
-    await asyncio.to_thread(_put, url_of(address, "/-/faults"), faults)
-
-
-def _put(url: str, body: dict[str, Any]) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    fields = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), fields, method="PUT")
     try:
-        with opener.open(request, timeout=CONTROL_WITHIN):
-            pass
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read().decode(errors="replace")
-        raise FleetFailedError(f"PUT {url}: {error.code} {text[:200]}") from None
-    except OSError as error:
-        raise FleetFailedError(f"PUT {url}: {error}") from None
+        await asyncio.to_thread(exchange, url_of(address, ""), faults)
+    except Unreachable as error:
+        raise FleetFailedError(f"PUT /-/faults: {error}") from None

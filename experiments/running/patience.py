@@ -8,9 +8,8 @@ machine can cause lag; so a block is repeated for all entries, and what it repla
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from experiments.platform import cpu_time
 from experiments.run_data import Run
@@ -31,14 +30,9 @@ def has_lagged(run: Run) -> bool:
 def stolen_seconds() -> float:
     """Steal time of this process's cores so far, in seconds; 0 where it is not accounted."""
     try:
-        return cpu_time.stolen_seconds(processors())
+        return cpu_time.stolen_seconds(cpu_time.cores())
     except OSError:
         return 0.0
-
-
-def processors() -> Sequence[int]:
-    """Cores that this process may use; empty where the system does not report them."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ()
 
 
 class Patience:
@@ -71,7 +65,7 @@ class Patience:
         while self._now() < until:
             at, before = self._now(), self._stolen()
             self._sleep(LOOK)
-            taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
+            taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(cpu_time.cores())))
             if taken <= QUIET_STEAL:
                 return
             print_verdict(taken)

@@ -43,7 +43,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "processors", lambda: [0])
+    monkeypatch.setattr(cpu_time, "cores", lambda: [0])
 
 
 @pytest.mark.parametrize(
