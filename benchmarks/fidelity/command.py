@@ -15,7 +15,6 @@ import click
 from benchmarks.harness.options import CHECK, QUICK, names_in
 from experiments.commands.options import PATIENCE
 from experiments.platform.session import Session
-from experiments.platform.terminal import seconds_of
 
 EPILOG = """\b
 Examples:
@@ -58,7 +57,7 @@ def fidelity(
     time_scale: float | None,
     quick: bool,
     mend: bool,
-    patience: str | None,
+    patience: float,
     redraw: bool,
     check: bool,
 ) -> int:
@@ -77,9 +76,8 @@ def fidelity(
         chosen = names_in(policies) or list(campaigns.known_policies())
         names = names_in(scenarios) or campaigns.SCENARIOS
         made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, time_scale) for name in names)
-        seconds = 0.0 if patience is None else seconds_of("--patience", patience)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-        comparison = campaigns.FidelityComparison(made, directory, command, mend, seconds)
+        comparison = campaigns.FidelityComparison(made, directory, command, mend, patience)
         with session.interruptible():
             campaigns.run_session(comparison, session.console, simulate_emulated)
     if session.was_stopped:

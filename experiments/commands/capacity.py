@@ -20,7 +20,7 @@ from balancer.syntax.printable import with_digits
 from experiments.capacity.criteria import RateTrial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
-from experiments.commands.options import SIMULATED, Number, named, require_none
+from experiments.commands.options import DURATION, SIMULATED, Number, named, require_none
 from experiments.errors import BadInputError
 from experiments.platform.terminal import (
     STOPPED,
@@ -29,7 +29,6 @@ from experiments.platform.terminal import (
     in_ms,
     print_stopped,
     require_writable,
-    seconds_of,
     signals_interrupt,
     write_json,
 )
@@ -65,7 +64,7 @@ CURVE_BLOCKS = 3
 @click.command(epilog=EPILOG)
 @click.argument("scenario")
 @click.option("--policy", help="An entry's label, or a policy by name; needed unless --curve.")
-@click.option("--slo", help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
+@click.option("--slo", type=DURATION, help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
 @SIMULATED
 @click.option("--duration", type=Number(min=0, min_open=True), help="Seconds of arrivals per run.")
 @click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
@@ -90,7 +89,7 @@ def capacity(
     seed: int | None,
     curve: bool,
     policy: str | None,
-    slo: str | None,
+    slo: float | None,
     start: float | None,
     searches: int | None,
     file: Path | None,
@@ -116,10 +115,9 @@ def capacity(
         raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
     require_writable("--json", file)
     chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
-    bound = chosen.slo if slo is None else seconds_of("--slo", slo)
     first = start or FIRST_PART * pooled(chosen)
     at_rate(chosen, first, duration)
-    command = Searches(chosen, bound, duration, runner_of(simulated), console_here())
+    command = Searches(chosen, slo or chosen.slo, duration, runner_of(simulated), console_here())
     was_stopped = command.run(first, searches or 1)
     command.present()
     if file is not None:

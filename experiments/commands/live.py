@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from experiments.commands.live_options import percent, policies_chosen, usual_washout
-from experiments.commands.options import PAGE, command_line, live_page, new_directory
+from experiments.commands.live_options import policies_chosen, usual_washout
+from experiments.commands.options import DURATION, PAGE, PERCENT, command_line, live_page, new_directory
 from experiments.errors import BadInputError
-from experiments.platform.terminal import clock, console_here, seconds_of
+from experiments.platform.terminal import clock, console_here
 from experiments.results.directory import require_new
 from experiments.scenario.files import validated
 from experiments.scenario.service import LiveScenario
@@ -42,9 +42,9 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--block",
     "period",
+    type=DURATION,
     default="30s",
     show_default=True,
-    metavar="DURATION",
     help="Time of each policy in a block.",
 )
 @click.option(
@@ -56,22 +56,22 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 )
 @click.option(
     "--washout",
-    metavar="DURATION",
+    type=DURATION,
     help="Time after each switch that does not count.  [default: a sixth of --block, 2s at least, half at most]",
 )
 @click.option(
-    "--max-p99", metavar="DURATION", help="Roll back beyond this p99.  [default: twice what it was before]"
+    "--max-p99", type=DURATION, help="Roll back beyond this p99.  [default: twice what it was before]"
 )
 @click.option(
     "--max-errors",
-    metavar="PERCENT",
+    type=PERCENT,
     help="Roll back beyond this share of failed requests.  [default: 2% more than before]",
 )
 @click.option(
     "--deadline",
+    type=DURATION,
     default="30s",
     show_default=True,
-    metavar="DURATION",
     help="As slow counts a failed request in the verdict; goodput is the share answered within it.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the order.")
@@ -87,12 +87,12 @@ def live(
     url: str,
     policies: str,
     tables: tuple[str, ...],
-    period: str,
+    period: float,
     blocks: int,
-    washout: str | None,
-    max_p99: str | None,
-    max_errors: str | None,
-    deadline: str,
+    washout: float | None,
+    max_p99: float | None,
+    max_errors: float | None,
+    deadline: float,
     seed: int,
     token: str | None,
     cluster: str | None,
@@ -110,36 +110,28 @@ def live(
     from experiments.switchback.turns import PolicyTurns
 
     chosen, control = policies_chosen(policies, tables)
-    seconds = seconds_of("--block", period)
-    rest = usual_washout(seconds) if washout is None else seconds_of("--washout", washout)
-    if rest >= seconds:
-        raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
+    rest = washout or usual_washout(period)
+    if rest >= period:
+        raise BadInputError(f"--washout: must be shorter than --block ({period:g} s), got {rest:g} s")
     if not url.startswith(("http://", "https://", "unix:/")):
         raise BadInputError(f"URL: must begin with http://, https:// or unix:/, got {url!r}")
     console, directory = console_here(), out or new_directory("live")
     require_new(directory)
     turns = PolicyTurns(
         HttpBalancer(url, token, cluster=cluster),
-        None if max_p99 is None else seconds_of("--max-p99", max_p99),
-        None if max_errors is None else percent("--max-errors", max_errors),
+        max_p99,
+        max_errors,
         lambda line: console.print(line, highlight=False),
-        min(1.0, seconds / 10),
+        min(1.0, period / 10),
     )
-    times = {
-        "blocks": blocks,
-        "period": seconds,
-        "washout": rest,
-        "timeout": seconds_of("--deadline", deadline),
-    }
+    times = {"blocks": blocks, "period": period, "washout": rest, "timeout": deadline}
     with live_page(page) as shown:
         if shown is not None:
             shown.follow(url, token, cluster)
         initial = turns.begin([*chosen.values()])
         scenario = live_scenario(url, chosen, control, initial, seed=seed, **times)
-        whole = clock(seconds * (1 + blocks * len(chosen)))
-        console.print(
-            f"{' and '.join(chosen)}, each {seconds:g} s in a block: about {whole}", highlight=False
-        )
+        whole = clock(period * (1 + blocks * len(chosen)))
+        console.print(f"{' and '.join(chosen)}, each {period:g} s in a block: about {whole}", highlight=False)
         return run_campaign(
             scenario, directory, LiveRunner(turns), Patience(), turns.restoring(), command_line(("--token",)),
             page=shown,

@@ -51,14 +51,3 @@ def table_in(text: str) -> dict[str, Any]:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
     return table
-
-
-def percent(option: str, text: str) -> float:
-    """Parse a percentage into a share (0..1). Raises `BadInputError`."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise BadInputError(f"{option}: must be a percentage such as 1%, got {text!r}")
-    return share

@@ -13,12 +13,21 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from experiments.commands.live_options import percent, policies_chosen
-from experiments.commands.options import PATIENCE, Number, command_line, new_directory, require_none
+from experiments.commands.live_options import policies_chosen
+from experiments.commands.options import (
+    DURATION,
+    DURATION_OR_NONE,
+    PATIENCE,
+    PERCENT,
+    Number,
+    command_line,
+    new_directory,
+    require_none,
+)
 from experiments.errors import BadInputError
 from experiments.generator.generator import SPARE_CONNECTIONS
 from experiments.platform.descriptors import open_files
-from experiments.platform.terminal import clock, console_here, seconds_of
+from experiments.platform.terminal import clock, console_here
 from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
@@ -60,12 +69,12 @@ SECRET = ("--header", "--data", "--token")
     show_default=True,
     help="Requests per second.",
 )
-@click.option("--duration", default="10s", show_default=True, metavar="DURATION", help="Time of each run.")
+@click.option("--duration", type=DURATION, default="10s", show_default=True, help="Time of each run.")
 @click.option(
     "--warmup",
+    type=DURATION_OR_NONE,
     default="1s",
     show_default=True,
-    metavar="DURATION",
     help="Same load before each run, not counted; 0: none.",
 )
 @click.option(
@@ -80,14 +89,12 @@ SECRET = ("--header", "--data", "--token")
     show_default=True,
     help="Spacing.",
 )
-@click.option(
-    "--timeout", default="10s", show_default=True, metavar="DURATION", help="Then a request has failed."
-)
+@click.option("--timeout", type=DURATION, default="10s", show_default=True, help="Then a request has failed.")
 @click.option(
     "--slo",
+    type=DURATION,
     default="1s",
     show_default=True,
-    metavar="DURATION",
     help="Within it an answer is good (goodput).",
 )
 @click.option(
@@ -120,10 +127,10 @@ SECRET = ("--header", "--data", "--token")
 @click.option("--admin", metavar="URL", help="Where the balancer takes commands.  [default: URL]")
 @click.option("--token", envvar="BALANCER_ADMIN__TOKEN", help="Its admin.token.")
 @click.option(
-    "--max-p99", metavar="DURATION", help="With policies: stop beyond it.  [default: twice the p99 before]"
+    "--max-p99", type=DURATION, help="With policies: stop beyond it.  [default: twice the p99 before]"
 )
 @click.option(
-    "--max-errors", metavar="PERCENT", help="With policies: stop beyond it.  [default: 2% more than before]"
+    "--max-errors", type=PERCENT, help="With policies: stop beyond it.  [default: 2% more than before]"
 )
 @click.option(
     "--seed",
@@ -137,20 +144,20 @@ SECRET = ("--header", "--data", "--token")
 def load(
     urls: tuple[str, ...],
     out: Path | None,
-    patience: str | None,
+    patience: float,
     cacert: Path | None,
     insecure: bool,
     policies: str | None,
     tables: tuple[str, ...],
     admin: str | None,
     token: str | None,
-    max_p99: str | None,
-    max_errors: str | None,
+    max_p99: float | None,
+    max_errors: float | None,
     connections: int | None,
     method: str | None,
     headers: tuple[str, ...],
     data: str | None,
-    warmup: str,
+    warmup: float,
     **given: Any,
 ) -> int:
     """Send requests to URL at fixed instants, and report latency, failures and throughput.
@@ -168,7 +175,6 @@ def load(
         raise BadInputError("--cacert: without effect with --insecure")
     body = parse_body(data)
     message = Message(method or ("GET" if data is None else "POST"), parse_fields(headers), body)
-    seconds = 0.0 if patience is None else seconds_of("--patience", patience)
     contestants = contestants_of(urls)
     is_in_turns = policies is not None or bool(tables)
     if is_in_turns:
@@ -176,13 +182,13 @@ def load(
     else:
         only = {"admin": admin, "max_p99": max_p99, "max_errors": max_errors}
         require_none(only, "only with --policies or --policy")
-    most = allowed_connections(connections, given["rate"], seconds_of("--timeout", given["timeout"]))
+    most = allowed_connections(connections, given["rate"], given["timeout"])
     service = {
         "method": message.method,
         "fields": message.names,
         "body": len(body),
         "connections": most,
-        "warmup": 0.0 if warmup.strip() in ("0", "0s") else seconds_of("--warmup", warmup),
+        "warmup": warmup,
         "verifies": not insecure,
     }
     scenario = scenario_of(contestants, service, **given)
@@ -198,15 +204,15 @@ def load(
     if is_in_turns:
         turns = PolicyTurns(
             HttpBalancer(admin or contestants[0].target.origin, token),
-            None if max_p99 is None else seconds_of("--max-p99", max_p99),
-            None if max_errors is None else percent("--max-errors", max_errors),
+            max_p99,
+            max_errors,
             lambda line: console.print(Text(line)),
         )
         turns.begin([one.policy for one in contestants])
     announce(console, scenario, is_in_turns)
     try:
         return run_campaign(
-            scenario, directory, ServiceRunner(destinations, turns), Patience(seconds),
+            scenario, directory, ServiceRunner(destinations, turns), Patience(patience),
             None if turns is None else turns.restoring(), command_line(SECRET),
         )  # fmt: skip
     finally:
@@ -232,28 +238,13 @@ def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str
 def scenario_of(
     contestants: Sequence[Contestant],
     service: dict[str, Any],
-    *,
-    rate: float,
-    duration: str,
     blocks: int | None,
-    arrivals: str,
-    timeout: str,
-    slo: str,
-    thresholds: tuple[str, ...],
-    seed: int,
+    **given: Any,
 ) -> ServiceScenario:
     """The scenario of the options. Raises `BadInputError`."""
-    several = len(contestants) > 1
-    scenario = service_scenario(
-        contestants,
-        {"rate": rate, "duration": seconds_of("--duration", duration), "arrivals": arrivals},
-        service,
-        blocks=blocks or (ENOUGH_BLOCKS if several else 1),
-        timeout=seconds_of("--timeout", timeout),
-        slo=seconds_of("--slo", slo),
-        thresholds=thresholds,
-        seed=seed,
-    )
+    blocks = blocks or (ENOUGH_BLOCKS if len(contestants) > 1 else 1)
+    load = {key: given.pop(key) for key in ("rate", "duration", "arrivals")}
+    scenario = service_scenario(contestants, load, service, blocks=blocks, **given)
     if requests_in(scenario) > MAX_REQUESTS:
         raise BadInputError(
             f"--duration: {requests_in(scenario):,} requests in all; at most {MAX_REQUESTS:,} are sent"

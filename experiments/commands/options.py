@@ -18,6 +18,7 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import MEASURES
+from workers.durations import parse_duration
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
@@ -34,6 +35,44 @@ class Number(click.FloatRange):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """Option type from a function that raises `ValueError`, and what is allowed in words."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any], allowed: str) -> None:
+        self.name = name
+        self._parse = parse
+        self._allowed = allowed
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text. Raises `BadInputError`."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError:
+            option = param.opts[0] if param else self.name
+            raise BadInputError(f"{option}: must be {self._allowed}, got {value!r}") from None
+
+
+def duration_in(text: str) -> float:
+    """Seconds of a duration of more than 0. Raises `ValueError`."""
+    if (seconds := parse_duration(text)) <= 0:
+        raise ValueError("nothing")
+    return seconds
+
+
+def share_in(text: str) -> float:
+    """Share (0..1) of a percentage. Raises `ValueError`."""
+    if not 0 <= (share := float(text.removesuffix("%")) / 100) <= 1:
+        raise ValueError("more than all")
+    return share
+
+
+A_DURATION = "a duration such as 350ms, 30s or 2m"
+DURATION = Parsed("duration", duration_in, A_DURATION)
+DURATION_OR_NONE = Parsed(
+    "duration", lambda text: 0.0 if text.strip() in ("0", "0s") else duration_in(text), A_DURATION
+)
+PERCENT = Parsed("percent", share_in, "a percentage such as 1%")
 
 OPTIONS = (
     click.option(
@@ -58,7 +97,8 @@ OPTIONS = (
 
 PATIENCE = click.option(
     "--patience",
-    metavar="DURATION",
+    type=DURATION,
+    default=0.0,
     help="For each run, to wait for a quiet machine and to measure again what was disturbed.  [default: none]",
 )
 

@@ -52,17 +52,16 @@ def run(
     simulated: bool,
     policies: str | None,
     out: Path | None,
-    patience: str | None,
+    patience: float,
     page: str | None,
     parquet: bool,
     **options: Any,
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
     from experiments.commands.session import run_campaign, runner_of
-    from experiments.platform.terminal import seconds_of
     from experiments.running.patience import Patience
 
-    if simulated and patience is not None:
+    if simulated and patience:
         raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
     if simulated and page is not None:
         raise BadInputError("--page: only for measured runs; a simulated one has no balancer to follow")
@@ -70,10 +69,9 @@ def run(
         from experiments.report.exports import require_parquet
 
         require_parquet()
-    seconds = 0.0 if patience is None else seconds_of("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
     (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)
     with live_page(page) as shown:
         runner = runner_of(simulated, shown)
-        return run_campaign(chosen, directory, runner, Patience(seconds), parquet=parquet, page=shown)
+        return run_campaign(chosen, directory, runner, Patience(patience), parquet=parquet, page=shown)

@@ -28,7 +28,6 @@ from balancer.syntax.printable import with_digits
 from experiments.errors import BadInputError
 from experiments.platform.json_values import json_value
 from experiments.platform.printable import printable
-from workers.durations import parse_duration
 
 T = TypeVar("T")
 
@@ -142,17 +141,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def seconds_of(option: str, text: str) -> float:
-    """Parse a duration option into seconds, more than 0. Raises `BadInputError`."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise BadInputError(f"{option}: must be a duration such as 350ms, 30s or 2m, got {text!r}")
-    return seconds
 
 
 def require_writable(option: str, file: Path | None) -> None:

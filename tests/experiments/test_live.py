@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.commands.live import live_scenario
-from experiments.commands.live_options import percent, policies_chosen, usual_washout
+from experiments.commands.live_options import policies_chosen, usual_washout
+from experiments.commands.options import PERCENT
 from experiments.commands.session import run_campaign
 from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import write_json
@@ -443,7 +444,7 @@ def test_values_that_no_scenario_has_are_one_line() -> None:
 
 
 def test_percentages() -> None:
-    assert percent("--max-errors", "1.5%") == pytest.approx(0.015)
+    assert PERCENT.convert("1.5%", None, None) == pytest.approx(0.015)
 
 
 def test_non_finite_numbers_are_null_in_json(tmp_path: Path) -> None:
