@@ -8,14 +8,14 @@ seeded, so a file depends only on its data.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from experiments.report.palette import GREY, GRID, INK
 from experiments.report.svg import finished
@@ -116,6 +116,21 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
         LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12) if is_wide else NullLocator()
     )
     axis.set_minor_formatter(NullFormatter())
+
+
+def fixed_ticks(axis: Any, places: Sequence[float], form: Callable[[float], str]) -> None:
+    """Ticks at these places and no others, with their numbers in this form."""
+    axis.set_major_locator(FixedLocator(places))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+
+
+def rows(axes: Axes, names: Sequence[str]) -> None:
+    """Label the vertical axis with the names of the rows, first on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
 
 
 def steps(ratio: float) -> tuple[float, ...]:

@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from balancer.syntax.printable import with_digits
 from experiments.report import canvas
@@ -88,12 +87,9 @@ def quantile_legend() -> list[Line2D]:
 
 def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
     """Label the vertical axis with the entries, first on top."""
-    axes.set_yticks(range(len(field)), [one.name.replace(" (", "\n(") for one in field])
+    canvas.rows(axes, [one.name.replace(" (", "\n(") for one in field])
     for tick, one in zip(axes.get_yticklabels(), field, strict=True):
         tick.set_color(INK if one.is_valid else GREY)
-    axes.set_ylim(len(field) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
 
 
 @mpl.rc_context(STYLE)
@@ -147,9 +143,8 @@ def spectrum_axis(axes: Axes, total: int) -> None:
         p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if p == 0 or total * (1 - p / 100) >= LEAST_BEYOND
     ]
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([1 / (1 - p / 100) for p in percents]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * (1 - 1 / x):.6g}"))
+    places = [1 / (1 - p / 100) for p in percents]
+    canvas.fixed_ticks(axes.xaxis, places, lambda place: f"{100 * (1 - 1 / place):.6g}")
     axes.set_xlim(1, max(2.0, total / LEAST_BEYOND))
 
 

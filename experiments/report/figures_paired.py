@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
@@ -70,10 +69,7 @@ def forest_panel(
         face = colour if comparison.standing in ("ahead", "behind") else WHITE
         axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
         axes.plot([interval.ratio], [y], "o", color=colour, markerfacecolor=face, markersize=7)
-    axes.set_yticks(range(len(labels)), [in_legend(label) for label in labels])
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
+    canvas.rows(axes, [in_legend(label) for label in labels])
     ratio_axis(axes, comparisons)
 
 
@@ -95,8 +91,6 @@ def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
     candidates = RATIOS if span > 4 else NEAR_RATIOS if span > 1.5 else CLOSE_RATIOS
     axes.set_xscale("log")
     axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
-    axes.xaxis.set_major_locator(FixedLocator(apart(candidates, *axes.get_xlim())))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"× {x:g}"))
+    canvas.fixed_ticks(axes.xaxis, apart(candidates, *axes.get_xlim()), lambda ratio: f"× {ratio:g}")
     better = "right is better" if comparisons[0].measure == "throughput" else "left is better"
     axes.set_xlabel(f"{comparisons[0].measure} / {comparisons[0].baseline}   ({better})")

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
+from experiments.report.figures_workers import has_failures, multiples
 from experiments.report.palette import (
     INK,
     INVALID,
@@ -85,17 +85,14 @@ def tail_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: 
 
     A failure is as slow as the deadline: without it, a policy whose slow requests all time out would look fast.
     """
-    figure, panels = multiples(field, sharex=True)
+    figure, panels = multiples(field, "seconds from the start of the run", "latency, ms (log)")
     drawn: list[float] = []
     end = time_end(field)
-    for axes, one in zip(panels, field, strict=False):
+    for axes, one in zip(panels, field, strict=True):
         drawn += draw_tail(axes, one, bins)
-        frame(axes, one, events, scale, end)
+        shade_events(axes, events, scale, end)
     canvas.milliseconds(panels[0].yaxis, drawn)
     leave_room(panels[0], len(events))
-    for axes in outer_bottom(panels, len(field)):
-        axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, "latency, ms (log)")
     canvas.legend_above(figure, tail_legend(field, bool(events), bins.percent))
     return figure
 
@@ -111,13 +108,6 @@ def leave_room(axes: Axes, events: int) -> None:
     part = 1 - LABEL * min(events, LABEL_ROWS)
     is_log = axes.get_yscale() == "log" and low > 0
     axes.set_ylim(low, low * (high / low) ** (1 / part) if is_log else low + (high - low) / part)
-
-
-def frame(axes: Axes, one: Competitor, events: Sequence[Event], scale: float, end: float) -> None:
-    """Draw the events, the entry's name as title, and a time axis from 0 to `end`."""
-    shade_events(axes, events, scale, end)
-    title(axes, one)
-    axes.set_xlim(0, end)
 
 
 def tail_legend(field: Sequence[Competitor], has_events: bool, percent: float) -> list[Line2D | Patch]:
@@ -169,7 +159,7 @@ def shown(values: Floats, percent: float) -> float:
 
 
 def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) -> None:
-    """Shade each event from its beginning to its end, in measured seconds, with a label at the top."""
+    """Shade each event on a time axis from 0 to `end`, in measured seconds, with a label at the top."""
     for number, event in enumerate(events):
         begins = event.at * scale
         ends = end if event.lasts is None else (event.at + event.lasts) * scale
@@ -184,6 +174,7 @@ def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) 
             color=INK,
             va="top",
         )
+    axes.set_xlim(0, end)
 
 
 @mpl.rc_context(STYLE)
@@ -192,17 +183,14 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
 
     One line per worker; with too many workers, the median of each region in a band from least to most.
     """
-    figure, panels = multiples(field, sharex=True)
+    figure, panels = multiples(field, "seconds from the start of the run", "requests in flight")
     places = field[0].runs[0].facts.places
     end = time_end(field)
     count = min(MOST_INSTANTS, MOST_POINTS // (len(field) * min(len(places), MAX_DRAWN)))
     instants = np.linspace(0, end, max(LEAST_INSTANTS, count))
-    for axes, one in zip(panels, field, strict=False):
+    for axes, one in zip(panels, field, strict=True):
         draw_in_flight(axes, one.runs[0], places, instants)
-        frame(axes, one, scenario.events, scenario.time_scale, end)
-    for axes in outer_bottom(panels, len(field)):
-        axes.set_xlabel("seconds from the start of the run")
-    label_left(panels, "requests in flight")
+        shade_events(axes, scenario.events, scenario.time_scale, end)
     panels[0].set_ylim(bottom=0)
     leave_room(panels[0], len(scenario.events))
     canvas.legend_above(figure, place_handles(places), columns=6)

@@ -70,21 +70,17 @@ def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str
 
 def is_dark(colour: str) -> bool:
     """Whether white text is more readable on the colour than ink (relative luminance by Rec. 709)."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = bytes.fromhex(colour[1:])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 140
 
 
 @mpl.rc_context(STYLE)
 def service_by_request(field: Sequence[Competitor]) -> Figure:
     """The source report's plot: service time of every request of one run against its number, by worker."""
-    figure, panels = multiples(field, sharex=True)
+    figure, panels = multiples(field, "request number", "service time, ms")
     places = field[0].runs[0].facts.places
-    for axes, one in zip(panels, field, strict=False):
+    for axes, one in zip(panels, field, strict=True):
         draw_requests(axes, one, worker_colours(places))
-        title(axes, one)
-    for axes in outer_bottom(panels, len(field)):
-        axes.set_xlabel("request number")
-    label_left(panels, "service time, ms")
     panels[0].set_ylim(bottom=0)
     handles = place_handles(places)
     failed = Line2D([], [], linestyle="", marker="x", color=GREY, label="failed")
@@ -113,35 +109,25 @@ def draw_requests(axes: Axes, one: Competitor, colours: Sequence[str]) -> None:
     )
 
 
-def multiples(field: Sequence[Competitor], sharex: bool) -> tuple[Figure, list[Axes]]:
-    """Grid of panels with a common vertical axis; unused panels are hidden."""
+def multiples(field: Sequence[Competitor], xlabel: str, ylabel: str) -> tuple[Figure, list[Axes]]:
+    """A panel for each entry, titled with its name, grey when it is invalid. Axes are common to all.
+
+    They are labelled below the lowest panel of each column, and left of the first column.
+    """
     columns = min(canvas.COLUMNS, len(field))
     rows = math.ceil(len(field) / columns)
-    height = 1.0 + rows * 2.05
-    figure, panels = canvas.blank(height, rows, columns, sharex=sharex, sharey=True)
+    figure, panels = canvas.blank(1.0 + rows * 2.05, rows, columns, sharex=True, sharey=True)
     for axes in panels[len(field) :]:
         axes.set_visible(False)
-    return figure, panels
-
-
-def title(axes: Axes, one: Competitor) -> None:
-    """Title a panel with the entry's name, grey when it is invalid."""
-    axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else GREY)
-
-
-def outer_bottom(panels: Sequence[Axes], count: int) -> list[Axes]:
-    """Lowest visible panel of every column."""
-    columns = min(canvas.COLUMNS, count)
-    lowest = list(panels[max(0, count - columns) : count])
-    for axes in lowest:
+    panels = panels[: len(field)]
+    for axes, one in zip(panels, field, strict=True):
+        axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else GREY)
+    for axes in panels[-columns:]:
         axes.tick_params(axis="x", labelbottom=True)
-    return lowest
-
-
-def label_left(panels: Sequence[Axes], text: str) -> None:
-    """Label the vertical axis in the first column only."""
-    for axes in panels[:: min(canvas.COLUMNS, len(panels))]:
-        axes.set_ylabel(text)
+        axes.set_xlabel(xlabel)
+    for axes in panels[::columns]:
+        axes.set_ylabel(ylabel)
+    return figure, panels
 
 
 def has_failures(field: Sequence[Competitor]) -> bool:

@@ -13,6 +13,7 @@ from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from experiments.results.directory import Results, believable
@@ -163,13 +164,13 @@ def worker_colours(places: Sequence[Place]) -> list[str]:
 
 def between(dark: str, light: str, part: float) -> str:
     """Interpolated colour at `part` (0..1) from `dark` to `light`."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (dark, light)]
-    return "#" + "".join(f"{round(a + part * (b - a)):02X}" for a, b in zip(*ends, strict=True))
+    ends = zip(bytes.fromhex(dark[1:]), bytes.fromhex(light[1:]), strict=True)
+    return "#" + "".join(f"{round(a + part * (b - a)):02X}" for a, b in ends)
 
 
 def lighter(colour: str) -> str:
     """The colour in its hue, lighter until it stands out from a dark page (relative luminance of 0.2)."""
-    hue, light, vivid = rgb_to_hls(*(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)))
+    hue, light, vivid = rgb_to_hls(*to_rgb(colour))
     mixed = colour
     while luminance(mixed) < 0.2:
         light += 0.01
@@ -179,10 +180,8 @@ def lighter(colour: str) -> str:
 
 def luminance(colour: str) -> float:
     """Relative luminance (WCAG 2.2, with a plain exponent)."""
-    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return sum(
-        weight * math.pow(part, 2.2) for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
-    )
+    weights = (0.2126, 0.7152, 0.0722)
+    return sum(weight * math.pow(part, 2.2) for weight, part in zip(weights, to_rgb(colour), strict=True))
 
 
 DARK = {

@@ -25,7 +25,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from balancer.syntax.printable import with_digits
 from experiments.errors import BadInputError
@@ -226,9 +225,7 @@ def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str)
     scale = figure.colorbar(
         shades, ax=list(panels), location="bottom", shrink=shrink, aspect=aspect, pad=0.01
     )
-    scale.ax.xaxis.set_major_locator(FixedLocator(TICKS))
-    scale.ax.xaxis.set_minor_locator(NullLocator())
-    scale.ax.xaxis.set_major_formatter(FuncFormatter(tick))
+    canvas.fixed_ticks(scale.ax.xaxis, TICKS, tick)
     legend = "   ".join(LEGEND)
     scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
 
@@ -292,7 +289,7 @@ def ink_on(shade: Sequence[float]) -> str:
     return ON_DARK if luminance < 0.21 else ON_LIGHT
 
 
-def tick(ratio: float, _: object) -> str:
+def tick(ratio: float) -> str:
     """Format a tick as `× 2`; the last one stands for all beyond."""
     return f"× {ratio:g}{'+' if ratio >= DARKEST_RATIO else ''}"
 
