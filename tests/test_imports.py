@@ -23,7 +23,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "balancer": ("policies",),
     "workers": (),
     "experiments": (
-        *("policies", "workers.alarm", "workers.durations", "workers.load", "workers.service"),
+        *("policies", "workers.alarm", "workers.durations", "workers.errors", "workers.fault_client"),
+        *("workers.load", "workers.service"),
         "balancer.upstream.http1.idle_timeout",
         *(
             "balancer.control.admin.client",
