@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
 from tests.support.outgoing import outgoing_request
 from tests.support.scripts import gated, holding
-from tests.support.stage import Stage, endpoint
+from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import (
+    Script,
     ScriptedWorker,
     Wire,
     answering,
@@ -29,6 +31,8 @@ from tests.support.wire import (
     response,
 )
 
+MAIN = response(b"main")
+NOTHING: Mapping[str, Any] = {}
 REDIRECT = response(b"", b"Location: https://login.example/", b"Set-Cookie: s=1", status=b"302 Found")
 
 
@@ -37,13 +41,21 @@ def granting(*names: bytes) -> bytes:
 
 
 async def serve(
-    stage: Stage, *asked: ScriptedWorker | int, host: str = "client", **auth: Any
+    stage: Stage,
+    *asked: ScriptedWorker | int,
+    host: str = "client",
+    script: Script | bytes = MAIN,
+    route: Mapping[str, Any] = NOTHING,
+    pools: Mapping[str, Any] = NOTHING,
+    **auth: Any,
 ) -> ScriptedWorker:
-    """Serve a worker that answers "main" behind a route that asks `asked`, which get `host`; return the worker."""
-    main = await stage.worker(response(b"main"))
-    pool = {"endpoints": [endpoint(one, f"a{at}", host=host) for at, one in enumerate(asked)]}
+    """Serve a worker behind a route that asks `asked`, which get `host`; return the worker."""
+    main = await stage.worker(script)
+    asks = {"endpoints": [endpoint(one, f"a{at}", host=host) for at, one in enumerate(asked)]}
     auth = {"cluster": "auth", "path": "/check?x=1", **auth}
-    await stage.serve(main, routes=[{"cluster": "default", "auth": auth}], clusters={"auth": pool})
+    await stage.serve(
+        main, routes=[{"cluster": "default", "auth": auth, **route}], clusters={"auth": asks, **pools}
+    )
     return main
 
 
@@ -341,10 +353,8 @@ async def test_remembered_answer_is_not_that_of_another_client_certificate(stage
 
 async def test_trailers_are_no_way_around_the_fields_of_the_answer(stage: Stage) -> None:
     asked = await stage.worker(granting(b"X-User: ann"))
-    worker = await stage.worker(playing(Wire.head, lambda wire: wire.until(b"\r\n\r\n"), response()))
-    auth = {"cluster": "auth", "path": "/check", "request_fields": ["X-User"]}
-    routes = [{"cluster": "default", "auth": auth}]
-    await stage.serve(worker, routes=routes, clusters={"auth": {"endpoints": [endpoint(asked, "a0")]}})
+    reading = playing(Wire.head, lambda wire: wire.until(b"\r\n\r\n"), response())
+    worker = await serve(stage, asked, script=reading, request_fields=["X-User"])
     request = post_chunked(b"body").removesuffix(b"\r\n") + b"X_User: forged\r\nX-Sum: 1\r\n\r\n"
     assert (await stage.ask(request)).status == 200
     assert b"forged" not in worker.received
@@ -356,17 +366,9 @@ async def test_mirror_gets_what_is_granted_with_the_fields_of_the_answer(
     stage: Stage, request_: bytes
 ) -> None:
     asked = await stage.worker(answering(response(status=b"401 Unauthorized"), granting(b"X-User: ann")))
-    main, shadow = await stage.worker(response(b"main")), await stage.worker(response(b"copy"))
-    route = {
-        "cluster": "default",
-        "auth": {"cluster": "auth", "path": "/check", "request_fields": ["X-User"]},
-        "mirror": {"cluster": "shadow", "share": 1.0, "methods": ["GET", "POST"]},
-    }
-    pools = {
-        "auth": {"endpoints": [endpoint(asked, "a0")]},
-        "shadow": {"endpoints": [endpoint(shadow, "s0")]},
-    }
-    await stage.serve(main, routes=[route], clusters=pools)
+    shadow = await stage.worker(response(b"copy"))
+    route = {"mirror": {"cluster": "shadow", "share": 1.0, "methods": ["GET", "POST"]}}
+    await serve(stage, asked, route=route, pools={"shadow": pool_of(shadow)}, request_fields=["X-User"])
     assert [(await stage.ask(request_)).status for _ in range(2)] == [401, 200]
     [mirror] = stage.control_plane.mirrors.by_route.values()
     await stage.eventually(lambda: not mirror.copies)
@@ -387,10 +389,8 @@ async def test_decision_is_on_the_resolved_path_that_a_worker_gets(
     stage: Stage, target: bytes, uri: bytes
 ) -> None:
     """Else a service that lets all of /public pass would let this pass, too."""
-    asked, main = await stage.worker(granting()), await stage.worker(response(b"main"))
-    auth = {"cluster": "auth", "path": "/check"}
-    routes = [{"prefix": "/app", "strip_prefix": True, "cluster": "default", "auth": auth}]
-    await stage.serve(main, routes=routes, clusters={"auth": {"endpoints": [endpoint(asked, "a0")]}})
+    asked = await stage.worker(granting())
+    main = await serve(stage, asked, route={"prefix": "/app", "strip_prefix": True})
     for form in (b"/app", b"http://example.org/app"):
         await stage.ask(get(form + target))
     assert [one.value(b"X-Forwarded-Uri") for one in asked.requests] == [uri] * 2

@@ -16,18 +16,12 @@ from tests.support.peers import nginx
 from tests.support.stage import Stage, pool_of
 from tests.support.wire import Wire, client_of, get, playing, response
 
-CHOSEN = [
-    "path",
-    "user_agent",
-    "referer",
-    "trace_id",
-    "tls_version",
-    "route",
-    "request:x-foo",
-    "response:x-bar",
-]
 TRACE = b"0af7651916cd43dd8448eb211c80319c"
 PARENT = b"00-" + TRACE + b"-b7ad6b7169203331-01"
+COMMON = {
+    "user_agent": "a b", "referer": "r", "trace_id": TRACE.decode(), "tls_version": None, "request:x-foo": "f",
+}  # fmt: skip
+CHOSEN = ["path", "route", "response:x-bar", *COMMON]
 BAR = response(b"ok", b"X-Bar: 1", b"X-Secret: s")
 
 
@@ -69,15 +63,8 @@ async def test_chosen_fields_of_answers_from_each_source(stage: Stage, tmp_path:
     ]  # fmt: skip
     for target, _, _ in expected:
         await ask(stage, version, target.encode())
-    common = {
-        "user_agent": "a b",
-        "referer": "r",
-        "trace_id": TRACE.decode(),
-        "tls_version": None,
-        "request:x-foo": "f",
-    }
     assert await lines_of(stage, path, len(expected)) == [
-        {"path": target, "route": route, "response:x-bar": bar} | common for target, route, bar in expected
+        {"path": target, "route": route, "response:x-bar": bar} | COMMON for target, route, bar in expected
     ]
 
 
