@@ -11,7 +11,7 @@ from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
-from balancer.tls.configured import listener_tls_of, server_tls_of, upstream_tls_of
+from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import TlsProblem
 from policies.loading.source import Source
 
@@ -32,7 +32,6 @@ def load_with_sources(
     try:
         admin = settings.admin.with_token()
         server_tls_of(settings)
-        listener_tls_of(settings)
         upstream_tls_of(settings)
         settings.read_bodies()
         for name in settings.clusters:

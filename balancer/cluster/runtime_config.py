@@ -22,7 +22,7 @@ from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
-from balancer.tls.configured import listener_tls_of, server_tls_of, upstream_tls_of
+from balancer.tls.configured import server_tls_of, upstream_tls_of
 from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.dial.target import RoutesPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -47,8 +47,7 @@ class RuntimeConfig:
     network_routes: RoutesPlan
     internal_fields: InternalFields | None
     allowed_methods: frozenset[bytes]
-    server_tls: ServerTls | None
-    listener_tls: Mapping[str, ServerTls]
+    server_tls: Mapping[str, ServerTls]
     upstream_tls: UpstreamTls
     sticky: StickyConfig | None
     stickiness: Stickiness | None
@@ -86,7 +85,6 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         internal_fields=internal,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         server_tls=server_tls_of(settings),
-        listener_tls=listener_tls_of(settings),
         upstream_tls=upstream_tls_of(settings),
         sticky=sticky,
         stickiness=stickiness,

@@ -37,8 +37,10 @@ class NamedClusters:
         self._leaving: list[ControlPlane] = []
         self._closing: set[asyncio.Task[None]] = set()
 
-    def routes_of(self, listener: str) -> ListenerRoutes:
-        """Return the routes of the requests that come to a listener, from the next `commit` on."""
+    def routes_of(self, listener: str) -> RouteTable:
+        """Return the routes of the requests that come to a listener, "" for `listen`, from the next `commit` on."""
+        if not listener:
+            return self.routes
         return self.listener_routes.setdefault(listener, ListenerRoutes(self.routes))
 
     @property

@@ -24,12 +24,11 @@ from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
-from balancer.downstream.acceptor import Acceptor, Entrance
+from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import Http1Connection
 from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.http2.connection import Http2Connection
-from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
@@ -41,7 +40,6 @@ from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
 from balancer.routes.table import RouteTable
 from balancer.sharing.configured import exchange_of, token_exchange_of
 from balancer.sharing.siblings import Siblings
-from balancer.tls.contexts import ServerHandshake, ServerTls
 from balancer.tracing.configured import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
@@ -125,15 +123,6 @@ class Server:
         self._admin = AdminApplication(
             self.control_plane, self.reloads, config.token, channel, self.listening.admin
         )
-        fronts = member.fronts if member is not None else {}
-        self._front = fronts.get("")
-        self.arrivals = HandshakingConnections(
-            self.cluster,
-            self._downstream,
-            self._handshake(config.server_tls),
-            config.settings.proxy_protocol,
-            self._http2,
-        )
         self._page = None if member is None else member.board.pages[member.index]
         self._balance = None if member is None else ConnectionBalance(member.board, member.index)
         self._member = member
@@ -149,10 +138,12 @@ class Server:
             applies=member is None or not member.index,
         )
         self.named_clusters = NamedClusters(self.control_plane, self._build_cluster)
+        fronts = member.fronts if member is not None else {}
         self._listeners = Listeners(
-            self.listening.traffic, self.arrivals, self.named_clusters, self._downstream, self._http2, fronts
+            self.listening.traffic, self.cluster, self.named_clusters, self._downstream, self._http2, fronts
         )
         self._listeners.apply(config)
+        self.arrivals = self._listeners.arrivals
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
@@ -198,9 +189,7 @@ class Server:
         for one in self.named_clusters.every:
             one.begin()
         self.process.addresses = {name: str(sock.address) for name, sock in self.listening.traffic.items()}
-        first = Entrance(self.listening.traffic[""].sock, self.arrivals)
-        entrances = [first, *self._listeners.entrances]
-        self._acceptor = Acceptor(entrances, self.cluster, self._client_limit, self._balance)
+        self._acceptor = Acceptor(self._listeners.entrances, self.cluster, self._client_limit, self._balance)
         self._sweep = Sweep(self.process, self._look)
         self._sweep.start()
         self._acceptor.start()
@@ -218,20 +207,13 @@ class Server:
         if self._page is not None:
             self._page.grace = self.cluster.timeouts.shutdown
 
-    def _handshake(self, tls: ServerTls | None) -> ServerHandshake | None:
-        """Return how a client's handshake begins, None without TLS."""
-        return None if tls is None else tls.handshake(self._front)
-
-    def _downstream(self, routes: RouteTable | None = None) -> Http1Connection:
+    def _downstream(self, routes: RouteTable) -> Http1Connection:
         """Return the protocol of a client, whose requests have these routes."""
-        begin_http2 = None if self.cluster.http2 is None else self._http2
-        if begin_http2 is not None and routes is not None:
-            begin_http2 = partial(begin_http2, routes)
-        routes = routes or self.named_clusters.routes
+        begin_http2 = None if self.cluster.http2 is None else partial(self._http2, routes)
         return Http1Connection(self.cluster, self._admin.exchange, routes, begin_http2)
 
-    def _http2(self, routes: RouteTable | None = None) -> Http2Connection:
-        limits, routes = self.cluster.http2 or Http2Limits(), routes or self.named_clusters.routes
+    def _http2(self, routes: RouteTable) -> Http2Connection:
+        limits = self.cluster.http2 or Http2Limits()
         return Http2Connection(self.cluster, limits, self._admin.exchange, routes)
 
     @property
@@ -281,8 +263,6 @@ class Server:
         apply_to_process(self.process, config)
         self._apply_log(config.settings.log, prepared.output)
         self._apply_tracing(config.settings.tracing)
-        self.arrivals.tls = self._handshake(config.server_tls)
-        self.arrivals.proxies = config.settings.proxy_protocol
         self._listeners.apply(config)
         self._admin.token = config.token
         self._publish_grace()

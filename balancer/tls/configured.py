@@ -7,20 +7,14 @@ from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
 from policies.facts import Endpoint
 
 
-def server_tls_of(settings: Settings) -> ServerTls | None:
-    """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
-    return None if settings.tls is None else ServerTls(settings.tls, http2=settings.http2.enabled)
-
-
-def listener_tls_of(settings: Settings) -> dict[str, ServerTls]:
-    """Return the TLS contexts of the listeners beside `listen` that have one. Raises `TlsProblem`."""
+def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
+    """Return the TLS contexts for clients by listener, "" for `listen`. Raises `TlsProblem`."""
     found: dict[str, ServerTls] = {}
     for name, tls in settings.tls_tables.items():
-        if name:
-            try:
-                found[name] = ServerTls(tls, http2=settings.http2.enabled)
-            except TlsProblem as problem:
-                raise TlsProblem(f"listeners.{name}.{problem}") from None
+        try:
+            found[name] = ServerTls(tls, http2=settings.http2.enabled)
+        except TlsProblem as problem:
+            raise TlsProblem(f"listeners.{name}.{problem}" if name else str(problem)) from None
     return found
 
 

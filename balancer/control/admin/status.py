@@ -168,11 +168,10 @@ def listeners_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
     for name, address in control_plane.cluster.process.addresses.items():
         listener = config.settings.listeners.get(name)
         route = own_route(listener) if name else None
-        is_tls = (name in config.listener_tls) if name else config.server_tls is not None
         found.append(
             {
                 "name": name or DEFAULT,
-                "url": url_of(address, is_tls=is_tls),
+                "url": url_of(address, is_tls=name in config.server_tls),
                 "target": "routes" if route is None else route.target,
             }
         )

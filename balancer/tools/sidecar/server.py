@@ -53,7 +53,7 @@ class SidecarServer(Server):
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
         return _named(config, one, build_cluster(runtime_config_of(config.unit_of(one)), self.process))
 
-    def _downstream(self, routes: RouteTable | None = None) -> OriginConnection:
+    def _downstream(self, routes: RouteTable) -> OriginConnection:
         return OriginConnection(self.cluster, self._admin.exchange, self.origins)
 
     @property
