@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import Mapping
+from textwrap import dedent
 from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 from pydantic import ValidationError
@@ -14,12 +17,14 @@ from balancer.config.loading import Settings
 from balancer.config.schema.authorization import AuthConfig
 from balancer.http.h1.client import Client
 from balancer.log.formats import outcome
+from tests.support.documentation import text_of
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
 from tests.support.outgoing import outgoing_request
 from tests.support.scripts import gated, holding
 from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import (
+    Message,
     Script,
     ScriptedWorker,
     Wire,
@@ -395,3 +400,46 @@ async def test_decision_is_on_the_resolved_path_that_a_worker_gets(
         await stage.ask(get(form + target))
     assert [one.value(b"X-Forwarded-Uri") for one in asked.requests] == [uri] * 2
     assert [one.line.split()[1] for one in main.requests] == [uri.removeprefix(b"/app")] * 2
+
+
+def oauth2_proxy(request: Message) -> bytes:
+    """What an oauth2-proxy answers with the documented options: 202 or its sign-in page, and its own pages."""
+    url = urlsplit(request.line.split()[1].decode())
+    if url.path == "/oauth2/start":
+        rd = f"https://idp.example/?state={quote(parse_qs(url.query)['rd'][0], safe='')}".encode()
+        return response(b"", b"Location: " + rd, b"Set-Cookie: csrf=1", status=b"302 Found")
+    if url.path == "/oauth2/callback" and request.value(b"Cookie") == b"csrf=1":
+        back = unquote(parse_qs(url.query)["state"][0]).encode()
+        return response(b"", b"Location: " + back, b"Set-Cookie: session=ann", status=b"302 Found")
+    if url.path == "/" and request.value(b"Cookie") == b"session=ann":
+        fields = (
+            b"X-Auth-Request-User: ann",
+            b"X-Auth-Request-Email: ann@example.org",
+            b"Set-Cookie: session=ann",
+        )
+        return response(b"", *fields, status=b"202 Accepted")
+    rd = quote(request.value(b"X-Forwarded-Uri") or b"/", safe="").encode()
+    return response(b"/oauth2/start?rd=" + rd, b"Content-Type: text/html", status=b"403 Forbidden")
+
+
+async def test_documented_configuration_signs_a_browser_in(stage: Stage) -> None:
+    """From the page of an unknown client to the one that it has asked for."""
+    section = (
+        text_of("docs/configuration.md").partition("\n## Authorisation\n")[2].partition("\nThe subrequest")[0]
+    )
+    document = tomllib.loads(dedent(section[section.index("    [[routes]]") :]))
+    login, main = await stage.worker(answering(oauth2_proxy)), await stage.worker(response(b"main"))
+    document["clusters"]["login"] = pool_of(login)
+    await stage.serve(main, **document)
+    forged = b"X-Auth-Request-User: eve"
+    page = await stage.ask(get(b"/app?x=1&y", forged))
+    assert (page.status, page.body) == (403, b"/oauth2/start?rd=%2Fapp%3Fx%3D1%26y")
+    start = await stage.ask(get(page.body))
+    assert start.value(b"Set-Cookie") == b"csrf=1"
+    state = (start.value(b"Location") or b"").partition(b"?")[2]
+    signed_in = await stage.ask(get(b"/oauth2/callback?code=1&" + state, b"Cookie: csrf=1"))
+    assert (signed_in.status, signed_in.value(b"Location")) == (302, b"/app?x=1&y")
+    answer = await stage.ask(get(b"/app?x=1&y", b"Cookie: session=ann", forged))
+    assert (answer.body, answer.value(b"Set-Cookie")) == (b"main", b"session=ann")
+    [request] = main.requests
+    assert request.values(b"X-Auth-Request-User") == [b"ann"]
