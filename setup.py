@@ -87,7 +87,6 @@ HOT = [
     "balancer/authorization/exchange.py",
     "balancer/authorization/subrequest.py",
     "balancer/exchange/field_edits.py",
-    "balancer/exchange/edited_attempt.py",
     "balancer/exchange/hedging.py",
     "balancer/upstream/request_body.py",
     "balancer/exchange/buffering.py",

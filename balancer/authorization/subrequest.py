@@ -58,9 +58,7 @@ class Subrequest(RoutedAttempt):
 
     def _note_head(self, response: Response) -> None:
         self._response = response
-        self.answered(response.status, self.cluster.now())
-        if self.cluster.reads_load:
-            self.load = self.cluster.reports.read(response.block)
+        self.head_came(response)
 
     def response_body(self, data: bytes) -> None:
         self.bytes_out += len(data)

@@ -35,9 +35,8 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
-from balancer.exchange.edited_attempt import EditedAttempt
 from balancer.exchange.exchange_state import ExchangeState, Race
-from balancer.exchange.field_edits import Edits
+from balancer.exchange.field_edits import EditedAttempt, Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole

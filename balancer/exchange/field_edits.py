@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import cast
 
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.field_edits import FieldEdits, parts_of
 from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.sections import HeadersConfig
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange_state import ExchangeState
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import any_of, host_of, scheme_of, with_lines
 from balancer.http.h1.internal_fields import FieldRemoval
 from balancer.http.h1.own_responses import BlockEdit
 from balancer.http.h1.request_head import Request
+from balancer.http.h1.response_head import Response
 from balancer.rate_limits.request_source import address_of
+from balancer.upstream.request import UpstreamRequest
+from policies.routing.assignment import Assignment
 
 
 class Line:
@@ -134,3 +140,33 @@ def edits_of(headers: HeadersConfig, route: RouteConfig | None = None) -> Edits 
         requests.append(route.request_fields)
         responses.append(route.response_fields)
     return Edits(requests, responses) if any((*requests, *responses)) else None
+
+
+class EditedAttempt(Attempt):
+    """An attempt that may name its endpoint in a field, and whose response is edited. All others are `Attempt`s."""
+
+    def __init__(self, cluster: Cluster, assignment: Assignment, edits: Edits) -> None:
+        super().__init__(cluster, assignment)
+        self._edits = edits
+        self._endpoint = assignment.state.id.encode()
+
+    def send(self, upstream: UpstreamRequest) -> None:
+        edits, exchange = self._edits.request, cast(ExchangeState, self.exchange)
+        if edits.has_late:
+            request, client = exchange.request, exchange.downstream.client
+            head = self.head or request.head
+            self.head = edits.for_endpoint(head, request, client, self.cluster, self._endpoint)
+        super().send(upstream)
+
+    def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
+        return self._fields_of(exchange, response)
+
+    def _fields_of(self, exchange: ExchangeState, response: Response) -> bytes:
+        fields, edits, status = super()._fields_of(exchange, response), self._edits.response, response.status
+        if status < 200 and status != 101:
+            return edits.kept(fields)
+        client = exchange.downstream.client
+        return edits.edited(fields, exchange.request, client, self.cluster, self._endpoint)
+
+    def response_ended(self, trailers: bytes) -> None:
+        super().response_ended(self._edits.response.kept(trailers) if trailers else trailers)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
+from balancer.http.h1.response_head import Response
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.attempt import UpstreamAttempt
 from balancer.upstream.pool import Pool
@@ -62,6 +63,12 @@ class RoutedAttempt(UpstreamAttempt):
     def addressed(self, head: bytes, method: bytes) -> bytes:
         """Return the head with the Host of the endpoint. That of CONNECT is the target's (RFC 9112 § 3.2)."""
         return head if method == b"CONNECT" else with_host(head, self.assignment.endpoint.host)
+
+    def head_came(self, response: Response) -> None:
+        """Note a final head that no client gets, and the load that it reports."""
+        self.answered(response.status, self.cluster.now())
+        if self.cluster.reads_load:
+            self.load = self.cluster.reports.read(response.block)
 
     def answered(self, status: int, now: float) -> None:
         """Note the final status, and the instant at which it came."""

@@ -48,19 +48,14 @@ class CopyAttempt(RoutedAttempt):
 
     def response_whole(self, response: Response, body: bytes) -> None:
         self.bytes_out = len(body)
-        self._note_head(response)
+        self.head_came(response)
         self._end()
 
     def response_started(self, response: Response) -> None:
         if response.status == 101:
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
         elif response.status >= 200:
-            self._note_head(response)
-
-    def _note_head(self, response: Response) -> None:
-        self.answered(response.status, self.cluster.now())
-        if self.cluster.reads_load:
-            self.load = self.cluster.reports.read(response.block)
+            self.head_came(response)
 
     def response_body(self, data: bytes) -> None:
         self.bytes_out += len(data)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from balancer.config.schema.listen import PATH_LIMIT
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 from balancer.config.schema.transports import Transport, check_installed
 from balancer.config.schema.worker_host import WorkerHost, sent_host
@@ -18,9 +19,6 @@ LONGEST_ADDRESS = 300
 
 UNIX: Final = "http+unix://"
 """Beginning of the address of a Unix socket; the path follows."""
-
-LONGEST_PATH: Final = 107
-"""Limit in bytes of the path of a Unix socket, where a zero follows (unix(7))."""
 
 
 class UpstreamTlsConfig(Section):
@@ -76,9 +74,9 @@ def worker_address(text: str) -> str:
     if path == text:
         return http_origin(text, "http://host:port, https://host:port or http+unix:///path")
     is_path = path.startswith("/") and not path.endswith("/") and path.isprintable()
-    if not is_path or {*path} & {*"?#%"} or len(path.encode()) > LONGEST_PATH:
+    if not is_path or {*path} & {*"?#%"} or len(path.encode()) > PATH_LIMIT:
         raise ValueError(
-            f"must be http+unix:// and an absolute path without ?, # and %, of at most {LONGEST_PATH} bytes, got "
+            f"must be http+unix:// and an absolute path without ?, # and %, of at most {PATH_LIMIT} bytes, got "
             f"{text[:LONGEST_ADDRESS]!r}"
         )
     return text

@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
 from balancer.config.schema.section import Seconds, Section
-from balancer.syntax.urls import is_authority
+from balancer.config.schema.worker_host import HostName
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -59,7 +59,7 @@ class HealthChecksConfig(Section):
         max_length=1024,
         description="text | text that must be in the first 64 KiB of the body; default: any body",
     )
-    host: str | None = Field(
+    host: HostName | None = Field(
         default=None, description="name | Host of checks; default: that of requests, or of the address"
     )
     port: int | None = Field(
@@ -104,13 +104,6 @@ class HealthChecksConfig(Section):
     def _is_a_service(cls, value: str | None) -> str | None:
         if value is not None and not (value.isascii() and (value.isprintable() and " " not in value)):
             raise ValueError(f"must be the name of a service, ASCII without spaces, got {value!r}")
-        return value
-
-    @field_validator("host")
-    @classmethod
-    def _is_a_host(cls, value: str | None) -> str | None:
-        if value is not None and not (value.isascii() and is_authority(value.encode())):
-            raise ValueError(f"must be a name such as app.example.org, with or without a port, got {value!r}")
         return value
 
     @field_validator("fields")

@@ -5,6 +5,7 @@ An app behind an ingress that serves many names, as those of Heroku and Cloud Ru
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -18,15 +19,16 @@ ADDRESS: Final = "address"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def _checked(value: str) -> str:
+def _checked(value: str, others: str = "") -> str:
     if not (value.isascii() and is_authority(value.encode())):
         raise ValueError(
-            f'must be "client", "address" or a name such as app.example.org, with or without a port, got {value!r}'
+            f"must be {others}a name such as app.example.org, with or without a port, got {value!r}"
         )
     return value
 
 
-WorkerHost = Annotated[str, AfterValidator(_checked)]
+HostName = Annotated[str, AfterValidator(_checked)]
+WorkerHost = Annotated[str, AfterValidator(partial(_checked, others='"client", "address" or '))]
 
 
 def sent_host(wanted: str | None, origin: str) -> str:

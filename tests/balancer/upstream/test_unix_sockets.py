@@ -13,7 +13,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import ValidationError
 
-from balancer.config.schema.endpoint import LONGEST_PATH, EndpointConfig
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.listen import PATH_LIMIT
 from tests.support.admin_requests import status
 from tests.support.scripted_transports import MEBI, Play, echo, over, values
 from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
@@ -114,7 +115,7 @@ async def test_socket_that_nobody_serves(
     [
         *("http+unix:///", "http+unix://", "http+unix:/a", "http+unix://run/app.sock", "http+unix:///a/"),
         *("http+unix://%2Frun%2Fapp.sock", "http+unix:///a?b", "http+unix:///a%20b", "http+unix:///a\nb"),
-        *("https+unix:///a", "unix:/a", f"http+unix:///{'a' * LONGEST_PATH}"),
+        *("https+unix:///a", "unix:/a", f"http+unix:///{'a' * PATH_LIMIT}"),
     ],
 )
 def test_bad_address(address: str) -> None:
@@ -127,7 +128,7 @@ def test_library_transports_have_none(transport: Literal["curl", "aiohttp"]) -> 
     with pytest.raises(
         ValueError, match=f'transport: "{transport}" has no Unix sockets; use "native" or "http2"'
     ):
-        EndpointConfig(id="a", address=f"http+unix:///{'a' * (LONGEST_PATH - 1)}", transport=transport)
+        EndpointConfig(id="a", address=f"http+unix:///{'a' * (PATH_LIMIT - 1)}", transport=transport)
 
 
 APP = """
