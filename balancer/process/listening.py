@@ -101,6 +101,8 @@ def _opened(name: str, listen: str, mode: str, inherited: Inherited) -> TrafficS
     if not address.path:
         return TrafficSocket(listen, sock or bind(address.host, address.port, key))
     try:
+        if sock is not None:  # the predecessor may have given it another mode
+            os.chmod(address.path, int(mode, 8))
         sock = sock or bind_unix(address.path, int(mode, 8))
         return TrafficSocket(listen, sock, os.stat(address.path).st_ino)
     except OSError as error:

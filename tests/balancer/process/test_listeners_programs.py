@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import stat
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +47,7 @@ async def connected(address: str) -> Wire:
 async def test_restart_under_load_fails_no_request(
     start: Start, stage: Stage, tmp_path: Path, processes: str
 ) -> None:
-    """The new program serves all addresses; the file of the Unix socket goes with the last one."""
+    """The new program serves all addresses; the file of the Unix socket gets its mode, and goes with the last one."""
     path = tmp_path / "web.sock"
     listeners = (
         f'[listeners.unix]\nlisten = "unix:{path}"\n'
@@ -57,8 +58,11 @@ async def test_restart_under_load_fails_no_request(
     program = await start(*arguments, "--processes", processes)
     found = addresses(program)
     loads = [Load(program, 2, client=partial(connected, address)) for address in found]
+    config = tmp_path / "balancer.toml"
+    config.write_text(config.read_text().replace(f'"unix:{path}"', f'"unix:{path}"\nmode = "622"'))
     program.signal(signal.SIGUSR2)
     successor = await program.replaced()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o622
     assert await program.ended() == 0
     for load in loads:
         await load.answers(50)
