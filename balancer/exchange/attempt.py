@@ -189,7 +189,8 @@ class Attempt(RoutedAttempt):
         if cluster.edits is not None:
             client = exchange.downstream.client
             fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)
-        return fields + self.added if self.added and response.status >= 200 else fields
+        is_final = response.status >= 200 or response.status == 101
+        return fields + self.added if self.added and is_final else fields
 
     def _send_interim(self, exchange: ExchangeState, response: Response) -> None:
         """Pass on a 1xx response (RFC 9110 § 15.2), but not to an HTTP/1.0 client."""

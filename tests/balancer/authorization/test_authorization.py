@@ -21,7 +21,7 @@ from tests.support.documentation import text_of
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
 from tests.support.outgoing import outgoing_request
-from tests.support.scripts import gated, holding
+from tests.support.scripts import SWITCHED, UPGRADE_FIELDS, gated, holding
 from tests.support.stage import Stage, endpoint, pool_of
 from tests.support.wire import (
     Message,
@@ -232,10 +232,14 @@ async def test_body_waits_for_the_answer(stage: Stage) -> None:
 
 
 async def test_upgrade_is_authorised(stage: Stage) -> None:
-    asked = await stage.worker(response(b"no", status=b"401 Unauthorized"))
-    await serve(stage, asked)
-    offer = (b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: x")
-    assert (await stage.ask(get(b"/", *offer, b"Sec-WebSocket-Version: 13"))).status == 401
+    """The answer that switches protocols has the fields for the client, too."""
+    asked = await stage.worker(
+        answering(response(b"no", status=b"401 Unauthorized"), granting(b"Set-Cookie: a=1"))
+    )
+    await serve(stage, asked, script=playing(Wire.request, SWITCHED), response_fields=["set-cookie"])
+    offer = get(b"/", *UPGRADE_FIELDS, b"Sec-WebSocket-Key: x")
+    denied, switched = [await stage.ask(offer) for _ in range(2)]
+    assert (denied.status, switched.status, switched.value(b"Set-Cookie")) == (401, 101, b"a=1")
     assert not {b"upgrade", b"connection", b"sec-websocket-key"} & {*asked.requests[0].names}
 
 
