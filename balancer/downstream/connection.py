@@ -19,7 +19,6 @@ from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.pending_upgrade import PendingUpgrade
@@ -31,6 +30,7 @@ from balancer.http.h2.reset_counts import REFUSED, refusal_delay
 from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
 from balancer.syntax.networks import ends_of
+from balancer.upstream.unread import has_unread
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 """Beginning of a connection in HTTP/2 (RFC 9113 § 3.4), which ends like a head."""

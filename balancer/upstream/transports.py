@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from balancer.tls.contexts import ClientTls
@@ -11,36 +13,25 @@ from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import Endpoint
 
-
-async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """Open an HTTP/2 connection, by ALPN or prior knowledge."""
-    from balancer.upstream.http2.dial import open_session
-
-    return await open_session(pool, tls)
-
-
-async def open_curl(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """Return the adapter of libcurl for one endpoint."""
-    from balancer.upstream.library.curl import CurlConnection
-
-    return CurlConnection(cast("LibraryPool", pool), tls)
-
-
-async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """Return the adapter of aiohttp's client for one endpoint."""
-    from balancer.upstream.library.aiohttp_client import AiohttpConnection
-
-    return AiohttpConnection(cast("LibraryPool", pool), tls)
-
-
-LIBRARIES = {"curl": open_curl, "aiohttp": open_aiohttp}
+Adapter = Callable[[LibraryPool, ClientTls | None], MultiplexedConnection]
+"""Makes the connection that stands for a library."""
 
 
 def pool_of(endpoint: Endpoint, pools: PoolContext, transport: str) -> MultiplexedPool:
     """Create the pool of an endpoint with a transport other than the native one."""
-    opener = LIBRARIES.get(transport)
-    if opener is None:
-        return MultiplexedPool(endpoint, pools, open_http2)
-    from balancer.upstream.library.pool import LibraryPool
+    if transport == "curl":
+        from balancer.upstream.library.curl import CurlConnection
 
-    return LibraryPool(endpoint, pools, opener, transport)
+        return LibraryPool(endpoint, pools, partial(_opened, CurlConnection), transport)
+    if transport == "aiohttp":
+        from balancer.upstream.library.aiohttp_client import AiohttpConnection
+
+        return LibraryPool(endpoint, pools, partial(_opened, AiohttpConnection), transport)
+    from balancer.upstream.http2.connection import open_session
+
+    return MultiplexedPool(endpoint, pools, open_session)
+
+
+async def _opened(adapter: Adapter, pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
+    """Return the adapter of a library for one endpoint."""
+    return adapter(cast(LibraryPool, pool), tls)

@@ -67,19 +67,13 @@ class HealthCounts:
             if not counter[key]:
                 del counter[key]  # else the counters of removed regions would be kept
 
-    def flip(self, state: EndpointState) -> None:
-        """Update the counts after a change of `is_healthy`."""
-        self.level_out[state.endpoint.priority] += -1 if state.is_healthy else 1
-        if state.admin_state is AdminState.READY:
-            self._add(self.out, state, -1 if state.is_healthy else 1)
-
-    def can_spare(self, state: EndpointState) -> bool:
+    def can_spare(self) -> bool:
         """Whether the cluster may lose one more endpoint."""
         return self.out[None] < max_ejected(self.size[None])
 
-    def region_can_spare(self, state: EndpointState) -> bool:
+    def region_can_spare(self, region: Region) -> bool:
         """Whether the region may lose one more endpoint."""
-        return self.out[state.region] < max_ejected_in_region(self.size[state.region])
+        return self.out[region] < max_ejected_in_region(self.size[region])
 
     def exceeds_limit(self, region: Region) -> bool:
         """Whether more are out than may be ejected, of all or of `region`."""

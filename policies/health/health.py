@@ -52,7 +52,6 @@ class Health:
         `warms`: an endpoint that took no requests before and does now begins a slow start.
         """
         self._update_health(states, now, warms)
-        self.counts = HealthCounts(states)
         if self._enforce_ejection_limit(states, now):
             self._update_health(states, now, warms)
         self.panic.evaluate(self.counts, keeps_to_regions, routed)
@@ -99,10 +98,9 @@ class Health:
         for state in states:
             was_healthy = state.is_healthy
             state.is_healthy = is_wanted(state) and state.passes_health
-            if state.is_healthy is not was_healthy:
-                self.counts.flip(state)
             if warms and state.is_healthy and not (was_healthy or state.is_eligible):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
+        self.counts = HealthCounts(states)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
         """Record a failed request; return whether the endpoint was ejected for it. O(1)."""
@@ -146,11 +144,12 @@ class Health:
         is_certain = cause is Cause.UNREACHABLE or (
             cause in CONSECUTIVE and self._last_successes.is_lost(state.region, now)
         )
-        if not counts.can_spare(state) or not (is_certain or counts.region_can_spare(state)):
+        if not counts.can_spare() or not (is_certain or counts.region_can_spare(state.region)):
             return False
+        counts.remove(state)
         self.ejection.eject(state, cause, now, is_certain=is_certain)
         state.is_healthy = False
-        counts.flip(state)
+        counts.add(state)
         return True
 
     def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:

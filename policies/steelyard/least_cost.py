@@ -180,10 +180,8 @@ class LeastCost:
         """Forget removed endpoints, and those that have moved to another region."""
         if states:
             self._mean_weight = sum(state.weight for state in states) / len(states)
-        kept = {state.id: state for state in states}
-        self._trials.keep(kept)
-        before = self._estimates
-        self._estimates = {}
+        self._trials.keep({state.id: state for state in states})
+        before, self._estimates = self._estimates, {}
         for region in self._regions.values():
             region.members.clear()
         for state in states:

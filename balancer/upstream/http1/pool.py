@@ -41,27 +41,22 @@ class ConnectionPool(Pool):
 
     @property
     def idle(self) -> int:
-        """Number of idle connections, an idle-timeout probe included."""
         return len(self._idle) + len(self.idle_connections)
 
     @property
     def has_idle(self) -> bool:
-        """Whether a request would get an idle connection now."""
         return bool(self._idle) or self.idle_connections.has_leasable
 
     @property
     def standing(self) -> int:
-        """Number of open connections, idle or leased."""
         return len(self.connections)
 
     @property
     def leased(self) -> int:
-        """Number of connections that serve a request."""
         return len(self.connections) - self.idle
 
     @property
     def streams(self) -> int:
-        """Number of requests in flight; here equal to `leased`."""
         return self.leased
 
     @property
@@ -73,7 +68,6 @@ class ConnectionPool(Pool):
         return self.idle_timeout.is_learned
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        """Snapshots of the `most` oldest connections."""
         return [connection_info(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> UpstreamConnection | None:
@@ -182,7 +176,6 @@ class ConnectionPool(Pool):
             self.preconnect.look(self, now, limits, self.pools.room)
 
     def close_oldest(self) -> None:
-        """Close the connection that has been idle longest."""
         if len(self.idle_connections):
             self.idle_connections.close_oldest()
             return

@@ -15,7 +15,6 @@ from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
-from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
     from balancer.upstream.http1.pool import ConnectionPool
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 CONNECT_TIMES: Final = 3
 """Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""
 
+WINDOW: Final = 60.0
+"""Length in seconds of a window of `Peak`."""
 
 JITTER_FLOOR: Final = 1.0
 """Idle limit in seconds below which nothing is opened ahead: the connection would expire before it is used."""
@@ -92,3 +93,24 @@ class Preconnect:
         pool.idle_connections.take(upstream)
         self._counts.heartbeats += 1
         heartbeat.send(upstream)
+
+
+class Peak:
+    """Maximum of the values noted in the present window and the one before: a peak is kept for one to two of them."""
+
+    def __init__(self) -> None:
+        self._this = self._last = 0
+        self._began_at = 0.0
+
+    def note(self, number: int, now: float) -> None:
+        """Record the gauge's value at time `now`, in seconds."""
+        if now - self._began_at >= WINDOW:
+            self._last = self._this if now - self._began_at < 2 * WINDOW else 0
+            self._this, self._began_at = 0, now
+        if number > self._this:
+            self._this = number
+
+    @property
+    def value(self) -> int:
+        """Recent maximum, as of the last `note`."""
+        return max(self._this, self._last)

@@ -12,7 +12,6 @@ that stream waits.
 from __future__ import annotations
 
 import asyncio
-import select
 from typing import Any, Final, cast
 
 from balancer.config.schema.pool_limits import PoolLimits
@@ -22,6 +21,7 @@ from balancer.errors import (
     StreamRefused,
     UnsupportedByTransport,
     UpstreamError,
+    WorkerUntrusted,
 )
 from balancer.http.h1.field_list import FieldList, trailers_of
 from balancer.http.h1.response_head import HEAD_LIMIT, ResponseHeads
@@ -44,10 +44,14 @@ from balancer.http.h2.limits import TICK
 from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.settings import MAX_STREAMS, PING_AFTER, PING_WAIT, WORKER_LIMITS
+from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.connection_info import local_address
+from balancer.upstream.dial.dial import dial
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.http2.stream import UpstreamHttp2Stream
 from balancer.upstream.stream import ConnectionRecord, UpstreamStream
+from balancer.upstream.unread import has_unread
 
 NO_FIELDS: Final[Any] = ()
 
@@ -332,10 +336,16 @@ class Http2Session(asyncio.Protocol):
             stream.upstream_stream.fail(error)
 
 
-def has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the kernel holds unread data from the peer; False where it cannot be asked (Windows)."""
-    if not hasattr(select, "poll"):
-        return False
-    waiting = select.poll()
-    waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(waiting.poll(0))
+async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:
+    """Open a connection. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` if ALPN selects another
+    protocol than h2."""
+    host, port = pool.origin
+    scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
+    session, phases = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)
+    if session.agreed != "h2":
+        session.transport.abort()
+        raise WorkerUntrusted(
+            "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
+        )
+    session.life = ConnectionRecord(phases, local_address(session.transport))
+    return session

@@ -10,7 +10,7 @@ from balancer.http.h1.keep_alive import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
 from balancer.upstream.dial.backoff import FAILURES, MIN_PAUSE_S, Backoff
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.peak import WINDOW, Peak
+from balancer.upstream.http1.preconnect import WINDOW, Peak
 
 
 def test_backoff_after_repeated_failures() -> None:

@@ -1,4 +1,4 @@
-"""Check for unread data on a connection that is about to be closed, by asking the kernel."""
+"""Check for unread data on a connection that is to be closed or used, by asking the kernel."""
 
 from __future__ import annotations
 
