@@ -32,7 +32,8 @@ class Health:
         panic: Panic | None = None,
         slow_start: SlowStart | None = None,
     ) -> None:
-        self.ejection = OutlierDetector(ejection or NEVER, rng)
+        self._rng = rng
+        self.ejection = OutlierDetector(ejection or NEVER)
         self.panic = panic if panic is not None else Panic(share=0.0)
         self.slow_start = slow_start if slow_start is not None else SlowStart()
         self.counts = HealthCounts()
@@ -147,7 +148,8 @@ class Health:
         if not counts.can_spare() or not (is_certain or counts.region_can_spare(state.region)):
             return False
         counts.remove(state)
-        self.ejection.eject(state, cause, now, is_certain=is_certain)
+        state.record.eject(cause, now, self.ejection.rules, self._rng)
+        state.record.is_certain = is_certain
         state.is_healthy = False
         counts.add(state)
         return True

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from random import Random
 from statistics import median
 
 from policies.endpoint.ejection import Cause, EjectionRules, OutlierState
@@ -43,9 +42,8 @@ MIN_SUCCESSES = 5
 class OutlierDetector:
     """Decides which endpoint should be ejected; `ejection_limit.py` decides whether it may."""
 
-    def __init__(self, rules: EjectionRules, rng: Random) -> None:
+    def __init__(self, rules: EjectionRules) -> None:
         self.rules = rules
-        self._rng = rng
         self._successes = self._requests = 0  # of the cluster, in the window, at the last tick
         self._alone: OutlierState | None = None  # of the only healthy endpoint at the last tick
 
@@ -104,11 +102,6 @@ class OutlierDetector:
         successes, requests = record.rate
         successes, requests = self._successes - successes, self._requests - requests
         return successes / requests if requests >= self.rules.min_requests else 1.0
-
-    def eject(self, state: EndpointState, cause: Cause, now: float, *, is_certain: bool) -> None:
-        """Eject `state` by the present rules, without a check of the limits."""
-        state.record.eject(cause, now, self.rules, self._rng)
-        state.record.is_certain = is_certain
 
 
 def end_ejection(state: EndpointState, now: float) -> None:

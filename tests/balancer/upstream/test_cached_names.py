@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from balancer.config.schema.names import NamesConfig
-from balancer.upstream.dial.resolved_name import CachedName, CacheState
+from balancer.upstream.dial.names import CachedName, CacheState
 
 RULES = NamesConfig(min_ttl=2.0, max_ttl=100.0, max_stale=50.0, negative_ttl=5.0)
 HOSTS = ("192.0.2.1",)
