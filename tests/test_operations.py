@@ -21,13 +21,6 @@ from tests.support.sources import modules, nodes_of
 
 PAGE = "docs/operations.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-TYPES = {
-    "Gauge": "gauge",
-    "Counter": "counter",
-    "Histogram": "histogram",
-    "Summary": "summary",
-    "Info": "info",
-}
 
 
 def rows(section: str, columns: int) -> list[list[str]]:
@@ -77,24 +70,26 @@ class Family:
 
 @cache
 def families() -> set[Family]:
-    """Every …MetricFamily that the balancer makes, with its name and labels from the module's constants."""
+    """Every metric family that the balancer makes, with its name and labels from the module's constants."""
     found = set()
-    for module, call in calls("MetricFamily"):
-        kind = TYPES[name_of(call).removesuffix("MetricFamily")]
-        labels = next((keyword.value for keyword in call.keywords if keyword.arg == "labels"), None)
-        source = importlib.import_module(module)
-        name = value_of(call.args[0], source, call)
-        names = value_of(labels, source, call) if labels is not None else ()
-        assert isinstance(names, list | tuple)
-        suffix = "_total" if kind == "counter" and not str(name).endswith("_total") else ""
-        found.add(Family(f"{name}{suffix}", kind, tuple(str(label) for label in names)))
+    for kind in ("gauge", "counter", "histogram"):
+        for module, call in calls(kind):
+            if name_of(call) != kind:
+                continue
+            source = importlib.import_module(module)
+            name = value_of(call.args[0], source, call)
+            labels = value_of(ast.List(call.args[3:], ast.Load()), source, call)
+            assert isinstance(labels, list)
+            found.add(Family(f"{name}{'_total' * (kind == 'counter')}", kind, tuple(labels)))
     return found
 
 
 def value_of(node: ast.expr, module: ModuleType, call: ast.Call) -> object:
     """The value of an expression of constants."""
     try:
-        return eval(compile(ast.Expression(node), module.__name__, "eval"), vars(module))
+        return eval(
+            compile(ast.fix_missing_locations(ast.Expression(node)), module.__name__, "eval"), vars(module)
+        )
     except NameError as error:
         pytest.fail(
             f"{module.__name__}:{call.lineno}: {error}. Write a metric's name and labels with literals and the "

@@ -17,26 +17,35 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 
 from balancer.control.admin.access import Entrance, has_token, is_admitted
-from balancer.control.admin.channel import ENTRANCE, SiblingChannel, is_from_sibling
-from balancer.control.admin.channel import Handler as Route
-from balancer.control.admin.chosen_cluster import FRONT, plane_of
+from balancer.control.admin.channel import SiblingChannel, ways_of
 from balancer.control.admin.connection import AdminConnection
-from balancer.control.admin.endpoint_routes import EndpointRoutes, json_of, problem, refusing
+from balancer.control.admin.endpoint_routes import endpoint_routes
 from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
-from balancer.control.admin.live_routes import LiveRoutes
+from balancer.control.admin.live_routes import live_routes
 from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
 from balancer.control.admin.policy_order import ORDER_LIMIT, files_in, reload_order
+from balancer.control.admin.policy_report import raw, summary
 from balancer.control.admin.policy_routes import PolicyRoutes
+from balancer.control.admin.requests import (
+    DESCRIBE,
+    ENTRANCE,
+    FRONT,
+    REFUSALS,
+    is_from_sibling,
+    json_of,
+    plane_of,
+    problem,
+    refusal,
+)
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.split_routes import SplitRoutes
-from balancer.control.admin.status import process_status, proxy_status, reload_status
+from balancer.control.admin.status import proxy_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
-from balancer.errors import UnknownCluster
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
@@ -98,27 +107,23 @@ class AdminApplication:
         app = web.Application(middlewares=[self._guard], client_max_size=limit)
         app[ENTRANCE] = entrance
         app[FRONT] = self._control_plane
+        app[DESCRIBE] = summary if self._channel is None else raw
         app.add_routes(self._routes())
         return web.AppRunner(
             app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
         )
 
     def _routes(self) -> list[web.RouteDef]:
-        reload: Route = refusing(self._reload)
-        routes = [
+        _, tell = ways_of(self._channel)
+        return [
             *self._probes(),
             web.get("/-/status", self._status),
             web.get("/-/metrics", self._metrics),
-        ]
-        if self._channel is not None and self._orders is not None:
-            reload = self._channel.everywhere(reload, self._reload_order)
-            routes.append(web.get(ORDERS, self._orders.tell))
-        return [
-            *routes,
-            web.post("/-/reload", reload),
+            *([web.get(ORDERS, self._orders.tell)] if self._orders is not None else []),
+            web.post("/-/reload", tell(self._reload, self._reload_order)),
             *self._policy.routes(),
-            *EndpointRoutes(self._channel).routes(),
-            *LiveRoutes(self._channel).routes(),
+            *endpoint_routes(self._channel),
+            *live_routes(self._channel),
             *self._splits.routes(),
             *self._page.routes(),
         ]
@@ -231,20 +236,20 @@ class AdminApplication:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer 404 to every request that is not admitted."""
+        """Answer 404 to every request that is not admitted, and the errors of handlers."""
         began_at = self._cluster.now()
         try:
-            plane_of(request)
-        except UnknownCluster as error:
-            handler = partial(unknown_pool, str(error))
-        if not self._may(request):
-            handler = not_found
-        elif "Content-Encoding" in request.headers:
-            handler = unsupported_encoding
-        try:
-            if self._orders is not None:
-                await self._orders.admit(request)
-            response = await handler(request)
+            if not self._may(request):
+                response: web.StreamResponse = web.Response(status=404, text="404: Not Found")
+            elif "Content-Encoding" in request.headers:  # a megabyte may decompress to a gigabyte
+                response = problem(415, "Content-Encoding: an admin request's body must be plain JSON")
+            else:
+                plane_of(request)
+                if self._orders is not None:
+                    await self._orders.admit(request)
+                response = await handler(request)
+        except REFUSALS as error:
+            response = refusal(error)
         except web.HTTPException as error:
             self._log(admin_entry(request, error, began_at, self._cluster.now()), request)
             raise
@@ -303,7 +308,7 @@ class AdminApplication:
         """Return the status of all processes; to a sibling that of this process."""
         if self._channel is None:
             return proxy_status(self._control_plane)
-        own = process_status(self._control_plane)
+        own = proxy_status(self._control_plane, raw)
         if is_from_sibling(request):
             return own
         documents = [own, *map(json.loads, await self._channel.gather("/-/status"))]
@@ -326,21 +331,6 @@ class AdminApplication:
         else:
             await self._reloads.run()
         return web.json_response(reload_status(self._control_plane))
-
-
-async def not_found(request: web.Request) -> web.StreamResponse:
-    """Answer a request that is not admitted."""
-    return web.Response(status=404, text="404: Not Found")
-
-
-async def unknown_pool(line: str, request: web.Request) -> web.StreamResponse:
-    """Answer a request about a cluster that does not exist."""
-    return problem(404, line)
-
-
-async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
-    """Reject a compressed body: a megabyte may decompress to a gigabyte."""
-    return problem(415, "Content-Encoding: an admin request's body must be plain JSON")
 
 
 def admin_entry(

@@ -20,17 +20,14 @@ from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
 
-from balancer.control.admin.access import Entrance
 from balancer.control.admin.merge import merged
+from balancer.control.admin.requests import is_from_sibling
 from balancer.errors import ListenFailed
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 Order = Callable[[web.Request], Awaitable[bytes]]
 """Function that returns the body of the request to the siblings, once the change is carried out here."""
-
-ENTRANCE = web.AppKey("entrance", Entrance)
-"""Application key: the entrance of its requests."""
 
 READ_TIMEOUT = 2.0
 """Timeout in seconds for a document from a sibling process; one that hangs is left out."""
@@ -200,6 +197,12 @@ def merged_answer(answer: web.Response, others: list[bytes]) -> web.Response:
     return web.json_response(merged([*map(json.loads, (own, *others))]), status=answer.status)
 
 
-def is_from_sibling(request: web.Request) -> bool:
-    """Return whether the request comes from a sibling process."""
-    return request.app[ENTRANCE] is Entrance.PROCESS
+def ways_of(channel: SiblingChannel | None) -> tuple[Callable[[Handler], Handler], Callable[..., Handler]]:
+    """Return what wraps a handler that asks, and one that changes something; one process needs no wrapper."""
+    if channel is None:
+        return _as_it_is, _as_it_is
+    return channel.whole, channel.everywhere
+
+
+def _as_it_is(handler: Handler, order: Order = web.Request.read) -> Handler:
+    return handler

@@ -7,15 +7,21 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from balancer.cluster.cluster import Cluster
+from balancer.control.admin.families import (
+    OF_ENDPOINT,
+    attributes,
+    counter,
+    gauge,
+    histogram,
+    of_each,
+    rows_of_each,
+)
 from balancer.upstream.connection_counts import AGES, PoolCounts
 from balancer.upstream.connection_info import ConnectionInfo
 from balancer.upstream.pool import Pool
-
-PREFIX = "steelyard"
-OF_ENDPOINT = ["endpoint", "region"]
 
 EVENTS = (
     "opened",
@@ -84,33 +90,24 @@ def closed_by(counts: PoolCounts) -> dict[str, int]:
 
 def connection_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield counters, reuse limits and idle ages at close, by endpoint."""
-    events = CounterMetricFamily(
-        f"{PREFIX}_endpoint_connection_events", "What happened to connections", labels=[*OF_ENDPOINT, "event"]
+    states, pools = cluster.router.states, cluster.pools.by_id
+    rows = rows_of_each(states, lambda state: attributes(pools[state.id].counts, *EVENTS))
+    text = "What happened to connections"
+    yield counter("steelyard_endpoint_connection_events", text, rows, *OF_ENDPOINT, "event")
+    rows = rows_of_each(states, lambda state: closed_by(pools[state.id].counts).items())
+    yield counter(
+        "steelyard_endpoint_connections_closed", "Connections by who closed them", rows, *OF_ENDPOINT, "by"
     )
-    closed = CounterMetricFamily(
-        f"{PREFIX}_endpoint_connections_closed", "Connections by who closed them", labels=[*OF_ENDPOINT, "by"]
-    )
-    setup = CounterMetricFamily(
-        f"{PREFIX}_endpoint_setup_seconds", "Time to each phase, summed up", labels=[*OF_ENDPOINT, "phase"]
-    )
-    idle_timeout = GaugeMetricFamily(
-        f"{PREFIX}_endpoint_idle_timeout_seconds",
-        "Idle time up to which a connection is reused",
-        labels=OF_ENDPOINT,
-    )
-    ages = HistogramMetricFamily(
-        f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT
-    )
-    for state in cluster.router.states:
-        labels, pool = [state.id, state.region], cluster.pools.by_id[state.id]
-        counts = pool.counts
-        for event in EVENTS:
-            events.add_metric([*labels, event], getattr(counts, event))
-        for by, number in closed_by(counts).items():
-            closed.add_metric([*labels, by], number)
-        for phase in PHASES:
-            setup.add_metric([*labels, phase], getattr(counts, phase))
-        idle_timeout.add_metric(labels, pool.idle_limit)
-        rows = list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True))
-        ages.add_metric(labels, buckets=rows, sum_value=counts.lost_seconds)
-    yield from (events, closed, setup, idle_timeout, ages)
+    rows = rows_of_each(states, lambda state: attributes(pools[state.id].counts, *PHASES))
+    text = "Time to each phase, summed up"
+    yield counter("steelyard_endpoint_setup_seconds", text, rows, *OF_ENDPOINT, "phase")
+    rows = of_each(states, lambda state: pools[state.id].idle_limit)
+    text = "Idle time up to which a connection is reused"
+    yield gauge("steelyard_endpoint_idle_timeout_seconds", text, rows, *OF_ENDPOINT)
+    rows = rows_of_each(states, lambda state: [_idle_closes(pools[state.id].counts)])
+    text = "Idle age at the worker's close"
+    yield histogram("steelyard_endpoint_idle_close_seconds", text, rows, *OF_ENDPOINT)
+
+
+def _idle_closes(counts: PoolCounts) -> tuple[list[tuple[str, int]], float]:
+    return list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True)), counts.lost_seconds

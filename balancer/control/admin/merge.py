@@ -7,16 +7,14 @@ object by object. Exceptions are `TRUE_IF_ANY`, `ALIKE`, `EACH`, `RATES`, `LEAST
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from balancer.cluster.condition import Condition, full_text
+from balancer.control.admin.families import exposed
 from balancer.control.admin.health import DRAINING, PANIC, SERVING, health_of
 from balancer.control.admin.policy_report import summary
 from policies.stats.load import Histogram
@@ -169,30 +167,12 @@ def _merged_lists(lists: list[list[Any]]) -> list[Any]:
 
 
 def merged_metrics(texts: Iterable[str]) -> bytes:
-    """Return /-/metrics of the balancer, merged from that of each process."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Merged(texts))
-    return generate_latest(registry)
-
-
-class _Merged(Collector):
-    """Collector of the metric families of several processes, merged sample by sample."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = list(texts)
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: families are known only at collection."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all families in the order of their first occurrence."""
-        families: dict[str, list[Metric]] = {}
-        for text in self._texts:
-            for family in text_string_to_metric_families(text):
-                families.setdefault(family.name, []).append(family)
-        for name, same in families.items():
-            yield _family(name, same)
+    """Return /-/metrics of the balancer, merged from that of each process, in the order of the first."""
+    families: dict[str, list[Metric]] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text):
+            families.setdefault(family.name, []).append(family)
+    return exposed(_family(name, same) for name, same in families.items())
 
 
 def _family(name: str, same: list[Metric]) -> Metric:

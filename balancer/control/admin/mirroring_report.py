@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from balancer.control.admin.policy_report import summary
+from balancer.control.admin.families import buckets_of, counter, gauge, histogram
+from balancer.control.admin.policy_report import Describe, summary
 from balancer.syntax.printable import with_digits
-from policies.stats.load import Histogram
 
 if TYPE_CHECKING:
     from balancer.mirroring.mirror import Mirror, Mirrors
 
-PREFIX = "steelyard"
-OF_MIRROR = ["route", "mirror"]
+OF_MIRROR = ("route", "mirror")
 
 
-def mirrors_status(
-    mirrors: Mirrors, describe: Callable[[Histogram], dict[str, Any]] = summary
-) -> dict[str, Any]:
+def mirrors_status(mirrors: Mirrors, describe: Describe = summary) -> dict[str, Any]:
     """Return the mirrors, by route, as a part of the status; nothing without any."""
     found = [_mirror_status(mirror, describe) for mirror in mirrors.by_route.values()]
     return {"mirrors": found} if found else {}
 
 
-def _mirror_status(mirror: Mirror, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any]:
+def _mirror_status(mirror: Mirror, describe: Describe) -> dict[str, Any]:
     counts = mirror.counts
     return {
         "name": f"{mirror.route} to {mirror.config.cluster}",
@@ -51,34 +48,37 @@ def _text(classes: tuple[int, int]) -> str:
 
 def mirror_families(mirrors: Mirrors) -> Iterator[Metric]:
     """Yield the metrics of the mirrors, if there are any."""
-    if not mirrors.by_route:
+    every = [((mirror.route, mirror.config.cluster), mirror) for mirror in mirrors.by_route.values()]
+    if not every:
         return
-    in_flight = GaugeMetricFamily(f"{PREFIX}_mirror_in_flight", "Copies in flight", labels=OF_MIRROR)
-    copies = CounterMetricFamily(
-        f"{PREFIX}_mirror_copies", "Copies by how they ended", labels=[*OF_MIRROR, "result", "reason"]
-    )
-    compared = CounterMetricFamily(
-        f"{PREFIX}_mirror_compared", "Status classes of pairs", labels=[*OF_MIRROR, "original", "copy"]
-    )
-    latency = HistogramMetricFamily(
-        f"{PREFIX}_mirror_latency_seconds", "Whole request to response head", labels=[*OF_MIRROR, "of"]
-    )
-    for mirror in mirrors.by_route.values():
-        labels, counts = [mirror.route, mirror.config.cluster], mirror.counts
-        in_flight.add_metric(labels, len(mirror.copies))
-        copies.add_metric([*labels, "answered", ""], counts.answered)
-        for result, reasons in (("skipped", counts.skipped), ("failed", counts.failed)):
-            for reason, number in reasons.items():
-                copies.add_metric([*labels, result, reason], number)
-        for pair, number in counts.classes.items():
-            compared.add_metric([*labels, *_text(pair).split()], number)
-        for of, histogram in (("original", counts.original_latency), ("copy", counts.copy_latency)):
-            rows = [
-                ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
-                for bound, number in histogram.cumulative()
-            ]
-            latency.add_metric([*labels, of], buckets=rows, sum_value=histogram.total)
-    yield from (in_flight, copies, compared, latency)
+    in_flight = [(*labels, len(mirror.copies)) for labels, mirror in every]
+    yield gauge("steelyard_mirror_in_flight", "Copies in flight", in_flight, *OF_MIRROR)
+    copies = [
+        (*labels, result, reason, number)
+        for labels, mirror in every
+        for result, reasons in (
+            ("answered", {"": mirror.counts.answered}),
+            ("skipped", mirror.counts.skipped),
+            ("failed", mirror.counts.failed),
+        )
+        for reason, number in reasons.items()
+    ]
+    text = "Copies by how they ended"
+    yield counter("steelyard_mirror_copies", text, copies, *OF_MIRROR, "result", "reason")
+    compared = [
+        (*labels, *_text(pair).split(), number)
+        for labels, mirror in every
+        for pair, number in mirror.counts.classes.items()
+    ]
+    text = "Status classes of pairs"
+    yield counter("steelyard_mirror_compared", text, compared, *OF_MIRROR, "original", "copy")
+    latency = [
+        (*labels, of, *buckets_of(times))
+        for labels, mirror in every
+        for of, times in (("original", mirror.counts.original_latency), ("copy", mirror.counts.copy_latency))
+    ]
+    text = "Whole request to response head"
+    yield histogram("steelyard_mirror_latency_seconds", text, latency, *OF_MIRROR, "of")
 
 
 def mirror_lines(mirror: dict[str, Any]) -> list[str]:

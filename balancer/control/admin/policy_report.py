@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from balancer.control.admin.families import buckets_of, counter, histogram
 from policies.insight.shadow import Shadow
 from policies.stats.load import Histogram
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
     from balancer.control.control_plane import ControlPlane
 
-PREFIX = "steelyard"
 QUANTILES = (0.5, 0.9, 0.99)
+
+Describe = Callable[[Histogram], dict[str, Any]]
+"""How a histogram is shown: its `summary`, or `raw` for a sibling process, because quantiles cannot be merged."""
 
 
 def summary(histogram: Histogram) -> dict[str, float | None]:
@@ -29,13 +32,11 @@ def summary(histogram: Histogram) -> dict[str, float | None]:
 
 
 def raw(histogram: Histogram) -> dict[str, Any]:
-    """Return a histogram's counts and total, which another process can merge; quantiles cannot be merged."""
+    """Return a histogram's counts and total, which another process can merge."""
     return {"counts": histogram.counts, "total": histogram.total}
 
 
-def policy_status(
-    control_plane: ControlPlane, describe: Callable[[Histogram], dict[str, Any]] = summary
-) -> dict[str, Any]:
+def policy_status(control_plane: ControlPlane, describe: Describe = summary) -> dict[str, Any]:
     """Return the live policy and its fallback picks; `spec` is a request body that restores all of it.
 
     `differs` becomes true in the merged status if processes have different policies or versions of files.
@@ -62,12 +63,7 @@ def files_status(control_plane: ControlPlane) -> list[dict[str, str]]:
     return [{"path": path, "version": version, "loaded": loaded} for path, version in versions.items()]
 
 
-def process_policy_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the policy status with raw histograms, for a sibling process."""
-    return policy_status(control_plane, raw)
-
-
-def canary_status(cluster: Cluster, describe: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
+def canary_status(cluster: Cluster, describe: Describe) -> dict[str, Any] | None:
     """Return both arms of the canary, `latency` from the pick to the last byte; None without a canary."""
     canary = cluster.canary
     if canary is None:
@@ -105,36 +101,23 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
 
 def policy_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield the metrics of the canary and the shadows, if any."""
-    cluster = control_plane.cluster
-    if cluster.canary is not None:
-        latency = HistogramMetricFamily(
-            f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
-        )
-        outcomes = CounterMetricFamily(
-            f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=["policy", "role", "outcome"]
-        )
-        for arm in cluster.canary.arms:
-            rows = [
-                ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
-                for bound, number in arm.latency.cumulative()
-            ]
-            latency.add_metric([arm.name, arm.role], buckets=rows, sum_value=arm.latency.total)
-            for kind, number in arm.outcomes.items():
-                outcomes.add_metric([arm.name, arm.role, kind.value], number)
-        yield from (latency, outcomes)
-    if control_plane.shadows:
-        yield from _shadow_families(control_plane)
-
-
-def _shadow_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    picks = CounterMetricFamily(
-        f"{PREFIX}_shadow_picks", "Picks that a shadow would have made", labels=["policy", "endpoint"]
-    )
-    agreed = CounterMetricFamily(f"{PREFIX}_shadow_agreed", "Of them, the live policy's", labels=["policy"])
-    faults = CounterMetricFamily(f"{PREFIX}_shadow_faults", "Times that a shadow failed", labels=["policy"])
-    for shadow in control_plane.shadows:
-        for endpoint, number in shadow.picks.items():
-            picks.add_metric([shadow.name, endpoint], number)
-        agreed.add_metric([shadow.name], shadow.agreed)
-        faults.add_metric([shadow.name], shadow.faults)
-    yield from (picks, agreed, faults)
+    canary, shadows = control_plane.cluster.canary, control_plane.shadows
+    if canary is not None:
+        latency = [(arm.name, arm.role, *buckets_of(arm.latency)) for arm in canary.arms]
+        text = "Picked to last byte, successes"
+        yield histogram("steelyard_policy_latency_seconds", text, latency, "policy", "role")
+        outcomes = [
+            (arm.name, arm.role, kind.value, number)
+            for arm in canary.arms
+            for kind, number in arm.outcomes.items()
+        ]
+        text = "Attempts by how they ended"
+        yield counter("steelyard_policy_outcomes", text, outcomes, "policy", "role", "outcome")
+    if shadows:
+        picks = [(shadow.name, *pick) for shadow in shadows for pick in shadow.picks.items()]
+        text = "Picks that a shadow would have made"
+        yield counter("steelyard_shadow_picks", text, picks, "policy", "endpoint")
+        agreed = [(shadow.name, shadow.agreed) for shadow in shadows]
+        yield counter("steelyard_shadow_agreed", "Of them, the live policy's", agreed, "policy")
+        faults = [(shadow.name, shadow.faults) for shadow in shadows]
+        yield counter("steelyard_shadow_faults", "Times that a shadow failed", faults, "policy")

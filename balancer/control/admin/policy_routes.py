@@ -16,11 +16,18 @@ from pydantic import ValidationError
 from balancer.config.problems import first_problem
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.access import Entrance
-from balancer.control.admin.channel import ENTRANCE, Handler, SiblingChannel, is_from_sibling
-from balancer.control.admin.chosen_cluster import plane_of
-from balancer.control.admin.endpoint_routes import AdminRefused, json_of, problem
+from balancer.control.admin.channel import SiblingChannel, ways_of
 from balancer.control.admin.policy_order import encoded, spec_in
-from balancer.control.admin.policy_report import policy_status, process_policy_status
+from balancer.control.admin.policy_report import policy_status
+from balancer.control.admin.requests import (
+    DESCRIBE,
+    ENTRANCE,
+    AdminRefused,
+    is_from_sibling,
+    json_of,
+    plane_of,
+    problem,
+)
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 
@@ -41,16 +48,13 @@ class PolicyRoutes:
         """Return the routes. With several processes a change is carried out, and each answer merged, over all of
         them.
         """
-        show: Handler = self._show
-        replace: Handler = self._replace
-        if self._channel is not None:
-            show = self._channel.whole(show)
-            replace = self._channel.everywhere(replace, self.order)
+        ask, tell = ways_of(self._channel)
+        replace = tell(self._replace, self.order)
 
         async def put(request: web.Request) -> web.Response:
             return await (self._check if "check" in request.query else replace)(request)
 
-        return [web.get("/-/policy", show), web.put("/-/policy", put)]
+        return [web.get("/-/policy", ask(self._show)), web.put("/-/policy", put)]
 
     async def order(self, request: web.Request) -> bytes:
         """Return the policy in force with its files, as the body of a sibling's request."""
@@ -60,8 +64,7 @@ class PolicyRoutes:
         return self._answer(request)
 
     def _answer(self, request: web.Request) -> web.Response:
-        status = policy_status if self._channel is None else process_policy_status
-        return web.json_response(status(plane_of(request)))
+        return web.json_response(policy_status(plane_of(request), request.app[DESCRIBE]))
 
     async def _check(self, request: web.Request) -> web.Response:
         """Body as for PUT. Only validates it, in this process."""

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from balancer.cluster.cluster import Cluster
+from balancer.control.admin.families import OF_ENDPOINT, counter, gauge, of_each
 from policies.endpoint.state import EndpointState
-
-PREFIX = "steelyard"
 
 
 def queue_status(cluster: Cluster) -> dict[str, Any]:
@@ -60,40 +59,24 @@ def _seconds(latency: float) -> float | None:
 def queue_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the metrics of the queue, the levels and the endpoints' limits."""
     queue = cluster.queue
-    yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
+    yield gauge("steelyard_queued", "Requests waiting for an endpoint", len(queue))
     oldest = queue.tickets.oldest_wait(cluster.now())
-    yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of the queued requests", oldest)
-    yield CounterMetricFamily(f"{PREFIX}_queue_joined", "Requests that had to wait", queue.joined)
-    yield CounterMetricFamily(
-        f"{PREFIX}_queue_served", "Requests sent to an endpoint after a wait", queue.served
+    yield gauge("steelyard_queue_oldest_seconds", "Longest wait of the queued requests", oldest)
+    yield counter("steelyard_queue_joined", "Requests that had to wait", queue.joined)
+    yield counter("steelyard_queue_served", "Requests sent to an endpoint after a wait", queue.served)
+    yield counter("steelyard_queue_left", "Requests whose client left the queue", queue.left)
+    dropped = queue.dropped.items()
+    yield counter(
+        "steelyard_queue_dropped", "Requests rejected from the queue or before it", dropped, "reason"
     )
-    yield CounterMetricFamily(f"{PREFIX}_queue_left", "Requests whose client left the queue", queue.left)
-    dropped = CounterMetricFamily(
-        f"{PREFIX}_queue_dropped", "Requests rejected from the queue or before it", labels=["reason"]
+    levels = level_status(cluster) or []
+    waiting = [(level["name"], level["waiting"]) for level in levels]
+    yield gauge("steelyard_level_waiting", "Requests waiting, by level", waiting, "level")
+    shed = [(level["name"], level["shed"]) for level in levels]
+    yield counter("steelyard_shed", "Requests refused, by level", shed, "level")
+    limits = of_each(
+        (state for state in cluster.router.states if state.limit < inf), lambda state: state.limit
     )
-    for reason, number in queue.dropped.items():
-        dropped.add_metric([reason], number)
-    yield dropped
-    yield from _level_families(cluster)
-    yield _limits(cluster)
-
-
-def _level_families(cluster: Cluster) -> Iterator[Metric]:
-    waiting = GaugeMetricFamily(f"{PREFIX}_level_waiting", "Requests waiting, by level", labels=["level"])
-    shed = CounterMetricFamily(f"{PREFIX}_shed", "Requests refused, by level", labels=["level"])
-    for level in level_status(cluster) or ():
-        waiting.add_metric([level["name"]], level["waiting"])
-        shed.add_metric([level["name"]], level["shed"])
-    yield from (waiting, shed)
-
-
-def _limits(cluster: Cluster) -> Metric:
-    limits = GaugeMetricFamily(
-        f"{PREFIX}_endpoint_limit",
-        "Requests it may hold, where that is limited",
-        labels=["endpoint", "region"],
+    yield gauge(
+        "steelyard_endpoint_limit", "Requests it may hold, where that is limited", limits, *OF_ENDPOINT
     )
-    for state in cluster.router.states:
-        if state.limit < inf:
-            limits.add_metric([state.id, state.region], state.limit)
-    return limits

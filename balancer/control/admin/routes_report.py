@@ -8,17 +8,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from balancer.control.admin.families import (
+    OF_ENDPOINT,
+    Rows,
+    attributes,
+    counter,
+    gauge,
+    of_each,
+    rows_of_each,
+)
 from balancer.upstream.dial.route_baseline import Baseline
 from balancer.upstream.dial.target import NetworkRoute
 from policies.endpoint.state import EndpointState
 
 if TYPE_CHECKING:
     from balancer.cluster.cluster import Cluster
-
-PREFIX = "steelyard"
-OF_ENDPOINT = ["endpoint", "region"]
 
 
 def names_status(cluster: Cluster) -> dict[str, Any]:
@@ -102,75 +108,43 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
 
 def route_families(cluster: Cluster) -> Iterator[Metric]:
     """Yield the metrics of names, route events and connects."""
-    yield from _name_families(cluster)
-    yield from _watch_families(cluster)
+    names, watch, now = cluster.pools.routes.names, cluster.pools.routes.watch, cluster.now()
+    asked = attributes(names.counts, "fresh", "stale", "waited", "refused")
+    yield counter("steelyard_names_asked", "Connections that needed a name", asked, "answer")
+    lookups = attributes(names.counts, "answered", "failed")
+    yield counter("steelyard_name_lookups", "Look-ups of names", lookups, "result")
+    ages = [(host, age) for host, name in names.known.items() if (age := name.age(now)) is not None]
+    yield gauge("steelyard_name_age_seconds", "Age of the answer that serves", ages, "name")
+    yield counter("steelyard_route_events", "Changes of routes", watch.counts.items(), "what")
+    visits = [("made", watch.connects - watch.failed), ("failed", watch.failed)]
+    text = "Test connections of the route watch"
+    yield counter("steelyard_route_watch_connections", text, visits, "result")
     yield from _connect_families(cluster)
 
 
-def _name_families(cluster: Cluster) -> Iterator[Metric]:
-    names, now = cluster.pools.routes.names, cluster.now()
-    asked = CounterMetricFamily(f"{PREFIX}_names_asked", "Connections that needed a name", labels=["answer"])
-    for answer in ("fresh", "stale", "waited", "refused"):
-        asked.add_metric([answer], getattr(names.counts, answer))
-    lookups = CounterMetricFamily(f"{PREFIX}_name_lookups", "Look-ups of names", labels=["result"])
-    for result in ("answered", "failed"):
-        lookups.add_metric([result], getattr(names.counts, result))
-    age = GaugeMetricFamily(f"{PREFIX}_name_age_seconds", "Age of the answer that serves", labels=["name"])
-    for host, name in names.known.items():
-        if (seconds := name.age(now)) is not None:
-            age.add_metric([host], seconds)
-    yield from (asked, lookups, age)
-
-
-def _watch_families(cluster: Cluster) -> Iterator[Metric]:
-    watch = cluster.pools.routes.watch
-    events = CounterMetricFamily(f"{PREFIX}_route_events", "Changes of routes", labels=["what"])
-    for what, number in watch.counts.items():
-        events.add_metric([what], number)
-    visits = CounterMetricFamily(
-        f"{PREFIX}_route_watch_connections", "Test connections of the route watch", labels=["result"]
-    )
-    visits.add_metric(["made"], watch.connects - watch.failed)
-    visits.add_metric(["failed"], watch.failed)
-    yield from (events, visits)
-
-
 def _connect_families(cluster: Cluster) -> Iterator[Metric]:
-    usual = GaugeMetricFamily(
-        f"{PREFIX}_route_usual_seconds", "What it usually takes", labels=[*OF_ENDPOINT, "phase"]
-    )
-    last = GaugeMetricFamily(
-        f"{PREFIX}_route_last_seconds", "What it took the last time", labels=[*OF_ENDPOINT, "phase"]
-    )
-    departed = GaugeMetricFamily(
-        f"{PREFIX}_route_departed", "1: connecting takes longer than usual", labels=OF_ENDPOINT
-    )
-    faults = CounterMetricFamily(
-        f"{PREFIX}_endpoint_connect_faults",
-        "Connections that could not be made",
-        labels=[*OF_ENDPOINT, "kind"],
-    )
-    shaken = CounterMetricFamily(
-        f"{PREFIX}_endpoint_tls_handshakes", "TLS handshakes", labels=[*OF_ENDPOINT, "kind"]
-    )
-    seconds = CounterMetricFamily(
-        f"{PREFIX}_endpoint_tls_handshake_seconds", "Time of TLS handshakes", labels=[*OF_ENDPOINT, "kind"]
-    )
-    for state in cluster.router.states:
-        route, labels = cluster.pools.by_id[state.id].route, _labels(state)
-        departed.add_metric(labels, route.watched.is_departed)
-        for phase, baseline in (("connect", route.watched.trip), ("tls", route.watched.tls)):
-            if baseline.norm is not None:
-                usual.add_metric([*labels, phase], baseline.norm)
-            if baseline.last is not None:
-                last.add_metric([*labels, phase], baseline.last)
-        for kind, number in route.faults.items():
-            faults.add_metric([*labels, kind], number)
-        for kind in ("full", "resumed"):
-            shaken.add_metric([*labels, kind], getattr(route.resumption, kind))
-            seconds.add_metric([*labels, kind], getattr(route.resumption, f"{kind}_seconds"))
-    yield from (usual, last, departed, faults, shaken, seconds)
+    states, pools = cluster.router.states, cluster.pools.by_id
 
+    def of_phases(state: EndpointState, attribute: str) -> Rows:
+        watched = pools[state.id].route.watched
+        found = (("connect", getattr(watched.trip, attribute)), ("tls", getattr(watched.tls, attribute)))
+        return [(phase, seconds) for phase, seconds in found if seconds is not None]
 
-def _labels(state: EndpointState) -> list[str]:
-    return [state.id, state.region]
+    def of_handshakes(state: EndpointState, suffix: str) -> Rows:
+        tls = pools[state.id].route.resumption
+        return [(kind, getattr(tls, f"{kind}{suffix}")) for kind in ("full", "resumed")]
+
+    rows = rows_of_each(states, lambda state: of_phases(state, "norm"))
+    yield gauge("steelyard_route_usual_seconds", "What it usually takes", rows, *OF_ENDPOINT, "phase")
+    rows = rows_of_each(states, lambda state: of_phases(state, "last"))
+    yield gauge("steelyard_route_last_seconds", "What it took the last time", rows, *OF_ENDPOINT, "phase")
+    rows = of_each(states, lambda state: pools[state.id].route.watched.is_departed)
+    yield gauge("steelyard_route_departed", "1: connecting takes longer than usual", rows, *OF_ENDPOINT)
+    rows = rows_of_each(states, lambda state: pools[state.id].route.faults.items())
+    text = "Connections that could not be made"
+    yield counter("steelyard_endpoint_connect_faults", text, rows, *OF_ENDPOINT, "kind")
+    rows = rows_of_each(states, lambda state: of_handshakes(state, ""))
+    yield counter("steelyard_endpoint_tls_handshakes", "TLS handshakes", rows, *OF_ENDPOINT, "kind")
+    rows = rows_of_each(states, lambda state: of_handshakes(state, "_seconds"))
+    text = "Time of TLS handshakes"
+    yield counter("steelyard_endpoint_tls_handshake_seconds", text, rows, *OF_ENDPOINT, "kind")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from balancer.control.admin.families import counter, gauge
 from balancer.syntax.printable import with_digits
 
 if TYPE_CHECKING:
     from balancer.routes.split import Split, Splits
 
-OF_SPLIT = ["route", "to"]
+OF_SPLIT = ("route", "to")
 
 
 def splits_status(splits: Splits) -> dict[str, Any]:
@@ -42,13 +43,15 @@ def split_families(splits: Splits) -> Iterator[Metric]:
     """Yield the metrics of the splits, if there are any."""
     if not splits.by_route:
         return
-    share = GaugeMetricFamily("steelyard_split_share", "Share of a cluster in a split", labels=OF_SPLIT)
-    requests = CounterMetricFamily("steelyard_split_requests", "Requests of a split", labels=OF_SPLIT)
-    for split in splits.by_route.values():
-        for at, name in enumerate(split.names):
-            share.add_metric([split.route, name], split.shares[at])
-            requests.add_metric([split.route, name], split.requests[at])
-    yield from (share, requests)
+    every = splits.by_route.values()
+    shares = [
+        (split.route, *share) for split in every for share in zip(split.names, split.shares, strict=True)
+    ]
+    yield gauge("steelyard_split_share", "Share of a cluster in a split", shares, *OF_SPLIT)
+    requests = [
+        (split.route, *row) for split in every for row in zip(split.names, split.requests, strict=True)
+    ]
+    yield counter("steelyard_split_requests", "Requests of a split", requests, *OF_SPLIT)
 
 
 def split_lines(split: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -15,14 +14,17 @@ from balancer.build import build, http2_library
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.worker_host import CLIENT
-from balancer.control.admin.buffering_report import buffering_status
+from balancer.control.admin.clients_report import (
+    buffering_status,
+    grpc_status,
+    http2_status,
+    rate_limits_status,
+)
 from balancer.control.admin.connections_report import connections_status
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
-from balancer.control.admin.http2_report import grpc_status, http2_status
 from balancer.control.admin.mirroring_report import mirrors_status
-from balancer.control.admin.policy_report import policy_status, process_policy_status, raw, summary
+from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
 from balancer.control.admin.queue_report import concurrency_status, level_status, queue_status
-from balancer.control.admin.rate_limits_report import rate_limits_status
 from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
 from balancer.control.admin.splits_report import splits_status
 from balancer.routes.listener_routes import own_route
@@ -90,27 +92,23 @@ TOTALS = ("queued", "requests", "retried", "retries_denied", "abandoned")
 """Keys whose value at the top of the status is that of all clusters together; `errors` and `responses` are, too."""
 
 
-def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the document of /-/status. Durations are in seconds.
+def proxy_status(control_plane: ControlPlane, describe: Describe = summary) -> dict[str, Any]:
+    """Return the document of /-/status, for a sibling process with `raw` histograms. Durations are in seconds.
 
     With named clusters it has the status of each, and the counts of requests at its top are of all clusters together.
     """
-    whole = _with_clusters(control_plane, cluster_status) | mirrors_status(control_plane.mirrors)
-    return whole | splits_status(control_plane.splits)
-
-
-def _with_clusters(
-    control_plane: ControlPlane, status: Callable[[ControlPlane], dict[str, Any]]
-) -> dict[str, Any]:
-    document = status(control_plane)
+    document = cluster_status(control_plane, describe)
     if control_plane.named:
-        clusters = [named_status(name, status(plane)) for name, plane in control_plane.named.items()]
+        clusters = [
+            named_status(name, cluster_status(plane, describe)) for name, plane in control_plane.named.items()
+        ]
         for key in TOTALS:
             document[key] += sum(cluster[key] for cluster in clusters)
         for key in ("errors", "responses"):
             document[key] = dict(sum((Counter(each[key]) for each in (document, *clusters)), Counter[str]()))
         document["clusters"] = clusters
-    return document | {"health": health_of(document)}
+    document |= {"health": health_of(document), **mirrors_status(control_plane.mirrors, describe)}
+    return document | splits_status(control_plane.splits)
 
 
 def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +117,7 @@ def named_status(name: str, document: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **own, "health": health_of(document)}
 
 
-def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
+def cluster_status(control_plane: ControlPlane, describe: Describe) -> dict[str, Any]:
     """Return the status of one cluster, with that of the process if it is the default one."""
     cluster = control_plane.cluster
     return {
@@ -138,14 +136,14 @@ def cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
         "recording": control_plane.recording.status(),
         "explaining": control_plane.explanations.status(),
         "reload": reload_status(control_plane),
-        "policy": policy_status(control_plane),
+        "policy": policy_status(control_plane, describe),
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
         "load_reports": {"malformed": cluster.reports.malformed},
         "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
-        "endpoints": [endpoint_status(control_plane, state) for state in cluster.router.states],
+        "endpoints": [endpoint_status(control_plane, state, describe) for state in cluster.router.states],
         "leaving": leaving_status(control_plane),
         "names": names_status(cluster),
         "route_watch": watch_status(cluster),
@@ -285,7 +283,9 @@ def endpoint_facts(control_plane: ControlPlane, state: EndpointState) -> dict[st
     }
 
 
-def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
+def endpoint_status(
+    control_plane: ControlPlane, state: EndpointState, describe: Describe = summary
+) -> dict[str, Any]:
     """Return one endpoint: its facts, connections, and latency of successes."""
     cluster, endpoint = control_plane.cluster, state.endpoint
     pool = cluster.pools.by_id[state.id]
@@ -298,7 +298,7 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "checks": checks_status(control_plane, state),
         "connections": connections_status(pool, cluster.now()),
         "route": route_status(pool.route),
-        "latency": summary(state.histogram),
+        "latency": describe(state.histogram),
     }
 
 
@@ -315,7 +315,7 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
         "ratio": RATIO,
         "requests": cluster.counts.requests,
         "errors": dict(cluster.counts.errors),
-        "policy": process_policy_status(control_plane),
+        "policy": policy_status(control_plane, raw),
         "endpoints": [
             {
                 "id": state.id,
@@ -325,23 +325,3 @@ def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
             for state in cluster.router.states
         ],
     }
-
-
-def process_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    whole = _with_clusters(control_plane, process_cluster_status) | mirrors_status(control_plane.mirrors, raw)
-    return whole | splits_status(control_plane.splits)
-
-
-def process_cluster_status(control_plane: ControlPlane) -> dict[str, Any]:
-    """Return the status of one cluster with raw histograms."""
-    states = control_plane.cluster.router.states
-    return cluster_status(control_plane) | {
-        "endpoints": [process_endpoint_status(control_plane, state) for state in states],
-        "policy": process_policy_status(control_plane),
-    }
-
-
-def process_endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
-    """Return an endpoint's status with its raw histogram."""
-    return endpoint_status(control_plane, state) | {"latency": raw(state.histogram)}

@@ -13,16 +13,14 @@ from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from balancer.build import build, http2_library
 from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.families import counter, exposed
 from balancer.control.admin.health import DRAINING, SERVING
 from balancer.control.admin.merge import merged_metrics
-from balancer.control.admin.metrics import PREFIX, metrics_text
+from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.routes_report import events_status, names_status, watch_status
 from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import endpoint_status, log_status, reload_status
@@ -78,7 +76,8 @@ class SidecarAdmin(AdminApplication):
             for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
         ]
         body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in texts])
-        return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": texts[0][1]})
+        body += exposed(origin_families(self._origins))
+        return web.Response(body=body, headers={"Content-Type": texts[0][1]})
 
 
 def is_reachable(origin: Origin) -> bool:
@@ -131,36 +130,11 @@ def origin_status(origin: Origin) -> dict[str, Any]:
     }
 
 
-def origin_metrics(origins: Origins) -> bytes:
-    """Return the metrics by origin."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(OriginCollector(origins))
-    return generate_latest(registry)
-
-
-class OriginCollector(Collector):
-    """Prometheus collector of the origins."""
-
-    def __init__(self, origins: Origins) -> None:
-        self._origins = origins
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: families are read at collection."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counters of the origins' clusters."""
-        requests = CounterMetricFamily(
-            f"{PREFIX}_origin_requests", "Requests for an origin", labels=["origin"]
-        )
-        errors = CounterMetricFamily(
-            f"{PREFIX}_origin_errors",
-            "Answers of our own in place of the origin's",
-            labels=["origin", "reason"],
-        )
-        for origin in self._origins.all:
-            counts = origin.cluster.counts
-            requests.add_metric([origin.name], counts.requests)
-            for reason, number in counts.errors.items():
-                errors.add_metric([origin.name, reason], number)
-        yield from (requests, errors)
+def origin_families(origins: Origins) -> Iterator[Metric]:
+    """Yield the counters of the origins' clusters."""
+    counts = [(origin.name, origin.cluster.counts) for origin in origins.all]
+    requests = [(name, each.requests) for name, each in counts]
+    yield counter("steelyard_origin_requests", "Requests for an origin", requests, "origin")
+    errors = [(name, *error) for name, each in counts for error in each.errors.items()]
+    text = "Answers of our own in place of the origin's"
+    yield counter("steelyard_origin_errors", text, errors, "origin", "reason")

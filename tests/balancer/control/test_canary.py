@@ -9,7 +9,8 @@ import pytest
 
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged_status
-from balancer.control.admin.status import process_status
+from balancer.control.admin.policy_report import raw
+from balancer.control.admin.status import proxy_status
 from tests.support.admin_requests import local, metrics
 from tests.support.stage import Stage
 from tests.support.wire import get, response
@@ -119,7 +120,7 @@ async def test_merged_status_of_processes(stage: Stage) -> None:
     await serve_two_workers(stage, policy=POLICY)
     for _ in range(10):
         await stage.ask(get())
-    one = json.loads(json.dumps(process_status(stage.control_plane)))
+    one = json.loads(json.dumps(proxy_status(stage.control_plane, raw)))
     whole = merged_status([one, one], 2, 1)["policy"]
     arms = whole["canary"]["arms"]
     assert arms["live"]["picks"] + arms["canary"]["picks"] == 20

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.control.admin.merge import merged, merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
-from balancer.control.admin.policy_report import summary
-from balancer.control.admin.status import latency_status, process_status, proxy_status
+from balancer.control.admin.policy_report import raw, summary
+from balancer.control.admin.status import latency_status, proxy_status
 from policies.stats.load import Histogram
 from tests.support.stage import Stage
 from tests.support.wire import get, response
@@ -70,8 +70,8 @@ async def test_status_of_two_processes(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     for _ in range(3):
         await stage.ask(get())
-    one, alone = process_status(stage.control_plane), proxy_status(stage.control_plane)
-    whole = merged_status([one, process_status(stage.control_plane)], 4, 99)
+    one, alone = proxy_status(stage.control_plane, raw), proxy_status(stage.control_plane)
+    whole = merged_status([one, proxy_status(stage.control_plane, raw)], 4, 99)
     assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
     assert whole["endpoints"][0]["outcomes"]["ok"] == 6
     latency = whole["endpoints"][0]["latency"]

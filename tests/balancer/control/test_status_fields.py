@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from balancer.control.admin.merge import merged_status
-from balancer.control.admin.status import process_status
+from balancer.control.admin.policy_report import raw
+from balancer.control.admin.status import proxy_status
 from tests.support.admin_requests import status
 from tests.support.documentation import documented, paths_of
 from tests.support.stage import Stage
@@ -67,7 +68,7 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
     assert refused.status >= 400
     stage.control_plane.registry.remove("w2")
     documents = [await status(stage)]
-    one = json.loads(json.dumps(process_status(stage.control_plane)))
+    one = json.loads(json.dumps(proxy_status(stage.control_plane, raw)))
     documents.append(json.loads(json.dumps(merged_status([one, json.loads(json.dumps(one))], 2, 1))))
     go.set()
     return documents

@@ -22,7 +22,8 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin import status_command
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.options import BalancerClient
-from balancer.control.admin.status import process_status
+from balancer.control.admin.policy_report import raw
+from balancer.control.admin.status import proxy_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
 from tests.support.admin_requests import local, metrics, status
@@ -309,9 +310,9 @@ async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: St
 async def test_condition_in_one_of_two_processes(stage: Stage) -> None:
     """The worst one, and in how many processes; limits of all of them are added."""
     await stage.serve(await stage.worker(response()), await stage.worker(response()), max_in_flight=4)
-    one = process_status(stage.control_plane)
+    one = proxy_status(stage.control_plane, raw)
     stage.cluster.router.set_healthy("w0", False)
-    other = process_status(stage.control_plane)
+    other = proxy_status(stage.control_plane, raw)
     whole = merged_status([one, other], 2, 1)
     first, second = whole["endpoints"]
     assert first["condition"] == "failing checks"

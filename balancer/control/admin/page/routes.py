@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from balancer.control.admin.channel import SiblingChannel, is_from_sibling
-from balancer.control.admin.chosen_cluster import plane_of
+from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.client import target_of
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.policies_report import policies_report
 from balancer.control.admin.page.sample import process_sample
 from balancer.control.admin.page.sampler import Sampler
 from balancer.control.admin.page.streaming import EventStreams
+from balancer.control.admin.requests import is_from_sibling, plane_of
 from balancer.control.control_plane import ControlPlane
 
 SAMPLE = "/-/sample"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.policy_report import process_policy_status
+from balancer.control.admin.policy_report import policy_status, raw
 from balancer.control.admin.routes_report import events_status
 from balancer.control.admin.splits_report import splits_status
 from balancer.control.admin.status import (
@@ -54,7 +54,7 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
         "named": [DEFAULT, *front.named] if front.named else [],
         "tunnels": {"open": len(cluster.tunnels), "opened": cluster.tunnels.opened},
         "reload": reload_status(front),
-        "policy": process_policy_status(control_plane),
+        "policy": policy_status(control_plane, raw),
         "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "explaining": explanations.status(),

@@ -1,0 +1,116 @@
+"""Admin requests as the routes see them: the cluster they are about, their body, and errors as answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from balancer.config.problems import ConfigError, first_problem
+from balancer.config.schema.section import Section
+from balancer.control.admin.access import Entrance
+from balancer.control.admin.policy_report import Describe
+from balancer.control.control_plane import ControlPlane
+from balancer.errors import EndpointConflict, LogFailed, RecordingRefused, UnknownCluster, UnknownSplit
+from balancer.tls.contexts import TlsProblem
+from policies.errors import UnknownEndpoint
+
+M = TypeVar("M", bound=Section)
+
+JSON_DEPTH = 32
+"""Depth limit of a request body's JSON: validation and serialization recurse once per level."""
+
+ENTRANCE = web.AppKey("entrance", Entrance)
+"""Application key: the entrance of its requests."""
+
+FRONT: web.AppKey[Any] = web.AppKey("front", object)
+"""Application key: the control plane of the default cluster."""
+
+DESCRIBE: web.AppKey[Describe] = web.AppKey("describe")
+"""Application key: how an answer shows histograms; raw if it will be merged with those of sibling processes."""
+
+
+def is_from_sibling(request: web.Request) -> bool:
+    """Return whether the request comes from a sibling process."""
+    return request.app[ENTRANCE] is Entrance.PROCESS
+
+
+def plane_of(request: web.Request) -> ControlPlane:
+    """Return the control plane of the cluster that a request is about: that of `?cluster=NAME`, or the default one.
+
+    Raises `UnknownCluster`, which is answered before a handler is called.
+    """
+    front: ControlPlane = request.app[FRONT]
+    return front.of_cluster(request.query.get("cluster"))
+
+
+class AdminRefused(Exception):
+    """An admin request was refused; has the message, one line, and the status."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+STATUSES: Final[dict[type[Exception], int]] = {
+    ConfigError: 422, TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
+    UnknownCluster: 404,
+}  # fmt: skip
+"""Status of the answer to a request that ends with such an error."""
+
+REFUSALS: Final[tuple[type[Exception], ...]] = (AdminRefused, RecordingRefused, *STATUSES)
+"""Errors of handlers that are answered."""
+
+
+def refusal(error: Exception) -> web.Response:
+    """Return the answer to a request that ends with one of `REFUSALS`."""
+    status = error.status if isinstance(error, AdminRefused | RecordingRefused) else STATUSES[type(error)]
+    return problem(status, str(error))
+
+
+def problem(status: int, line: str) -> web.Response:
+    """Return an error response with `line` as its message."""
+    return web.json_response({"error": " ".join(line.split())}, status=status)
+
+
+async def body_of(request: web.Request, model: type[M]) -> M:
+    """Return the request's JSON body as a model. Raises `AdminRefused`."""
+    document = await json_of(request)
+    if not isinstance(document, dict):
+        raise AdminRefused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise AdminRefused(422, first_problem(error, model)) from None
+
+
+async def json_of(request: web.Request) -> Any:
+    """Return the request's body parsed as JSON, in UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises
+    `AdminRefused`.
+    """
+    body = await request.read()
+    try:
+        document: Any = json.loads(body.decode())
+    except RecursionError:
+        raise AdminRefused(400, "JSON is nested too deep") from None
+    except ValueError as error:
+        raise AdminRefused(400, f"not JSON: {error}") from None
+    if depth_of(document) > JSON_DEPTH:
+        raise AdminRefused(400, f"JSON is nested too deep: at most {JSON_DEPTH} levels")
+    return document
+
+
+def depth_of(document: Any) -> int:
+    """Return the nesting depth of a JSON document, counted up to `JSON_DEPTH` + 1."""
+    depth, level = 0, [document]
+    while level and depth <= JSON_DEPTH:
+        inner = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, dict | list)
+        ]
+        depth += bool(inner)
+        level = [one for each in inner for one in each]
+    return depth
