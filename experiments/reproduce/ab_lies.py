@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
-from experiments.platform.terminal import plain_table
-from experiments.report import canvas
-from experiments.report.canvas import STYLE
-from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
+from experiments.reproduce.charts import interval_bars
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import (
-    BARE,
-    Interval,
-    SimulatedReproduction,
-    SimulatedRun,
-    mean_of,
-    simulated,
-    written,
-)
+from experiments.reproduce.simulated import ByCase, SimulatedRun, scenario_with, simulated, written
 from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import Interval, average
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, RequestFacts
@@ -133,25 +122,16 @@ def scenario_of(case: AbCase, duration: float) -> Scenario:
         HALF: pair | {"share": 0.5},
         SWITCHBACK: pair | {"every": INTERVAL},
     }
-    return Scenario.model_validate(
-        {
-            "name": "ab-lies",
-            "question": "Which experiment measures the effect of a policy?",
-            "baseline": "control",
-            "home_region": next(iter(case.rtts)),
-            "timeout": 3600.0,
-            "balancer": BARE,
-            "load": {"mode": "open", "rate": case.rate, "duration": duration},
-            "regions": [
-                {"name": name, "workers": 4, "rtt": rtt, "service": SERVICE, "queue": 1_000_000}
-                for name, rtt in case.rtts.items()
-            ],
-            "entries": [{"label": label, "policy": policy} for label, policy in policies.items()],
-        }
-    )
+    regions = [
+        {"name": name, "workers": 4, "rtt": rtt, "service": SERVICE, "queue": 1_000_000}
+        for name, rtt in case.rtts.items()
+    ]
+    load = {"mode": "open", "rate": case.rate, "duration": duration}
+    question = "Which experiment measures the effect of a policy?"
+    return scenario_with("ab-lies", question, load, regions, policies)
 
 
-class AbLies(SimulatedReproduction):
+class AbLies(ByCase):
     """Relative effects on the mean latency by case and design, each a list with a value per seed."""
 
     name = "ab-lies"
@@ -164,10 +144,11 @@ class AbLies(SimulatedReproduction):
         "An A/B test by request over shared workers, beside the true effect and a switchback; simulated."
     )
     duration = "a minute"
+    height = 2.8
 
     def __init__(self, is_quick: bool) -> None:
-        self._seeds, self._duration = (4, 80.0) if is_quick else (10, 120.0)
-        self._found: dict[str, dict[str, list[float]]] = {}
+        seeds, self._duration = (4, 80.0) if is_quick else (10, 120.0)
+        super().__init__(seeds, duration=self._duration)
 
     def setup(self) -> str:
         return (
@@ -193,33 +174,29 @@ class AbLies(SimulatedReproduction):
                 found[SWITCHBACK].append(effect(runs[SWITCHBACK], INTERVAL))
             self._found[case.name] = found
 
-    def means(self, case: str) -> dict[str, Interval]:
-        """Mean effect and interval by design."""
-        return {design: mean_of(values) for design, values in self._found[case].items()}
-
     def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(CASES):
             return []
         sign, size = self.means(NEAREST.name), self.means(SHORTEST.name)
         shortest = self._found[SHORTEST.name]
-        ratio = mean_of([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
+        ratio = average([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
         return [
             BoundVerdict(
                 f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
                 "lab: few flows 150 % higher throughput, all flows none",
-                sign[FEW][2] < 0 < sign[TRUTH][1],
+                sign[FEW].high < 0 < sign[TRUTH].low,
                 f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
             ),
             BoundVerdict(
                 f"{NEAREST.name}: the result of a split depends on the share that is treated",
                 "lab: few flows +150 %, most flows −75 %",
-                sign[FEW][2] < sign[HALF][1] or sign[HALF][2] < sign[FEW][1],
-                f"{PERCENT(sign[FEW][0])} at 10 %, {PERCENT(sign[HALF][0])} at 50 %",
+                sign[FEW].high < sign[HALF].low or sign[HALF].high < sign[FEW].low,
+                f"{PERCENT(sign[FEW].ratio)} at 10 %, {PERCENT(sign[HALF].ratio)} at 50 %",
             ),
             BoundVerdict(
                 f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
                 "Netflix: sizes are overestimated",
-                True if ratio[1] > 1 else False if ratio[2] < 1 else None,
+                True if ratio.low > 1 else False if ratio.high < 1 else None,
                 f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
                 f"{written(ratio, '{:.2f}'.format)}",
             ),
@@ -228,8 +205,8 @@ class AbLies(SimulatedReproduction):
 
     def _switchback_claim(self, case: str) -> BoundVerdict:
         found, means = self._found[case], self.means(case)
-        errors = {one: abs(means[one][0] - means[TRUTH][0]) for one in (HALF, SWITCHBACK)}
-        error = mean_of([a - b for a, b in zip(found[SWITCHBACK], found[TRUTH], strict=True)])
+        errors = {one: abs(means[one].ratio - means[TRUTH].ratio) for one in (HALF, SWITCHBACK)}
+        error = average([a - b for a, b in zip(found[SWITCHBACK], found[TRUTH], strict=True)])
         return BoundVerdict(
             f"{case}: a switchback is nearer to the truth than a split of 50 %",
             "proposed; no figure",
@@ -238,18 +215,15 @@ class AbLies(SimulatedReproduction):
         )
 
     def tables(self) -> list[Table]:
-        cases = list(self._found)
-        means = {case: self.means(case) for case in cases}
-        rows = [
-            (design, *(written(means[case][design], PERCENT) for case in cases)) for design in means[cases[0]]
-        ]
-        return [plain_table(("design", *cases), rows, title="change of the mean latency, 95 % interval")]
+        forms = [PERCENT] * len(self._found)
+        return [self.table("design", "change of the mean latency, 95 % interval", forms)]
 
-    def figure(self) -> Figure | None:
-        return ab_figure({case: self.means(case) for case in self._found}) if self._found else None
-
-    def results(self) -> dict[str, Any]:
-        return {"seeds": self._seeds, "duration": self._duration, "found": self._found}
+    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
+        """Strokes are the truth."""
+        expected = dict.fromkeys(found, 100 * found[TRUTH].ratio)
+        label = "change of the mean latency, %"
+        interval_bars(axes, found, label, "{:+.0f} %".format, (FEW, HALF), expected, 100.0)
+        axes.axvline(0, color="grey", linewidth=0.8)
 
 
 def effect(run: SimulatedRun, every: float = 0.0) -> float:
@@ -257,20 +231,3 @@ def effect(run: SimulatedRun, every: float = 0.0) -> float:
     arms = np.array(cast(Split, run.policy).arms[-len(run.latency) :])
     counts = run.due % every >= CARRY_OVER if every else np.ones(len(arms), dtype=bool)
     return float(run.latency[arms & counts].mean() / run.latency[~arms & counts].mean() - 1)
-
-
-@mpl.rc_context(STYLE)
-def ab_figure(means: dict[str, dict[str, Interval]]) -> Figure:
-    """Effect by design, a panel for each case; strokes are the truth."""
-    figure, axes = canvas.blank(2.8, 1, len(means))
-    for panel, (case, found) in zip(axes, means.items(), strict=True):
-        designs = list(found)[::-1]
-        for at, design in enumerate(designs):
-            mean, low, high = (100 * value for value in found[design])
-            colour = BAD if design in (FEW, HALF) else GOOD
-            text = f"{mean:+.0f} %"
-            bar(panel, at, mean, text, colour, interval=(low, high), expected=100 * found[TRUTH][0])
-        label_bars(panel, designs, "change of the mean latency, %")
-        panel.axvline(0, color="grey", linewidth=0.8)
-        panel.set_title(case, fontweight="bold")
-    return figure

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from experiments.report.palette import INK
+from experiments.stats.comparison import Interval
 
 GOOD, BAD = "#0072B2", "#D55E00"
 
@@ -37,6 +38,24 @@ def label_bars(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xlabel(label)
     axes.grid(visible=False, axis="y")
+
+
+def interval_bars(
+    axes: Axes,
+    found: Mapping[str, Interval],
+    label: str,
+    form: Callable[[float], str],
+    bad: Container[str] = (),
+    expected: Mapping[str, float] | None = None,
+    unit: float = 1.0,
+) -> None:
+    """Bar for each name, the first on top, in multiples of `unit`; those in `bad` have the colour of bad ones."""
+    names = list(found)[::-1]
+    for at, name in enumerate(names):
+        mean, *ends = (unit * value for value in (found[name].ratio, found[name].low, found[name].high))
+        stroke = (expected or {}).get(name)
+        bar(axes, at, mean, form(mean), BAD if name in bad else GOOD, 0.7, (ends[0], ends[1]), stroke)
+    label_bars(axes, names, label)
 
 
 def draw_percentiles(axes: Axes, seconds: Sequence[float], colour: str, label: str) -> None:

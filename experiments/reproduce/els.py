@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
-from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
-from experiments.platform.terminal import plain_table
-from experiments.report import canvas
-from experiments.report.canvas import STYLE
-from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
+from experiments.reproduce.charts import interval_bars
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import (
-    BARE,
-    Interval,
-    SimulatedReproduction,
-    mean_of,
-    ratio_of,
-    simulated,
-    written,
-)
+from experiments.reproduce.simulated import ByCase, scenario_with, simulated, written
 from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import Interval, typical
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
@@ -62,36 +50,17 @@ def scenario_of(case: str) -> Scenario:
     rate = 0.5 * 4 / mean
     queue = f"{ShortestQueue.__module__}:{ShortestQueue.__qualname__}"
     policies = {"round-robin": "round-robin", "shortest queue": queue} | {one: one for one in OURS}
-    is_slow = case == SLOW
-    return Scenario.model_validate(
-        {
-            "name": "els",
-            "question": "Which policy avoids the worker in trouble?",
-            "baseline": "round-robin",
-            "home_region": "here",
-            "timeout": 3600.0,
-            "balancer": BARE,
-            "load": (
-                {"mode": "closed", "batch": CLIENTS, "requests": REQUESTS}
-                if is_slow
-                else {"mode": "open", "rate": rate, "duration": REQUESTS / rate}
-            ),
-            "regions": [
-                {
-                    "name": "here",
-                    "workers": 4,
-                    "rtt": 0.0,
-                    "service": SERVICES[case],
-                    "speed": [0.1, 1.0, 1.0, 1.0] if is_slow else [],
-                }
-            ],
-            "events": [] if is_slow else [{"at": 0.0, "target": "here-0", "kind": "fail", "value": 0.9}],
-            "entries": [{"label": label, "policy": policy} for label, policy in policies.items()],
-        }
-    )
+    question, service = "Which policy avoids the worker in trouble?", SERVICES[case]
+    region: dict[str, object] = {"name": "here", "workers": 4, "rtt": 0.0, "service": service}
+    if case == SLOW:
+        load = {"mode": "closed", "batch": CLIENTS, "requests": REQUESTS}
+        return scenario_with("els", question, load, [region | {"speed": [0.1, 1.0, 1.0, 1.0]}], policies)
+    failing = {"at": 0.0, "target": "here-0", "kind": "fail", "value": 0.9}
+    load = {"mode": "open", "rate": rate, "duration": REQUESTS / rate}
+    return scenario_with("els", question, load, [region], policies, events=[failing])
 
 
-class Els(SimulatedReproduction):
+class Els(ByCase):
     """Seconds or shares of failed requests, by case and policy, each a list with a value per seed."""
 
     name = "els"
@@ -102,10 +71,10 @@ class Els(SimulatedReproduction):
     )
     summary = "One of four workers ten times slower, or failing 90 % of its requests at once; simulated."
     duration = "a few seconds"
+    height = 3.4
 
     def __init__(self, is_quick: bool) -> None:
-        self._seeds = 4 if is_quick else 20
-        self._found: dict[str, dict[str, list[float]]] = {}
+        super().__init__(4 if is_quick else 20)
 
     def setup(self) -> str:
         return (
@@ -124,89 +93,56 @@ class Els(SimulatedReproduction):
                     found[entry.label].append(run.span if case == SLOW else float((~run.ok).mean()))
             self._found[case] = found
 
-    def means(self, case: str) -> dict[str, Interval]:
-        """Mean and interval by policy."""
-        return {label: mean_of(values) for label, values in self._found.get(case, {}).items()}
-
     def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(SERVICES):
             return []
         slow, failing, long = self._found[SLOW], self._found[FAILING], self._found[LONG]
-        ratio = ratio_of(ratios(slow, "round-robin", "shortest queue"))
-        more = ratio_of(ratios(failing, "shortest queue", "round-robin"))
+        ratio = ratio_of(slow, "round-robin", "shortest queue")
+        more = ratio_of(failing, "shortest queue", "round-robin")
         there = SOURCE_FAILED["shortest queue"] / SOURCE_FAILED["round-robin"]
-        robin, queue = self.means(FAILING)["round-robin"][0], self.means(FAILING)["shortest queue"][0]
+        shares = self.means(FAILING)
+        robin, queue = shares["round-robin"].ratio, shares["shortest queue"].ratio
         found = [
             BoundVerdict(
                 "one worker ten times slower: round-robin takes longer than JSQ",
                 "245 s and 80 s, 3.1 ×",
-                ratio[1] > RATIO,
-                written(ratio, lambda value: f"{value:.1f} ×"),
+                ratio.low > RATIO,
+                written(ratio, "{:.1f} ×".format),
             ),
             BoundVerdict(
                 "one worker fails 90 % at once: JSQ fails more requests than round-robin",
                 f"11 and 6 of 27, 41 % and 22 %, {there:.1f} ×",
-                more[1] > 1.0,
-                f"{queue:.0%} and {robin:.0%}, {written(more, lambda value: f'{value:.1f} ×')}",
+                more.low > 1.0,
+                f"{queue:.0%} and {robin:.0%}, {written(more, '{:.1f} ×'.format)}",
             ),
         ]
         for text, values in (("20 ms", failing), ("1 s", long)):
-            shares = {one: ratio_of(ratios(values, one, "round-robin")) for one in ("peak-ewma", "steelyard")}
-            here = ", ".join(
-                f"{one} {written(share, lambda value: f'{value:.2f} ×')}" for one, share in shares.items()
-            )
+            weighed = {one: ratio_of(values, one, "round-robin") for one in ("peak-ewma", "steelyard")}
             found.append(
                 BoundVerdict(
                     f"latency and failures weighed: fewer fail than with round-robin, service {text}",
                     "no figure",
-                    all(share[2] < 1.0 for share in shares.values()),
-                    here,
+                    all(share.high < 1.0 for share in weighed.values()),
+                    ", ".join(f"{one} {written(share, '{:.2f} ×'.format)}" for one, share in weighed.items()),
                 )
             )
         return found
 
     def tables(self) -> list[Table]:
-        slow, failing, long = (self.means(case) for case in (SLOW, FAILING, LONG))
-        rows = [
-            (
-                label,
-                written(slow[label], lambda value: f"{value:.2f}"),
-                written(failing[label], lambda value: f"{value:.1%}"),
-                written(long[label], lambda value: f"{value:.1%}"),
-            )
-            for label in slow
-        ]
-        heads = ("policy", "slow worker, s", "failed, 20 ms", "failed, 1 s")
-        return [plain_table(heads, rows, title="one of four workers in trouble: mean and 95 % interval")]
+        forms = ("{:.2f}".format, "{:.1%}".format, "{:.1%}".format)
+        heads = ("slow worker, s", "failed, 20 ms", "failed, 1 s")
+        return [self.table("policy", "one of four workers in trouble: mean and 95 % interval", forms, heads)]
 
-    def figure(self) -> Figure | None:
-        return els_figure({case: self.means(case) for case in self._found}) if self.verdicts() else None
-
-    def results(self) -> dict[str, Any]:
-        return {"seeds": self._seeds, "found": self._found}
+    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
+        """Strokes are the source's, its time scaled to our round-robin."""
+        unit, label = (1.0, "seconds") if case == SLOW else (100.0, "% failed")
+        own = found["round-robin"].ratio / SOURCE_SLOW["round-robin"]
+        source, scale = (SOURCE_SLOW, own) if case == SLOW else (SOURCE_FAILED, 100 / SOURCE_REQUESTS)
+        expected = {policy: scale * value for policy, value in source.items()}
+        interval_bars(axes, found, label, "{:.1f}".format, SOURCE_SLOW, expected, unit)
+        axes.set_title(f"one worker {case}", fontweight="bold")
 
 
-def ratios(found: dict[str, list[float]], above: str, below: str) -> list[float]:
-    """Ratio of two policies, seed by seed."""
-    return [a / b for a, b in zip(found[above], found[below], strict=True)]
-
-
-@mpl.rc_context(STYLE)
-def els_figure(means: dict[str, dict[str, Interval]]) -> Figure:
-    """Bars of time and of failed requests by policy; strokes are the source's, its time scaled to our round-robin."""
-    figure, axes = canvas.blank(3.4, 1, len(means))
-    for panel, (case, found) in zip(axes, means.items(), strict=True):
-        labels = list(found)[::-1]
-        unit = 1.0 if case == SLOW else 100.0
-        for at, label in enumerate(labels):
-            mean, low, high = (unit * value for value in found[label])
-            expected = None
-            if case == SLOW and label in SOURCE_SLOW:
-                expected = SOURCE_SLOW[label] / SOURCE_SLOW["round-robin"] * found["round-robin"][0]
-            elif case != SLOW and label in SOURCE_FAILED:
-                expected = 100 * SOURCE_FAILED[label] / SOURCE_REQUESTS
-            colour = GOOD if label in OURS else BAD
-            bar(panel, at, mean, f"{mean:.1f}", colour, interval=(low, high), expected=expected)
-        label_bars(panel, labels, "seconds" if case == SLOW else "% failed")
-        panel.set_title(f"one worker {case}", fontweight="bold")
-    return figure
+def ratio_of(found: Mapping[str, list[float]], above: str, below: str) -> Interval:
+    """Ratio of two policies, paired by seed."""
+    return typical([a / b for a, b in zip(found[above], found[below], strict=True)])

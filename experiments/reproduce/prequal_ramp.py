@@ -18,15 +18,9 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import (
-    BARE,
-    SimulatedReproduction,
-    mean_of,
-    ratio_of,
-    simulated,
-    written,
-)
+from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated, written
 from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import average, typical
 
 WEIGHTED, PREQUAL = "reported-load", "prequal"
 OTHERS = ("least-in-flight", "steelyard")
@@ -75,33 +69,23 @@ def antagonists(seed: int, duration: float) -> list[dict[str, Any]]:
 
 def scenario_of(step: float, seed: int, duration: float) -> Scenario:
     """One step of the ramp. Nothing is given up, so that late requests keep their latency."""
-    return Scenario.model_validate(
-        {
-            "name": "prequal",
-            "question": "What does a ramp of load do to the tail?",
-            "baseline": WEIGHTED,
-            "home_region": "here",
-            "timeout": 3600.0,
-            "balancer": BARE,
-            "balancers": BALANCERS,
-            "load": {"mode": "open", "rate": step * WORKERS / MEAN, "duration": duration},
-            "regions": [
-                {
-                    "name": "here",
-                    "workers": WORKERS,
-                    "rtt": 0.001,
-                    "service": f"exponential:{1e3 * MEAN:g}ms",
-                    "discipline": "sharing",
-                    "speed": WORKERS * [FREE],
-                    "queue": 1_000_000,
-                }
-            ],
-            "events": antagonists(seed, duration),
-            "entries": [
-                {"label": WEIGHTED, "policy": {"name": WEIGHTED, "blackout": 1.0}},
-                *({"label": one, "policy": one} for one in (PREQUAL, *OTHERS)),
-            ],
-        }
+    region = {
+        "name": "here",
+        "workers": WORKERS,
+        "rtt": 0.001,
+        "service": f"exponential:{1e3 * MEAN:g}ms",
+        "discipline": "sharing",
+        "speed": WORKERS * [FREE],
+        "queue": 1_000_000,
+    }
+    return scenario_with(
+        "prequal",
+        "What does a ramp of load do to the tail?",
+        {"mode": "open", "rate": step * WORKERS / MEAN, "duration": duration},
+        [region],
+        {WEIGHTED: {"name": WEIGHTED, "blackout": 1.0}} | {one: one for one in (PREQUAL, *OTHERS)},
+        balancers=BALANCERS,
+        events=antagonists(seed, duration),
     )
 
 
@@ -157,34 +141,34 @@ class PrequalRamp(SimulatedReproduction):
             median(weighted.p99 / prequal.p99 for weighted, prequal in pairs)
             for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
         ]
-        ratio = ratio_of(ratios)
+        ratio = typical(ratios)
         return BoundVerdict(
             "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
             "dramatically decreased tail latency",
-            ratio[1] > 1.0,
+            ratio.low > 1.0,
             written(ratio, "{:.1f} ×".format),
         )
 
     def _error_claim(self, step: float) -> BoundVerdict:
-        less = mean_of([weighted.late - prequal.late for weighted, prequal in self._pairs(step)])
+        less = average([weighted.late - prequal.late for weighted, prequal in self._pairs(step)])
         mean = {
             one: float(np.mean([tail.late for tail in self._found[step][one]])) for one in (WEIGHTED, PREQUAL)
         }
         return BoundVerdict(
             f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
             "dramatically decreased error rates",
-            less[1] > 0 if less[1] * less[2] > 0 else None,
+            less.low > 0 if less.low * less.high > 0 else None,
             f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal, less by "
             + written(less, "{:.2%}".format),
         )
 
     def _room_claim(self, first: float, last: float) -> BoundVerdict:
         weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
-        ratio = ratio_of([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
+        ratio = typical([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
         return BoundVerdict(
             f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
             "much higher utilization",
-            True if ratio[2] < 1 else False if ratio[1] > 1 else None,
+            True if ratio.high < 1 else False if ratio.low > 1 else None,
             written(ratio, "{:.2f} ×".format),
         )
 
@@ -204,7 +188,7 @@ class PrequalRamp(SimulatedReproduction):
             (
                 f"{step:.2f}",
                 *(
-                    written(ratio_of([1e3 * getattr(tail, field) for tail in tails]), "{:.0f}".format)
+                    written(typical([1e3 * getattr(tail, field) for tail in tails]), "{:.0f}".format)
                     for tails in found.values()
                 ),
             )
@@ -214,7 +198,7 @@ class PrequalRamp(SimulatedReproduction):
     def figure(self) -> Figure | None:
         return prequal_figure(self._found) if self._found else None
 
-    def results(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         found = [
             {"load": step, "policy": policy, "runs": [tail._asdict() for tail in tails]}
             for step, policies in self._found.items()
@@ -230,9 +214,9 @@ def prequal_figure(found: dict[float, dict[str, list[Tail]]]) -> Figure:
     steps = list(found)
     for panel, field in zip(axes, ("p50", "p99"), strict=True):
         for policy in found[steps[0]]:
-            means = [ratio_of([1e3 * getattr(tail, field) for tail in found[step][policy]]) for step in steps]
-            middle, low, high = zip(*means, strict=True)
-            panel.plot(steps, middle, color=COLOURS[policy], marker="o", label=policy)
+            means = [typical([1e3 * getattr(tail, field) for tail in found[step][policy]]) for step in steps]
+            low, high = ([getattr(mean, end) for mean in means] for end in ("low", "high"))
+            panel.plot(steps, [mean.ratio for mean in means], color=COLOURS[policy], marker="o", label=policy)
             panel.fill_between(steps, low, high, color=COLOURS[policy], alpha=0.15, linewidth=0)
         panel.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
         every = [tail for step in found.values() for tails in step.values() for tail in tails]

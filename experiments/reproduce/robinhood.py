@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
-from experiments.platform.terminal import plain_table
-from experiments.report import canvas
-from experiments.report.canvas import STYLE
-from experiments.reproduce.charts import BAD, GOOD, bar, label_bars
+from experiments.reproduce.charts import interval_bars
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import (
-    BARE,
-    Interval,
-    SimulatedReproduction,
-    mean_of,
-    simulated,
-    written,
-)
+from experiments.reproduce.simulated import ByCase, scenario_with, simulated, written
 from experiments.scenario.scenario import Scenario
+from experiments.stats.comparison import Interval
 
 SOURCE = {"Envoy cluster": (1.26, 1.01), "database frontend": (1.4, 1.05)}
 """Ratio of the largest to the mean utilisation before and after, by cluster, as a summary of the article has it."""
@@ -57,34 +46,24 @@ def scenario_of(cluster: str, duration: float) -> Scenario:
     speed = faster(SOURCE[cluster][0])
     half = WORKERS // 2
     rate = LOAD * 2 * SLOTS * WORKERS / (MEAN * (1 + 1 / speed))
-    return Scenario.model_validate(
-        {
-            "name": "robinhood",
-            "question": "How evenly are workers of mixed hardware used?",
-            "baseline": BEFORE,
-            "home_region": "here",
-            "balancer": BARE,
-            "load": {"mode": "open", "rate": rate, "duration": duration},
-            "regions": [
-                {
-                    "name": "here",
-                    "workers": WORKERS,
-                    "rtt": 0.001,
-                    "service": "19-21ms",
-                    "slots": SLOTS,
-                    "speed": half * [1.0] + half * [speed],
-                }
-            ],
-            "entries": [
-                {"label": BEFORE, "policy": BEFORE},
-                {"label": AFTER, "policy": {"name": AFTER, "blackout": 1.0}},
-                *({"label": one, "policy": one} for one in OTHERS),
-            ],
-        }
+    region = {
+        "name": "here",
+        "workers": WORKERS,
+        "rtt": 0.001,
+        "service": "19-21ms",
+        "slots": SLOTS,
+        "speed": half * [1.0] + half * [speed],
+    }
+    return scenario_with(
+        "robinhood",
+        "How evenly are workers of mixed hardware used?",
+        {"mode": "open", "rate": rate, "duration": duration},
+        [region],
+        {BEFORE: BEFORE, AFTER: {"name": AFTER, "blackout": 1.0}} | {one: one for one in OTHERS},
     )
 
 
-class Robinhood(SimulatedReproduction):
+class Robinhood(ByCase):
     """Ratios of the largest to the mean utilisation, by cluster and policy, each a list with a value per seed."""
 
     name = "robinhood"
@@ -95,10 +74,11 @@ class Robinhood(SimulatedReproduction):
     )
     summary = "Workers of mixed hardware: largest to mean utilisation by turns and by reports; simulated."
     duration = "a minute"
+    height = 3.0
 
     def __init__(self, is_quick: bool) -> None:
-        self._seeds, self._duration = (3, 5.0) if is_quick else (5, 20.0)
-        self._found: dict[str, dict[str, list[float]]] = {}
+        seeds, self._duration = (3, 5.0) if is_quick else (5, 20.0)
+        super().__init__(seeds, duration=self._duration)
 
     def setup(self) -> str:
         speeds = " and ".join(f"{faster(before):.2f}" for before, _ in SOURCE.values())
@@ -120,62 +100,36 @@ class Robinhood(SimulatedReproduction):
                 found[entry.label] = [float(one.max() / one.mean()) for one in used]
             self._found[cluster] = found
 
-    def means(self, cluster: str) -> dict[str, Interval]:
-        """Mean and interval by policy."""
-        return {label: mean_of(values) for label, values in self._found[cluster].items()}
-
     def verdicts(self) -> list[BoundVerdict]:
         found = []
         for cluster in self._found:
             before, after = SOURCE[cluster]
             means = self.means(cluster)
-            mean, low, high = means[AFTER]
+            own, mean, limit = means[AFTER], means[BEFORE], after + ROUNDING
             found.append(
                 BoundVerdict(
                     f"{cluster}: by reported utilisation the largest is nearer to the mean",
                     f"{before} to {after}",
-                    (high - 1) < (means[BEFORE][1] - 1) / 2,
-                    f"{FORM(means[BEFORE][0])} to {written((mean, low, high), FORM)}",
+                    (own.high - 1) < (mean.low - 1) / 2,
+                    f"{FORM(mean.ratio)} to {written(own, FORM)}",
                 )
             )
             found.append(
                 BoundVerdict(
                     f"{cluster}: as near to the mean as the source's",
                     str(after),
-                    None if low <= after + ROUNDING < high else high <= after + ROUNDING,
-                    written(means[AFTER], FORM),
+                    None if own.low <= limit < own.high else own.high <= limit,
+                    written(own, FORM),
                 )
             )
         return found
 
     def tables(self) -> list[Table]:
-        clusters = list(self._found)
-        means = {cluster: self.means(cluster) for cluster in clusters}
-        rows = [
-            (label, *(written(means[cluster][label], FORM) for cluster in clusters))
-            for label in means[clusters[0]]
-        ]
-        return [plain_table(("policy", *clusters), rows, title="largest to mean utilisation, 95 % interval")]
+        forms = [FORM] * len(self._found)
+        return [self.table("policy", "largest to mean utilisation, 95 % interval", forms)]
 
-    def figure(self) -> Figure | None:
-        return robinhood_figure({one: self.means(one) for one in self._found}) if self._found else None
-
-    def results(self) -> dict[str, Any]:
-        return {"seeds": self._seeds, "duration": self._duration, "found": self._found}
-
-
-@mpl.rc_context(STYLE)
-def robinhood_figure(means: dict[str, dict[str, Interval]]) -> Figure:
-    """Largest to mean utilisation by policy, a panel for each cluster; strokes are the source's figures."""
-    figure, axes = canvas.blank(3.0, 1, len(means))
-    for panel, (cluster, found) in zip(axes, means.items(), strict=True):
-        labels = list(found)[::-1]
-        expected = dict(zip((BEFORE, AFTER), SOURCE[cluster], strict=True))
-        for at, label in enumerate(labels):
-            mean, low, high = found[label]
-            colour = BAD if label == BEFORE else GOOD
-            bar(panel, at, mean, FORM(mean), colour, interval=(low, high), expected=expected.get(label))
-        label_bars(panel, labels, "largest to mean utilisation")
-        panel.set_xlim(left=0.95)
-        panel.set_title(cluster, fontweight="bold")
-    return figure
+    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
+        """Strokes are the source's figures."""
+        expected = dict(zip((BEFORE, AFTER), SOURCE[case], strict=True))
+        interval_bars(axes, found, "largest to mean utilisation", FORM, (BEFORE,), expected)
+        axes.set_xlim(left=0.95)

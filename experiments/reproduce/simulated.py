@@ -4,30 +4,60 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
 from experiments.generator.arrivals import first_instants
+from experiments.platform.terminal import plain_table
+from experiments.report import canvas
 from experiments.reproduce.reproduction import ReportProgress, Reproduction
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
-from experiments.stats.comparison import average, typical
+from experiments.stats.comparison import Interval, average
 from policies.policy import Policy
 
 BARE: dict[str, Any] = {"retries": 0, "outlier_detection": {"failures": 0, "success_rate": 0.0}}
 """Settings of a balancer that neither retries nor ejects, so that only the policy decides."""
 
-Interval = tuple[float, float, float]
-"""Mean, and the ends of its confidence interval."""
+Form = Callable[[float], str]
+"""Format of a figure as text."""
+
+
+def scenario_with(
+    name: str,
+    question: str,
+    load: Mapping[str, Any],
+    regions: Sequence[Mapping[str, Any]],
+    policies: Mapping[str, Any],
+    **more: Any,
+) -> Scenario:
+    """Scenario whose first region is home and whose first policy is the baseline; no request runs into a timeout."""
+    return Scenario.model_validate(
+        {
+            "name": name,
+            "question": question,
+            "baseline": next(iter(policies)),
+            "home_region": regions[0]["name"],
+            "timeout": 3600.0,
+            "balancer": BARE,
+            "load": load,
+            "regions": regions,
+            "entries": [{"label": label, "policy": policy} for label, policy in policies.items()],
+        }
+        | more
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,22 +109,9 @@ def busy_seconds(simulation: Simulation) -> Floats:
     return np.array([station.busy_seconds(now) for station in stations])
 
 
-def mean_of(values: Sequence[float]) -> Interval:
-    """Mean of at least two runs with its 95 % confidence interval, by Student's t."""
-    found = average(values)
-    return found.ratio, found.low, found.high
-
-
-def ratio_of(values: Sequence[float]) -> Interval:
-    """The same of positive ratios, one for each run: their geometric mean, by Student's t of their logarithms."""
-    found = typical(values)
-    return found.ratio, found.low, found.high
-
-
-def written(interval: Interval, form: Callable[[float], str]) -> str:
+def written(found: Interval, form: Form) -> str:
     """Mean and interval as text."""
-    mean, low, high = interval
-    return f"{form(mean)} [{form(low)}, {form(high)}]"
+    return f"{form(found.ratio)} [{form(found.low)}, {form(found.high)}]"
 
 
 class SimulatedReproduction(Reproduction):
@@ -130,9 +147,42 @@ class SimulatedReproduction(Reproduction):
         ]
         return [*differ, *self.tables()] if verdicts else []
 
-    def content(self) -> dict[str, Any]:
-        return self.results()
+
+class ByCase(SimulatedReproduction):
+    """Figures by case and label, each a list with a value per seed; the figure has a panel for each case."""
+
+    height: ClassVar[float]
+
+    def __init__(self, seeds: int, **others: float) -> None:
+        self._seeds, self._others = seeds, others
+        self._found: dict[str, dict[str, list[float]]] = {}
+
+    def means(self, case: str) -> dict[str, Interval]:
+        """Mean and interval by label."""
+        return {label: average(values) for label, values in self._found[case].items()}
+
+    def table(self, what: str, title: str, forms: Sequence[Form], heads: Sequence[str] = ()) -> Table:
+        """Mean and interval of each label in each case; `what` the labels are, and a form for each case."""
+        columns = [self.means(case) for case in self._found]
+        rows = [
+            (label, *(written(column[label], form) for column, form in zip(columns, forms, strict=False)))
+            for label in columns[0]
+        ]
+        return plain_table((what, *(heads or self._found)), rows, title=title)
+
+    def figure(self) -> Figure | None:
+        if not self._found:
+            return None
+        with mpl.rc_context(canvas.STYLE):
+            figure, panels = canvas.blank(self.height, 1, len(self._found))
+            for axes, case in zip(panels, self._found, strict=True):
+                axes.set_title(case, fontweight="bold")
+                self.draw(axes, case, self.means(case))
+        return figure
 
     @abstractmethod
-    def results(self) -> dict[str, Any]:
-        """Own results for JSON."""
+    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
+        """Draw the panel of a case."""
+
+    def content(self) -> dict[str, Any]:
+        return {"seeds": self._seeds, **self._others, "found": self._found}

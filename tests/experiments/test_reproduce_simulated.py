@@ -17,7 +17,7 @@ from experiments.reproduce.ab_lies import scenario_of as ab_scenario
 from experiments.reproduce.els import FAILING, LONG, SLOW, Els
 from experiments.reproduce.prequal_ramp import PREQUAL, STEPS, WEIGHTED, WORKERS, PrequalRamp, antagonists
 from experiments.reproduce.robinhood import AFTER, BEFORE, SOURCE, Robinhood, faster
-from experiments.reproduce.simulated import SimulatedReproduction, mean_of, ratio_of, simulated
+from experiments.reproduce.simulated import SimulatedReproduction, simulated
 from policies.algorithms.random_choice import RandomChoice
 from policies.policy import Policy
 
@@ -49,26 +49,18 @@ def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduc
     assert reproduction.introduction().splitlines()[2].startswith("https://")
 
 
-def test_the_interval_of_a_mean() -> None:
-    """Student's t of 95 % for two degrees of freedom is 4.303; of ratios on their logarithms."""
-    mean, low, high = mean_of([1.0, 2.0, 3.0])
-    assert (mean, high - mean) == pytest.approx((2.0, 4.3027 / 3**0.5), rel=1e-4)
-    assert mean - low == pytest.approx(high - mean)
-    assert np.log(ratio_of(np.exp([1.0, 2.0, 3.0]).tolist())) == pytest.approx((mean, low, high))
-
-
 def test_els(tmp_path: Path) -> None:
     """JSQ avoids the slow worker and is attracted by the failing one; failures weigh enough for quick service only."""
     found = measured(Els, tmp_path)
     assert isinstance(found, Els)
     assert agreements(found) == [True, True, True, False]
     slow, failing, long = (found.means(case) for case in (SLOW, FAILING, LONG))
-    assert slow["round-robin"][1] > 3 * slow["shortest queue"][2]
-    assert failing["round-robin"][0] == pytest.approx(0.9 / 4, abs=0.03)
-    assert failing["shortest queue"][1] > 1.3 * failing["round-robin"][2]
-    assert failing["steelyard"][2] < 0.2 * failing["round-robin"][1]
-    assert long["least-in-flight"][2] < long["round-robin"][1]
-    assert long["round-robin"][2] < long["peak-ewma"][1]
+    assert slow["round-robin"].low > 3 * slow["shortest queue"].high
+    assert failing["round-robin"].ratio == pytest.approx(0.9 / 4, abs=0.03)
+    assert failing["shortest queue"].low > 1.3 * failing["round-robin"].high
+    assert failing["steelyard"].high < 0.2 * failing["round-robin"].low
+    assert long["least-in-flight"].high < long["round-robin"].low
+    assert long["round-robin"].high < long["peak-ewma"].low
 
 
 @pytest.mark.second_tier
@@ -79,7 +71,7 @@ def test_ab_lies(tmp_path: Path) -> None:
     assert agreements(found)[:3] == [True, True, False]
     for case in (NEAREST, SHORTEST):
         means = found.means(case.name)
-        assert means[SWITCHBACK][0] * means[TRUTH][0] > 0
+        assert means[SWITCHBACK].ratio * means[TRUTH].ratio > 0
 
 
 def arms(every: float, share: float, instants: list[float]) -> list[bool]:
@@ -119,8 +111,8 @@ def test_robinhood(tmp_path: Path) -> None:
     assert False not in agreements(found)
     for cluster, (before, _) in SOURCE.items():
         means = found.means(cluster)
-        assert means[BEFORE][0] == pytest.approx(before, abs=0.02)
-        assert means[AFTER][2] < means["least-in-flight"][1] < means[BEFORE][1]
+        assert means[BEFORE].ratio == pytest.approx(before, abs=0.02)
+        assert means[AFTER].high < means["least-in-flight"].low < means[BEFORE].low
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.26, 1.4])
@@ -135,7 +127,7 @@ def test_prequal(tmp_path: Path) -> None:
     """Above the allocation the tail of weighted round-robin grows, and that of Prequal much less."""
     found = measured(PrequalRamp, tmp_path)
     assert agreements(found)[:2] == [True, True]
-    runs = {(one["load"], one["policy"]): one["runs"] for one in found.results()["found"]}
+    runs = {(one["load"], one["policy"]): one["runs"] for one in found.content()["found"]}
     tails = {key: np.median([run["p99"] for run in value]) for key, value in runs.items()}
     assert tails[STEPS[-1], WEIGHTED] > 2 * tails[STEPS[-1], PREQUAL]
 
