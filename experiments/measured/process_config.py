@@ -6,7 +6,7 @@ Pure: no I/O. Every key of a scenario that concerns a process is translated here
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.platform.processes import program
@@ -16,39 +16,50 @@ from experiments.scenario.scenario import Entry, Region, Scenario
 from workers.service import parse_profile
 
 
+def serve_argv(**options: object) -> list[str]:
+    """Arguments of `workers serve`; an option that is True becomes a flag, None is left out."""
+    argv = [*program("workers"), "serve"]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            argv.append(flag)
+        elif value is not None:
+            argv += [flag, str(value)]
+    return argv
+
+
 def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
     """Command line of one worker; port 0 means any free port."""
-    options = {
-        "region": region.name,
-        "name": f"{region.name}-{number}",
-        "port": str(port),
-        "rtt": f"{region.rtt * 1e3:g}ms",
-        "service": region.service,
-        "slots": str(region.slots),
-        "queue": str(region.queue),
-        "seed": str(seed),
-        "time-scale": f"{scenario.time_scale:g}",
-        "speed": f"{region.speed_of(number):g}",
-        "demand": str(profiles_of(scenario).index(parse_profile(region.service).scaled(scenario.time_scale))),
-    }
-    if region.idle_timeout is not None:
-        options["keep-alive"] = f"{region.idle_timeout:g}s"
-    if region.setup_rtts in TLS:
-        options["tls"] = TLS[region.setup_rtts]
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return [*program("workers"), "serve", *flags]
+    return serve_argv(
+        region=region.name,
+        name=f"{region.name}-{number}",
+        port=port,
+        rtt=f"{region.rtt * 1e3:g}ms",
+        service=region.service,
+        slots=region.slots,
+        queue=region.queue,
+        seed=seed,
+        time_scale=f"{scenario.time_scale:g}",
+        speed=f"{region.speed_of(number):g}",
+        demand=profiles_of(scenario).index(parse_profile(region.service).scaled(scenario.time_scale)),
+        keep_alive=None if region.idle_timeout is None else f"{region.idle_timeout:g}s",
+        tls=TLS.get(region.setup_rtts),
+    )
 
 
 def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequence[dict[str, Any]]) -> str:
     """TOML configuration of the balancer for one entry."""
-    lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
-    lines += [f"policy = {toml(entry.policy.model_dump())}"]
-    lines += [f"{key} = {toml(value)}" for key, value in scenario.balancer_settings(entry).items()]
+    keys = {
+        "listen": "127.0.0.1:0",
+        "home_region": scenario.home_region,
+        "seed": seed,
+        "policy": entry.policy.model_dump(),
+        **scenario.balancer_settings(entry),
+        "endpoints": endpoints,
+    }
     if any(region.setup_rtts in TLS for region in scenario.regions):
-        lines += ["upstream_tls = { verify = false }"]
-    for endpoint in endpoints:
-        lines += ["[[endpoints]]", *(f"{key} = {toml(value)}" for key, value in endpoint.items())]
-    return "\n".join(lines) + "\n"
+        keys["upstream_tls"] = {"verify": False}
+    return toml_document(keys)
 
 
 def endpoint_of(
@@ -70,6 +81,11 @@ def endpoint_of(
     if region.rtt:
         endpoint["round_trip"] = scenario.time_scale * region.rtt
     return endpoint
+
+
+def toml_document(keys: Mapping[str, object]) -> str:
+    """A TOML document with a line for each key; tables are written within the line."""
+    return "".join(f"{name} = {toml(value)}\n" for name, value in keys.items())
 
 
 def toml(value: object) -> str:

@@ -31,7 +31,6 @@ from experiments.platform.terminal import plain_table
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
-from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import typical
 from experiments.stats.estimates import geometric_mean
@@ -212,15 +211,11 @@ async def measure_shares(
 ) -> None:
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
-        endpoint = {"id": "w", "region": "here", "address": await launch.fast_worker(stack)}
+        plain = {"endpoints": [{"id": "w", "region": "here", "address": await launch.fast_worker(stack)}]}
         names = {"headers": {"internal": list(INTERNAL)}}
-        files = {
-            True: BalancerFile(tables=names, endpoints=[endpoint]),
-            False: BalancerFile(endpoints=[endpoint]),
-        }
         balancers = {
-            removes: await launch.balancer(f"internal names {removes}", file, folder, stack)
-            for removes, file in files.items()
+            removes: await launch.balancer(f"internal names {removes}", keys, folder, stack)
+            for removes, keys in ((True, plain | names), (False, plain))
         }
         rng = Random(seed)
         cases = [(removes, repeats) for removes in (False, True) for repeats in (False, True)]

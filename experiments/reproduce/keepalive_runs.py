@@ -26,7 +26,7 @@ import numpy as np
 from experiments.errors import FleetFailedError
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
-from experiments.reproduce.launch import UNVERIFIED, BalancerFile
+from experiments.reproduce.launch import UNVERIFIED
 from experiments.stats.comparison import average, typical
 
 HANDSHAKES = {"1.2": 3, "1.3": 2}
@@ -238,8 +238,7 @@ async def targets_of(plan: KeepalivePlan, folder: Path, stack: AsyncExitStack) -
     }
     own = await worker(plan, PROXIED.tls, PROXIED.http, plan.calls, stack)
     endpoint = {"id": "far", "region": "far", "address": f"https://{own.authority}"}
-    file = BalancerFile(tables=UNVERIFIED, endpoints=[endpoint])
-    balancer = await launch.balancer("near", file, folder, stack)
+    balancer = await launch.balancer("near", {**UNVERIFIED, "endpoints": [endpoint]}, folder, stack)
     return {case: workers[case.tls, case.http] for case in DIRECT} | {PROXIED: Target(*balancer.address)}
 
 

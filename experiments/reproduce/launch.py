@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import FleetFailedError
-from experiments.measured.process_config import toml
+from experiments.measured.process_config import serve_argv, toml_document
 from experiments.platform import control, processes
 from experiments.platform.processes import Child, program
 
 Keys = Mapping[str, object]
 
-UNVERIFIED: Mapping[str, Keys] = {"upstream_tls": {"verify": False}}
-"""Tables of a balancer before workers with TLS, which make their own certificates."""
+UNVERIFIED: Keys = {"upstream_tls": {"verify": False}}
+"""Table of a balancer before workers with TLS, which make their own certificates."""
 
 
 async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
@@ -34,57 +34,29 @@ async def ready(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
     return child
 
 
-def worker_argv(**options: object) -> list[str]:
-    """Arguments of `workers serve`; an option that is True becomes a flag, None is left out."""
-    argv = [*program("workers"), "serve"]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            argv.append(flag)
-        elif value is not None:
-            argv += [flag, str(value)]
-    return argv
-
-
 async def worker(stack: AsyncExitStack, **options: object) -> Child:
     """Start an emulated worker and wait until it is ready. Raises `FleetFailedError`."""
-    return await ready(f"worker {options.get('name', '')}".strip(), worker_argv(**options), stack)
+    return await ready(f"worker {options.get('name', '')}".strip(), serve_argv(**options), stack)
 
 
-CALLS_ALONE: dict[str, Keys] = {"health_checks": {"first_connect": False}}
-"""Tables of a balancer whose connections are counted: it opens none before the calls of the reproduction."""
+CALLS_ALONE: Keys = {"health_checks": {"first_connect": False}}
+"""Table of a balancer whose connections are counted: it opens none before the calls of the reproduction."""
 
 
-@dataclass(frozen=True, slots=True)
-class BalancerFile:
-    """Configuration of a balancer: top-level keys, tables by name, and endpoints."""
-
-    keys: Keys = field(default_factory=dict)
-    tables: Mapping[str, Keys] = field(default_factory=dict)
-    endpoints: Sequence[Keys] = ()
-
-    @property
-    def text(self) -> str:
-        """The configuration as TOML, listening on any free loopback port."""
-        parts = [lines({"listen": "127.0.0.1:0"} | dict(self.keys))]
-        parts += [f"[{name}]\n{lines(keys)}" for name, keys in (CALLS_ALONE | dict(self.tables)).items()]
-        parts += [f"[[endpoints]]\n{lines(keys)}" for keys in self.endpoints]
-        return "\n".join(parts)
-
-
-def lines(keys: Keys) -> str:
-    return "".join(f"{name} = {toml(value)}\n" for name, value in keys.items())
+def config_text(keys: Keys) -> str:
+    """Configuration of a balancer as TOML, listening on any free loopback port."""
+    return toml_document({"listen": "127.0.0.1:0", **CALLS_ALONE, **keys})
 
 
 async def balancer(
-    name: str, file: BalancerFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
+    name: str, keys: Keys, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
 ) -> Child:
     """Start a balancer and wait until it is ready. Raises `FleetFailedError`.
 
-    `descriptors` limits its open files; None: no limit of its own.
+    `keys` are those of its configuration; `descriptors` limits its open files; None: no limit of its own.
     """
     path = folder / f"{name.replace(' ', '-')}.toml"
-    await asyncio.to_thread(path.write_text, file.text, "utf-8")
+    await asyncio.to_thread(path.write_text, config_text(keys), "utf-8")
     argv = [*program("balancer"), "serve", "--config", str(path)]
     if descriptors is not None:
         argv = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *argv]

@@ -18,6 +18,7 @@ from experiments.errors import FleetFailedError
 from experiments.generator.arrivals import closed
 from experiments.generator.generator import Generator
 from experiments.measured.fleet import all_ready
+from experiments.measured.process_config import serve_argv
 from experiments.measured.runner import measure
 from experiments.platform.cpu_time import cpu_of, is_known_here
 from experiments.platform.descriptors import open_files
@@ -26,7 +27,6 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
 from experiments.reproduce.client import OneCaller
 from experiments.reproduce.keepalive_runs import consecutive_calls
-from experiments.reproduce.launch import BalancerFile
 from experiments.reproduce.regions_cases import (
     PATIENCE,
     PLACES,
@@ -69,7 +69,7 @@ async def all_workers(stack: AsyncExitStack, time_scale: float = 1.0) -> list[Ch
 
 async def start(place: Place, seed: int, time_scale: float, stack: AsyncExitStack) -> Child:
     """Start a one-slot worker as in the source, without waiting until it is ready."""
-    argv = launch.worker_argv(
+    argv = serve_argv(
         name=place.worker,
         region=place.region,
         rtt=f"{1e3 * ROUND_TRIPS[place.region]:g}ms",
@@ -148,8 +148,8 @@ async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Res
         targets = {"direct": Target(*near.address)}
         for name, keeps in (("proxy", True), ("without_keep_alive", False)):
             address = "http://{}:{}".format(*near.address)
-            file = BalancerFile(endpoints=[{"id": "near", "address": address, "keep_alive": keeps}])
-            targets[name] = Target(*(await launch.balancer(name, file, folder, stack)).address)
+            keys = {"endpoints": [{"id": "near", "address": address, "keep_alive": keeps}]}
+            targets[name] = Target(*(await launch.balancer(name, keys, folder, stack)).address)
         rng = Random(seed)
         for block in range(-1, plan.added_blocks):  # the first block is warm-up
             took = {}
@@ -164,8 +164,8 @@ async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Res
 async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) -> None:
     """Throughput and CPU cost of one balancer process with a worker that answers at once."""
     async with AsyncExitStack() as stack:
-        endpoint = {"id": "w", "address": await launch.fast_worker(stack)}
-        balancer = await launch.balancer("alone", BalancerFile(endpoints=[endpoint]), folder, stack)
+        keys = {"endpoints": [{"id": "w", "address": await launch.fast_worker(stack)}]}
+        balancer = await launch.balancer("alone", keys, folder, stack)
         await forwarded(balancer, plan.forwarded // 4)
         before = cpu_of(balancer.pid).total if is_known_here() else None
         samples = await forwarded(balancer, plan.forwarded)
@@ -221,7 +221,7 @@ async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
             {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
             for place, worker in zip(PLACES, workers, strict=True)
         ]
-        file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints)
+        keys = {"seed": 1, "policy": "least-in-flight", "endpoints": endpoints}
         for at_once, requests in plan.overloads:
             if at_once + OTHER_FILES > limit:
                 results.skipped.append(
@@ -229,7 +229,7 @@ async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
                 )
                 continue
             async with AsyncExitStack() as inner:
-                balancer = await launch.balancer(f"for {at_once}", file, folder, inner, plan.descriptors)
+                balancer = await launch.balancer(f"for {at_once}", keys, folder, inner, plan.descriptors)
                 results.overloads.append(await overload(balancer, at_once, requests, plan.descriptors))
 
 

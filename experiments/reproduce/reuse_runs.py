@@ -22,7 +22,7 @@ from random import Random
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.client import ClientAnswer, OneCaller, ask_once
-from experiments.reproduce.launch import UNVERIFIED, BalancerFile, ConnectionCounts, connection_counts
+from experiments.reproduce.launch import UNVERIFIED, ConnectionCounts, Keys, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
 
@@ -250,11 +250,11 @@ async def balancer_of(
     transport: Transport, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
 ) -> Child:
     """Start a balancer in front of these third parties."""
-    file = file_of(transport, at_once, [party.address for party in parties])
-    return await launch.balancer(f"{transport.name}, {len(parties)}", file, folder, stack)
+    keys = keys_of(transport, at_once, [party.address for party in parties])
+    return await launch.balancer(f"{transport.name}, {len(parties)}", keys, folder, stack)
 
 
-def file_of(transport: Transport, at_once: int, parties: Sequence[tuple[str, int]]) -> BalancerFile:
+def keys_of(transport: Transport, at_once: int, parties: Sequence[tuple[str, int]]) -> Keys:
     """Configuration of the balancer: a call goes to a random third party."""
     endpoints = [
         {
@@ -265,5 +265,5 @@ def file_of(transport: Transport, at_once: int, parties: Sequence[tuple[str, int
         }
         for number, (host, port) in enumerate(parties)
     ]
-    tables = {"limits": {"in_flight": at_once}, **UNVERIFIED}
-    return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)
+    limits = {"in_flight": at_once}
+    return {"seed": 1, "policy": "random", "limits": limits, **UNVERIFIED, "endpoints": endpoints}

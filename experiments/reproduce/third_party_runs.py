@@ -18,6 +18,7 @@ from typing import Any
 
 from experiments.errors import FleetFailedError
 from experiments.measured.fleet import all_ready
+from experiments.measured.process_config import serve_argv
 from experiments.platform.ports import lasting_ports
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
@@ -25,7 +26,6 @@ from experiments.reproduce.client import ClientAnswer, ask_once
 from experiments.reproduce.latency_summary import LatencySummary, summary_of
 from experiments.reproduce.launch import (
     UNVERIFIED,
-    BalancerFile,
     ConnectionCounts,
     Keys,
     balancer_status,
@@ -201,9 +201,9 @@ async def phase(
         balancers = []
         for mode in modes:
             instances = 1 if mode.group == "A" else plan.instances
-            file = file_of(mode, providers[mode.provider].address, port, instances)
+            keys = keys_of(mode, providers[mode.provider].address, port, instances)
             name = f"{mode.group} {mode.name}".replace("/", "-")
-            balancers.append(await launch.balancer(name, file, folder, stack))
+            balancers.append(await launch.balancer(name, keys, folder, stack))
         await asyncio.gather(*map(wait_for_preconnects, modes, balancers))
         progress(f"{plan.seconds:g} s of calls: {names}")
         pairs = zip(modes, balancers, strict=True)
@@ -222,7 +222,7 @@ async def start_providers(modes: Sequence[Mode], seed: int, stack: AsyncExitStac
 
 def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
     """Arguments of `workers serve`; without session resumption, so that full handshakes are compared."""
-    return launch.worker_argv(
+    return serve_argv(
         name=provider.name,
         port=port,
         rtt=f"{1e3 * provider.round_trip:g}ms",
@@ -236,7 +236,7 @@ def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
     )
 
 
-def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) -> BalancerFile:
+def keys_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) -> Keys:
     """Configuration of the balancer: an endpoint for each instance of the application, all at one provider.
 
     Calls go to random endpoints. Each instance has its own hostname, so that no instance uses a DNS result that another
@@ -247,13 +247,15 @@ def file_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) ->
         {"id": f"{number}", "address": f"https://{host}:{provider[1]}", **mode.endpoint}
         for number, host in enumerate(hosts)
     ]
-    # a connect delayed by a busy machine is not a failure of the mode
-    tables: dict[str, Keys] = {**UNVERIFIED, "timeouts": {"connect": 10}}
-    if mode.slow_names:
-        tables["names"] = names_keys(port, mode.uncached_names)
-    if mode.pool:
-        tables["pool"] = mode.pool
-    return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)
+    keys = {
+        "seed": 1,
+        "policy": "random",
+        **UNVERIFIED,
+        "timeouts": {"connect": 10},  # a connect delayed by a busy machine is not a failure of the mode
+        "pool": mode.pool,
+        "endpoints": endpoints,
+    }
+    return keys | ({"names": names_keys(port, mode.uncached_names)} if mode.slow_names else {})
 
 
 def names_keys(port: int, uncached: bool) -> Keys:
@@ -296,13 +298,13 @@ async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteCh
         near, far = Provider("near"), Provider("far away", round_trip=ROUTE_FACTOR * ROUND_TRIP)
         async with AsyncExitStack() as first:
             await launch.ready("near", provider_argv(near, seed, port), first)
-            endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
-            tables: dict[str, Keys] = {
+            keys = {
                 **UNVERIFIED,
                 "pool": {"preconnect": 2},
                 "route_watch": {"duration": plan.watch_duration},
+                "endpoints": [{"id": "provider", "address": f"https://127.0.0.1:{port}"}],
             }
-            balancer = await launch.balancer("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
+            balancer = await launch.balancer("watching", keys, folder, stack)
             await wait_for_usual_handshake(balancer)
         await launch.ready("far away", provider_argv(far, seed, port), stack)
         return await wait_for_report(balancer, plan.patience)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from experiments.report.canvas import to_png
 from experiments.reproduce.client import ClientAnswer, service_in
 from experiments.reproduce.latency_summary import summary_of
-from experiments.reproduce.launch import BalancerFile, ConnectionCounts
+from experiments.reproduce.launch import ConnectionCounts
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, latency_of, reuse_figure, verdicts
 from experiments.reproduce.reuse_runs import (
     CALLS_PER_USER,
@@ -26,7 +26,7 @@ from experiments.reproduce.reuse_runs import (
     ReusePlan,
     TransportPart,
     TransportRun,
-    file_of,
+    keys_of,
     random_instants,
 )
 from tests.experiments.reproduced import quick_run
@@ -94,17 +94,11 @@ def test_the_bounds_are_the_gains_of_the_source() -> None:
 
 
 def test_configurations_differ_by_transport_and_keep_alive_alone() -> None:
-    texts = [file_of(one, 5, [("127.0.0.1", 1)]).text.splitlines() for one in TRANSPORTS]
-    for text in texts[1:]:
-        differing = list(set(text) ^ set(texts[0]))
-        assert all(line.startswith(("transport =", "keep_alive =")) for line in differing)
-
-
-@pytest.mark.parametrize("tables", [{}, {"limits": {"in_flight": 5}}])
-def test_a_balancer_connects_for_calls_alone(tables: dict[str, dict[str, object]]) -> None:
-    """A first connect to a new endpoint would be one more, if it came before the first call."""
-    config = tomllib.loads(BalancerFile(tables=tables).text)
-    assert config["health_checks"] == {"first_connect": False}
+    found: list[dict[str, Any]] = [dict(keys_of(one, 5, [("127.0.0.1", 1)])) for one in TRANSPORTS]
+    for keys in found:
+        (endpoint,) = keys["endpoints"]
+        del endpoint["transport"], endpoint["keep_alive"]
+    assert all(keys == found[0] for keys in found)
 
 
 def test_service_time_is_read_from_the_response() -> None:

@@ -13,7 +13,7 @@ import pytest
 from balancer.upstream.dial.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
 from experiments.reproduce.client import ClientAnswer
-from experiments.reproduce.launch import ConnectionCounts, counts_in
+from experiments.reproduce.launch import ConnectionCounts, config_text, counts_in
 from experiments.reproduce.name_server import answer_to, name_server
 from experiments.reproduce.third_party import statements, third_party_figure, verdicts
 from experiments.reproduce.third_party_runs import (
@@ -29,8 +29,8 @@ from experiments.reproduce.third_party_runs import (
     ModeResult,
     RouteChange,
     ThirdPartyPlan,
-    file_of,
     instants,
+    keys_of,
 )
 from tests.experiments.reproduced import quick_run
 
@@ -116,10 +116,10 @@ def test_modes_of_a_group_get_the_same_calls_at_the_same_instants() -> None:
 
 
 def test_each_mode_has_its_own_configuration() -> None:
-    texts = {mode: file_of(mode, ("127.0.0.1", 1), 53, 2).text for mode in MODES}
-    assert "stale = 0" in texts[PLAIN_B]
+    texts = {mode: config_text(keys_of(mode, ("127.0.0.1", 1), 53, 2)) for mode in MODES}
+    assert '"max_stale" = 0' in texts[PLAIN_B]
     assert "stale" not in texts[HEARTBEATS_B]
-    assert 'heartbeat = "/healthz"' in texts[HEARTBEATS_B]
+    assert '"heartbeat" = "/healthz"' in texts[HEARTBEATS_B]
     assert "provider.test" not in texts[HEARTBEATS_FAR]
     assert len({(mode.provider, text) for mode, text in texts.items()}) == len(MODES)
 

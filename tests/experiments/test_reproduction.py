@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from matplotlib.figure import Figure
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError, FleetFailedError
+from experiments.measured.process_config import serve_argv
 from experiments.platform.processes import all_of
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
-from experiments.reproduce import launch
 from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce
-from experiments.reproduce.launch import BalancerFile
+from experiments.reproduce.launch import config_text
 from experiments.reproduce.reproduction import (
     Options,
     Publication,
@@ -127,25 +128,13 @@ def test_commands() -> None:
 
 
 def test_the_configuration_of_a_balancer_is_toml() -> None:
-    file = BalancerFile({"seed": 1}, {"pool": {"preconnect": 2}}, [{"id": "a", "keep_alive": False}])
-    assert file.text.splitlines() == [
-        *(
-            'listen = "127.0.0.1:0"',
-            "seed = 1",
-            "",
-            "[health_checks]",
-            "first_connect = false",
-            "",
-            "[pool]",
-            "preconnect = 2",
-            "",
-        ),
-        *("[[endpoints]]", 'id = "a"', "keep_alive = false"),
-    ]
+    keys = {"seed": 1, "pool": {"preconnect": 2}, "endpoints": [{"id": "a", "keep_alive": False}]}
+    extra = {"listen": "127.0.0.1:0", "health_checks": {"first_connect": False}}
+    assert tomllib.loads(config_text(keys)) == keys | extra
 
 
 def test_options_of_a_worker() -> None:
-    argv = launch.worker_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
+    argv = serve_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
     assert argv[-5:] == ["--rtt", "30ms", "--split-head", "--max-streams", "3"]
 
 
