@@ -37,6 +37,11 @@ class Cell(NamedTuple):
     mark: Mark = ""
 
 
+def row(*parts: object) -> tuple[Cell, ...]:
+    """Cells of a row; what is no cell is written as unmarked text."""
+    return tuple(part if isinstance(part, Cell) else Cell(str(part)) for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Columns and rows of cells; the first column is text, the others are numbers unless `prose`."""

@@ -79,7 +79,6 @@ class Catalogue:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
-        connection.row_factory = sqlite3.Row
 
     def __enter__(self) -> Catalogue:
         return self
@@ -110,8 +109,13 @@ class Catalogue:
         content = cell.scenario.model_copy(update={"seed": 0}).model_dump_json()
         digest = hashlib.sha256(content.encode()).hexdigest()[:32]
         self.connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
-        asked = (*described(cell), digest)
-        self.connection.execute("INSERT OR IGNORE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?)", asked)
+        entry = cell.entry
+        policy = json.dumps(entry.policy.model_dump(mode="json"), sort_keys=True)
+        asked = (cell.identity, cell.scenario.name, entry.label, policy, json.dumps(dict(cell.setting)))
+        self.connection.execute(
+            "INSERT OR IGNORE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*asked, cell.seed, cell.code, digest),
+        )
 
     def finished(self, keep_samples: bool) -> set[str]:
         """Identities of the finished cells; with `keep_samples`, only of those whose samples are stored."""
@@ -119,7 +123,7 @@ class Catalogue:
         if keep_samples:
             text += " AND cell IN (SELECT cell FROM samples)"
         with one_line_errors(self.path):
-            return {row["cell"] for row in self.connection.execute(text)}
+            return {cell for (cell,) in self.connection.execute(text)}
 
     def record(self, cell: Cell, outcome: CellOutcome) -> None:
         """Store one finished cell in one transaction. Raises `CatalogueError`."""
@@ -157,18 +161,21 @@ class Catalogue:
     def grids(self) -> list[GridFacts]:
         """Grids of the catalogue, the last swept first."""
         with one_line_errors(self.path):
-            return [facts_of(row) for row in self.connection.execute(GRIDS)]
+            found = self.connection.execute(GRIDS).fetchall()
+        return [GridFacts(Grid.model_validate_json(content), *facts) for content, *facts in found]
 
     def rows(self, grid: str) -> list[CellRow]:
         """Every planned cell of a grid, in the order of the plan."""
         with one_line_errors(self.path):
-            return [cell_row(row) for row in self.connection.execute(ROWS, (grid,))]
+            found = self.connection.execute(ROWS, (grid,))
+            names = [column for column, *_ in found.description][NUMBERS:]
+            return [CellRow(*(*row[:7], dict(zip(names, row[NUMBERS:], strict=True)))) for row in found]
 
     def samples(self, cell: str) -> bytes | None:
         """Run file of a cell as bytes, or None if it was not kept."""
         with one_line_errors(self.path):
             found = self.connection.execute("SELECT run FROM samples WHERE cell = ?", (cell,)).fetchone()
-        return None if found is None else bytes(found["run"])
+        return None if found is None else bytes(found[0])
 
     def content(self, cell: str) -> str:
         """Scenario of a cell with its only entry and without a seed, as JSON."""
@@ -178,54 +185,24 @@ class Catalogue:
 
 
 GRIDS = """
-SELECT grids.*, count(*) AS planned, count(results.cell) AS answered,
-       coalesce(sum(results.state = 'failed'), 0) AS failed, coalesce(sum(computations.seconds), 0) AS seconds
+SELECT content, code, command, machine, began_at, count(*), coalesce(sum(results.state = 'done'), 0),
+       coalesce(sum(results.state = 'failed'), 0), coalesce(sum(computations.seconds), 0)
 FROM grids JOIN planned ON planned.grid = grids.name
 LEFT JOIN results USING (cell) LEFT JOIN computations USING (cell)
 GROUP BY grids.name ORDER BY began_at DESC, grids.rowid DESC
 """
+"""In the order of `GridFacts`."""
+
 ROWS = """
-SELECT cells.id, cells.scenario, cells.label, cells.policy, cells.knobs, cells.seed, results.*
+SELECT cells.id, cells.scenario, cells.label, cells.policy, cells.knobs, cells.seed,
+       coalesce(results.state, 'missing'), results.*
 FROM planned JOIN cells ON cells.id = planned.cell LEFT JOIN results ON results.cell = cells.id
 WHERE planned.grid = ? ORDER BY planned.place
 """
-NO_RESULT = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state")
-"""Columns that are not results."""
+"""In the order of `CellRow`."""
 
-
-def facts_of(row: sqlite3.Row) -> GridFacts:
-    """Convert a row of the query `GRIDS`."""
-    return GridFacts(
-        grid=Grid.model_validate_json(row["content"]),
-        code=row["code"],
-        command=row["command"],
-        machine=row["machine"],
-        began_at=row["began_at"],
-        planned=row["planned"],
-        done=row["answered"] - row["failed"],
-        failed=row["failed"],
-        seconds=row["seconds"],
-    )
-
-
-def cell_row(row: sqlite3.Row) -> CellRow:
-    """Convert a row of the query `ROWS`."""
-    numbers = {name: row[name] for name in row.keys() if name not in NO_RESULT}  # noqa: SIM118 (not a dict)
-    asked = (row["id"], row["scenario"], row["label"], row["policy"], row["knobs"], row["seed"])
-    return CellRow(*asked, state=row["state"] or "missing", numbers=numbers)
-
-
-def described(cell: Cell) -> tuple[object, ...]:
-    """A row of the table `cells`, without its content."""
-    return (
-        cell.identity,
-        cell.scenario.name,
-        cell.entry.label,
-        json.dumps(cell.entry.policy.model_dump(mode="json"), sort_keys=True),
-        json.dumps(dict(cell.setting)),
-        cell.seed,
-        cell.code,
-    )
+NUMBERS = 9
+"""Columns of `ROWS` before the numbers: those of a `CellRow`, and `cell` and `state` of the results."""
 
 
 def now() -> str:
@@ -238,43 +215,36 @@ def now() -> str:
 
 def to_write(path: Path) -> Catalogue:
     """Open or create a catalogue for writing. Raises `BadInputError` when that fails or the file is not a catalogue."""
-    with one_line_errors(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInputError(f"{path}: {error.strerror}") from None
-        catalogue = Catalogue(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
-        with closed_on_error(catalogue):
-            if is_empty(catalogue.connection):
-                create(catalogue.connection)
-            require_ours(catalogue)
-            catalogue.connection.execute("PRAGMA foreign_keys = ON")
-            catalogue.connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last cells
-    return catalogue
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from None
+    return opened(path, "rwc")
 
 
 def to_read(path: Path) -> Catalogue:
     """Open a catalogue read-only. Raises `BadInputError` when the file does not exist or is not a catalogue."""
     if not path.is_file():
         raise BadInputError(f"{path}: no such file; `experiments sweep` makes one")
+    return opened(path, "ro")
+
+
+def opened(path: Path, mode: Literal["ro", "rwc"]) -> Catalogue:
+    """Open a file as SQLite does in this mode. Raises `BadInputError` when it is not a catalogue."""
     with one_line_errors(path):
-        address = f"file:{quote(str(path))}?mode=ro"
-        catalogue = Catalogue(
-            path, sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
-        )
-        with closed_on_error(catalogue):
-            require_ours(catalogue)
-    return catalogue
-
-
-@contextmanager
-def closed_on_error(catalogue: Catalogue) -> Iterator[None]:
-    """Close the catalogue if the block raises."""
-    try:
-        yield
-    except BaseException:
-        catalogue.close()
-        raise
+        address = f"file:{quote(str(path))}?mode={mode}"
+        connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
+        try:
+            if mode == "rwc" and is_empty(connection):
+                create(connection)
+            require_ours(path, connection)
+            if mode == "rwc":
+                connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last cells
+        except BaseException:
+            connection.close()
+            raise
+    return Catalogue(path, connection)
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
@@ -297,15 +267,13 @@ def mark_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
-def require_ours(catalogue: Catalogue) -> None:
+def require_ours(path: Path, connection: sqlite3.Connection) -> None:
     """Raise `BadInputError` if the file is not a catalogue or has another schema version."""
-    if mark_of(catalogue.connection) != APPLICATION:
-        raise BadInputError(f"{catalogue.path}: is not a catalogue")
-    version = int(catalogue.connection.execute("PRAGMA user_version").fetchone()[0])
+    if mark_of(connection) != APPLICATION:
+        raise BadInputError(f"{path}: is not a catalogue")
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version != SCHEMA:
-        raise BadInputError(
-            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}"
-        )
+        raise BadInputError(f"{path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from experiments.errors import BadInputError
-from experiments.report.tables import Cell, Mark, Table
+from experiments.report.tables import Cell, Mark, Table, row
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
 from experiments.sweep.catalogue import CellRow
@@ -62,15 +62,15 @@ def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[R
 def compared(first: dict[int, CellRow], second: dict[int, CellRow], measure: str) -> Judged:
     """Compare the cells of one place, paired by seed."""
     sides = {"a": list(first.values()), "b": list(second.values())}
-    values = {side: {row.seed: float(row.numbers[measure]) for row in rows} for side, rows in sides.items()}
+    values = {side: {one.seed: float(one.numbers[measure]) for one in rows} for side, rows in sides.items()}
     return judged(measure, values, "b", "a", ceiling=ceiling_of(sides, measure))
 
 
 def by_place(rows: list[CellRow], measure: str) -> dict[Place, dict[int, CellRow]]:
     """seed -> cell for each scenario and policy, valid cells only."""
     found: dict[Place, dict[int, CellRow]] = defaultdict(dict)
-    for row in usable(rows, measure):
-        found[scenario_name(row), policy_name(row)][row.seed] = row
+    for one in usable(rows, measure):
+        found[scenario_name(one), policy_name(one)][one.seed] = one
     return found
 
 
@@ -78,11 +78,11 @@ def change_table(found: list[RatioChange], measure: str) -> Table:
     """Table of the changes, the largest first."""
     order = sorted(found, key=lambda change: -abs(change.ratio.ratio - 1))
     rows = tuple(
-        (
-            Cell(change.scenario),
-            Cell(change.policy),
-            Cell(show(change.ratio) + " odds" * (change.judged_by == GOODPUT)),
-            Cell(str(change.ratio.blocks)),
+        row(
+            change.scenario,
+            change.policy,
+            show(change.ratio) + " odds" * (change.judged_by == GOODPUT),
+            change.ratio.blocks,
             Cell(change.standing, MARKS.get(change.standing, "")),
         )
         for change in order

@@ -12,10 +12,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rich.console import Console
 from rich.text import Text
@@ -37,27 +36,18 @@ from experiments.sweep.progress import Progress
 @contextmanager
 def only_driver(catalogue: Path) -> Iterator[None]:
     """Hold the catalogue's lock. Raises `BadInputError` while another process sweeps into the catalogue."""
-    file = locked(catalogue)
-    try:
-        yield
-    finally:
-        file.close()
-
-
-def locked(catalogue: Path) -> IO[str]:
-    """Open the lock file and lock it. Raises `BadInputError` when another process holds the lock."""
     path = catalogue.with_name(f"{catalogue.name}-driver")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
     except OSError as error:
         raise BadInputError(f"{catalogue}: cannot be written: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise BadInputError(f"{catalogue}: another sweep is writing into it") from None
-    return file
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInputError(f"{catalogue}: another sweep is writing into it") from None
+        yield
 
 
 FAILED = 1
@@ -119,15 +109,11 @@ def compute_missing(
     Computation(missing, simulate, options.keep_samples, ended).run(opened)
 
 
-@contextmanager
-def computers_of(options: SweepOptions, cells: int) -> Iterator[Computers]:
+def computers_of(options: SweepOptions, cells: int) -> AbstractContextManager[Computers]:
     """The chosen cluster, or as many local processes as chosen, as there are processors, at most as many as cells."""
     if options.scheduler is not None:
-        with dask_cluster(options.scheduler) as computers:
-            yield computers
-    else:
-        with local_processes(min(options.workers or os.cpu_count() or 1, cells)) as computers:
-            yield computers
+        return dask_cluster(options.scheduler)
+    return local_processes(min(options.workers or os.cpu_count() or 1, cells))
 
 
 def greeting(planned: int, missing: int, out: Path) -> str:

@@ -60,18 +60,16 @@ def everything(value: object) -> object:
 def every_scenario(value: object) -> object:
     """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments show`, and ranges."""
     if isinstance(value, list | tuple):
-        return [
-            single for name in value for single in ([name] if not isinstance(name, str) else one_range(name))
-        ]
+        return [single for name in value for single in singles(name)]
     if value != EVERYTHING:
         return value
     return [scenario.name for scenarios in grouped().values() for scenario in scenarios]
 
 
-def one_range(name: str) -> list[str]:
-    """The scenarios of a range such as `random-1..20`, or the name itself. Raises `ValueError`."""
+def singles(name: object) -> list[Any]:
+    """The scenarios of a range such as `random-1..20`; anything else alone. Raises `ValueError`."""
     try:
-        return single_names(name)
+        return single_names(name) if isinstance(name, str) else [name]
     except BadInputError as error:
         raise ValueError(str(error)) from None
 

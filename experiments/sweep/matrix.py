@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -145,13 +145,12 @@ def value_text(value: object) -> str:
 
 def left_out(rows: Iterable[CellRow]) -> dict[str, int]:
     """Number of cells that are in no square, by reason."""
-    counts = {"missing": 0, "failed": 0, "invalid": 0}
-    for row in rows:
-        if row.state != "done":
-            counts[row.state] += 1
-        elif is_invalid(row):
-            counts["invalid"] += 1
-    return {kind: count for kind, count in counts.items() if count}
+    counts = Counter(
+        "invalid" if row.state == "done" else row.state
+        for row in rows
+        if row.state != "done" or is_invalid(row)
+    )
+    return {kind: counts[kind] for kind in ("missing", "failed", "invalid") if counts[kind]}
 
 
 def is_bound(row: CellRow) -> bool:
@@ -166,35 +165,54 @@ def is_invalid(row: CellRow) -> bool:
 
 def column_of(scenario: str, cells: Mapping[str, Sequence[CellRow]], measure: str) -> list[Square]:
     """Compute the squares of one scenario."""
-    kept = {policy: usable(rows, measure) for policy, rows in cells.items()}
-    values = {
-        policy: {row.seed: float(row.numbers[measure]) for row in rows}
-        for policy, rows in kept.items()
-        if rows
-    }
-    if not values:
+    kept = {policy: good for policy, rows in cells.items() if (good := usable(rows, measure))}
+    if not kept:
         return []
-    able = judged_policies(
-        [policy for policy in values if not is_bound(kept[policy][0])] or list(values), values
-    )
+    values = {
+        policy: {row.seed: float(row.numbers[measure]) for row in rows} for policy, rows in kept.items()
+    }
+    bounds = {policy for policy, rows in kept.items() if is_bound(rows[0])}
+    able = judged_policies([policy for policy in values if policy not in bounds] or list(values), values)
     ceiling = ceiling_of(kept, measure)
     best = best_of({policy: values[policy] for policy in able})
     is_lost = 2 * len(ceiling.blocks[best]) >= len(values[best])
     compared = {policy: ceiling.odds[policy] for policy in values} if is_lost else values
-    best = best_of({policy: compared[policy] for policy in able}) if is_lost else best
+    best = best_of({policy: compared[policy] for policy in able})
     found = distances(compared, able, best, None if is_lost else ceiling)
     contenders = [policy for policy in able if found[policy].is_contender]
-    by = GOODPUT if is_lost else measure
     return [
-        square_of(
-            *(policy, scenario, kept[policy], values[policy], one.ratio),
-            "bound" if is_bound(kept[policy][0]) else mark_of(policy, one, contenders, policy in able),
-            policy == best,
-            by,
+        Square(
+            policy=policy,
+            scenario=scenario,
+            value=geometric_mean(values[policy].values()),
+            ratio=one.ratio,
+            mark="bound" if policy in bounds else mark_of(policy, one, contenders, policy in able),
+            seeds=len(values[policy]),
+            failed=float(np.mean([1 - success_of(row) for row in kept[policy]])),
+            goodput=float(np.mean([goodput_of(row) for row in kept[policy]])),
+            leads=policy == best,
+            judged_by=GOODPUT if is_lost else measure,
+            median=median_of(kept[policy]),
+            shares=shares_of(kept[policy]),
         )
         for policy, one in found.items()
         if one.ratio.blocks
     ]
+
+
+def median_of(rows: Sequence[CellRow]) -> float | None:
+    """Mean of the medians; None where none is known."""
+    medians = [row.numbers["p50"] for row in rows if row.numbers.get("p50") is not None]
+    return float(np.mean(medians)) if medians else None
+
+
+def shares_of(rows: Sequence[CellRow]) -> dict[str, float]:
+    """Mean fraction of the answers by worker."""
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for worker, part in json.loads(row.numbers["shares"]).items():
+            shares[worker] += part / len(rows)
+    return dict(shares)
 
 
 def ceiling_of(cells: Mapping[str, Sequence[CellRow]], measure: str) -> Ceiling:
@@ -215,10 +233,15 @@ def failed_of(row: CellRow) -> int:
     return int(row.numbers["requests"] - row.numbers["ok"])
 
 
+def success_of(row: CellRow) -> float:
+    """Share of the requests of a cell that succeeded."""
+    return float(row.numbers["ok"] / max(1, row.numbers["requests"]))
+
+
 def goodput_of(row: CellRow) -> float:
     """Share of the requests of a cell that were answered within the SLO; of successes where it is not known."""
     known = row.numbers.get("goodput")
-    return float(row.numbers["ok"] / max(1, row.numbers["requests"]) if known is None else known)
+    return success_of(row) if known is None else float(known)
 
 
 def usable(rows: Sequence[CellRow], measure: str) -> list[CellRow]:
@@ -258,39 +281,3 @@ def mark_of(policy: str, distance: Distance, contenders: Sequence[str], is_able:
         return "undecided" if distance.is_tied else "equal"
     is_behind = not distance.is_contender if is_able else distance.ratio.low > 1
     return "behind" if is_behind else "undecided"
-
-
-def square_of(
-    policy: str,
-    scenario: str,
-    rows: Sequence[CellRow],
-    values: Mapping[int, float],
-    ratio: Interval,
-    mark: Mark,
-    leads: bool,
-    by: str,
-) -> Square:
-    """Assemble one square with its explanatory figures."""
-    shares: dict[str, float] = defaultdict(float)
-    for row in rows:
-        for worker, part in json.loads(row.numbers["shares"]).items():
-            shares[worker] += part / len(rows)
-    failed = float(np.mean([1 - row.numbers["ok"] / max(1, row.numbers["requests"]) for row in rows]))
-    value = geometric_mean(values.values())
-    medians = [row.numbers["p50"] for row in rows if row.numbers.get("p50") is not None]
-    median = float(np.mean(medians)) if medians else None
-    goodput = float(np.mean([goodput_of(row) for row in rows]))
-    return Square(
-        policy,
-        scenario,
-        value,
-        ratio,
-        mark,
-        len(values),
-        failed,
-        goodput,
-        leads,
-        by,
-        median,
-        dict(shares),
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.report.tables import Cell, Table
+from experiments.report.tables import Cell, Table, row
 from experiments.scenario.oracles import BOUNDS
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Interval, paired
@@ -49,16 +49,16 @@ def standings(matrix: Matrix) -> list[Standing]:
 
 def standing(matrix: Matrix, policy: str) -> Standing | None:
     """Standing of one policy; None without a scenario that is judged by the measure."""
-    row = matrix.row(policy)
-    ratios = {square.scenario: square.ratio.ratio for square in row if square.judged_by != GOODPUT}
+    squares = matrix.row(policy)
+    ratios = {square.scenario: square.ratio.ratio for square in squares if square.judged_by != GOODPUT}
     if not ratios:
         return None
     worst = max(ratios, key=lambda scenario: ratios[scenario])
     return Standing(
         policy,
-        len(row),
-        sum(is_near(matrix, square, NEAR) for square in row) / len(row),
-        sum(is_near(matrix, square, FAIRLY_NEAR) for square in row) / len(row),
+        len(squares),
+        sum(is_near(matrix, square, NEAR) for square in squares) / len(squares),
+        sum(is_near(matrix, square, FAIRLY_NEAR) for square in squares) / len(squares),
         geometric_mean(ratios.values()),
         float(np.percentile(list(ratios.values()), 90)),
         ratios[worst],
@@ -82,15 +82,9 @@ def overview_table(matrix: Matrix) -> Table:
     )
     columns = ("policy", "scenarios", "within 5 %", "within 10 %", "geometric mean", "90th", "worst", "where")
     rows = tuple(
-        (
-            Cell(one.policy),
-            Cell(str(one.scenarios)),
-            Cell(f"{one.near:.1%}"),
-            Cell(f"{one.fairly_near:.1%}"),
-            Cell(f"{one.mean:.3f}"),
-            Cell(f"{one.p90:.2f}"),
-            Cell(f"{one.worst:.2f}"),
-            Cell(one.worst_scenario),
+        row(
+            *(one.policy, one.scenarios, f"{one.near:.1%}", f"{one.fairly_near:.1%}"),
+            *(f"{one.mean:.3f}", f"{one.p90:.2f}", f"{one.worst:.2f}", one.worst_scenario),
         )
         for one in standings(matrix)
     )
@@ -116,14 +110,12 @@ def bounds_in(matrix: Matrix) -> dict[str, str]:
 
 def distances(matrix: Matrix) -> list[BoundDistance]:
     """Distance of every policy to every bound, by bound, the least first; empty without a bound."""
-    policies, bounds = (
-        [policy for policy in matrix.policies if policy not in matrix.bounds],
-        bounds_in(matrix),
-    )
-    found = [distance(matrix, policy, bound) for bound in bounds for policy in policies]
-    order = list(bounds)
-    kept = (one for one in found if one is not None)
-    return sorted(kept, key=lambda one: (order.index(one.bound), one.ratio.ratio))
+    policies = [policy for policy in matrix.policies if policy not in matrix.bounds]
+    found = [
+        [one for policy in policies if (one := distance(matrix, policy, bound)) is not None]
+        for bound in bounds_in(matrix)
+    ]
+    return [one for of_bound in found for one in sorted(of_bound, key=lambda one: one.ratio.ratio)]
 
 
 def distance(matrix: Matrix, policy: str, bound: str) -> BoundDistance | None:
@@ -158,18 +150,17 @@ def distance_table(matrix: Matrix) -> Table:
     )
     heads = [(f"{matrix.measure} / {bound}", "scenarios", "worst", "where") for bound in bounds]
     rows = tuple(
-        (Cell(policy), *(cell for bound in bounds for cell in distance_cells(found.get((policy, bound)))))
+        row(policy, *(part for bound in bounds for part in distance_parts(found.get((policy, bound)))))
         for policy in dict.fromkeys(policy for policy, _ in found)
     )
     return Table("Distance to the bounds", note, ("policy", *(name for head in heads for name in head)), rows)
 
 
-def distance_cells(one: BoundDistance | None) -> tuple[Cell, ...]:
-    """Ratio, scenarios, worst ratio and its scenario."""
+def distance_parts(one: BoundDistance | None) -> tuple[object, ...]:
+    """Ratio, scenarios, worst ratio and its scenario, as parts of a row."""
     if one is None:
         return (Cell("–", "few"),) * 4
-    texts = (show(one.ratio), str(one.ratio.blocks), f"{one.worst:.2f}", one.worst_scenario)
-    return tuple(map(Cell, texts))
+    return show(one.ratio), one.ratio.blocks, f"{one.worst:.2f}", one.worst_scenario
 
 
 def distance_sentences(matrix: Matrix, ours: str) -> list[str]:

@@ -173,20 +173,19 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
 
 def data_table(matrix: Matrix) -> DataTable:
     """Table with a row per square."""
-    ratios = ("ratio", "low", "high")
     facts = ("mark", "seeds", "failed", "goodput", "leads", "judged_by")
-    columns = ("scenario", "policy", f"{matrix.measure}_seconds", *ratios, *facts)
-    return DataTable("matrix", columns, [csv_row(square) for square in matrix.squares.values()])
+    columns = ("scenario", "policy", f"{matrix.measure}_seconds", "ratio", "low", "high", *facts)
+    rows = [
+        (
+            *(one.scenario, one.policy, one.value, one.ratio.ratio, one.ratio.low, one.ratio.high),
+            *(getattr(one, fact) for fact in facts),
+        )
+        for one in matrix.squares.values()
+    ]
+    return DataTable("matrix", columns, rows)
 
 
-def csv_row(square: Square) -> tuple[object, ...]:
-    """Values of one square."""
-    ratios = (square.ratio.ratio, square.ratio.low, square.ratio.high)
-    facts = (square.mark, square.seeds, square.failed, square.goodput, square.leads, square.judged_by)
-    return (square.scenario, square.policy, square.value, *ratios, *facts)
-
-
-MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": "", "bound": ""}
+MARKS = {"best": "★", "equal": "≈", "undecided": "?"}
 LEGEND = ("★ best", "≈ at most 5 % worse than it", "? may be the best or as good", "n % requests that failed")
 SHADES = mpl.colormaps["cividis_r"]
 DARKEST_RATIO = 4.0
@@ -220,11 +219,8 @@ def heat_map(matrix: Matrix, ours: str) -> Figure:
 
 def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str) -> None:
     """Add the colour scale below, and the legend of the marks."""
-    shrink, aspect = 0.6, 45
     shades = mpl.cm.ScalarMappable(norm, SHADES)
-    scale = figure.colorbar(
-        shades, ax=list(panels), location="bottom", shrink=shrink, aspect=aspect, pad=0.01
-    )
+    scale = figure.colorbar(shades, ax=list(panels), location="bottom", shrink=0.6, aspect=45, pad=0.01)
     canvas.fixed_ticks(scale.ax.xaxis, TICKS, tick)
     legend = "   ".join(LEGEND)
     scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
@@ -246,27 +242,14 @@ def strip(
             draw(axes, x, y, matrix.squares.get((policy, scenario)), norm, 8.5 if width <= 12 else 7.5)
     axes.set_xlim(0, width)
     axes.set_ylim(len(policies), 0)
-    axes.set_xticks(
-        [x + 0.5 for x in range(len(scenarios))],
-        [fill(name, 22) for name in scenarios],
-        rotation=40,
-        ha="left",
-        rotation_mode="anchor",
-        fontsize=8.5,
-    )
-    axes.set_yticks(
-        [y + 0.5 for y in range(len(policies))], [shortened(matrix.shown_name(name)) for name in policies]
-    )
+    style: dict[str, Any] = {"rotation": 40, "ha": "left", "rotation_mode": "anchor", "fontsize": 8.5}
+    axes.set_xticks([x + 0.5 for x in range(len(scenarios))], [fill(name, 22) for name in scenarios], **style)
+    names = [fill(matrix.shown_name(policy), 30) for policy in policies]
+    axes.set_yticks([y + 0.5 for y in range(len(policies))], names)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelcolor=INK)
     axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def shortened(name: str) -> str:
-    """Wrap a long name for labels."""
-    return fill(name, 30)
+    axes.spines[:].set_visible(False)
 
 
 def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size: float) -> None:
@@ -274,7 +257,7 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
-    text = f"{MARKS[square.mark]}{number(ratio)}" if square else "–"
+    text = f"{MARKS.get(square.mark, '')}{number(ratio)}" if square else "–"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
     weight = "bold" if square and square.mark in ("best", "equal") else "normal"
     has_failures = square is not None and square.failed >= SOME_FAILED

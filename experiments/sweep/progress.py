@@ -33,15 +33,11 @@ class Progress(LivePanel):
         self._left = len(missing)
         self._size_left = sum(cell.size for cell in missing)
         self._size_done = 0
-        self._failed = 0
         self._began_at = self._said_at = time.monotonic()
         self._done = 0
-        self.threads: Callable[[], int] = lambda: 0
-
-    @property
-    def failed(self) -> int:
+        self.failed = 0
         """Number of cells that failed in this execution."""
-        return self._failed
+        self.threads: Callable[[], int] = lambda: 0
 
     def cell_ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """Count a cell that has been stored in the catalogue."""
@@ -56,8 +52,8 @@ class Progress(LivePanel):
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def _print_failure(self, cell: Cell, message: str) -> None:
-        self._failed += 1
-        if self._failed <= SHOWN_FAILURES:
+        self.failed += 1
+        if self.failed <= SHOWN_FAILURES:
             words = f" {cell.scenario.name}, {cell.entry.label}, seed {cell.seed}: {message}"
             self._console.print(Text.assemble(("failed", "red"), words), soft_wrap=True)
 
@@ -69,7 +65,7 @@ class Progress(LivePanel):
         threads = self.threads()
         return (
             f"cell {self._planned - self._left} of {self._planned}   {rate:.1f} cells/s   "
-            f"{self._failed} failed   {threads} worker{'' if threads == 1 else 's'}   "
+            f"{self.failed} failed   {threads} worker{'' if threads == 1 else 's'}   "
             f"elapsed {clock(elapsed)}   left {left}"
         )
 

@@ -88,11 +88,10 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
 
 def overloaded_scenarios(matrix: Matrix) -> list[str]:
     """Sentence about scenarios in which so many requests fail under every policy that the measure is meaningless."""
-    columns = {scenario: matrix.column(scenario) for scenario in matrix.scenarios}
     lost = [
-        name
-        for name, column in columns.items()
-        if column and all(square.failed >= MANY_FAILED for square in column)
+        scenario
+        for scenario in matrix.scenarios
+        if (column := matrix.column(scenario)) and min(square.failed for square in column) >= MANY_FAILED
     ]
     if not lost or matrix.measure not in ("p99", "p999", "max"):
         return []

@@ -9,30 +9,16 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from experiments.platform.terminal import clock
-from experiments.report.tables import Cell, Mark, Table
+from experiments.report.tables import Cell, Mark, Table, row
 from experiments.stats.ceiling import GOODPUT
 from experiments.sweep.catalogue import CellRow, GridFacts
 from experiments.sweep.equality import cell_text
-from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
+from experiments.sweep.matrix import Matrix, Square, failed_of, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
 from experiments.verdict.phrases import show
 
-MARKS: dict[str, Mark] = {
-    "best": "good",
-    "equal": "good",
-    "behind": "",
-    "undecided": "",
-    "no verdict": "few",
-    "bound": "",
-}
-WORDS = {
-    "best": "best",
-    "equal": "equal",
-    "undecided": "undecided",
-    "behind": "behind",
-    "no verdict": "–",
-    "bound": "bound",
-}
+MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "no verdict": "few"}
+MISSING = Cell("–", "few")
 
 
 def matrix_table(matrix: Matrix) -> Table:
@@ -44,8 +30,8 @@ def matrix_table(matrix: Matrix) -> Table:
         "of all. Green: best, or by the whole interval at most 5 % worse."
     )
     rows = tuple(
-        (
-            Cell(matrix.shown_name(policy)),
+        row(
+            matrix.shown_name(policy),
             *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios),
         )
         for policy in matrix.ranked()
@@ -55,7 +41,7 @@ def matrix_table(matrix: Matrix) -> Table:
 
 def square_cell(square: Square | None) -> Cell:
     """Table cell with the ratio and its interval, such as `1.12 [1.08–1.17]`."""
-    return Cell("–", "few") if square is None else Cell(ratio_text(square), MARKS[square.mark])
+    return MISSING if square is None else Cell(ratio_text(square), MARKS.get(square.mark, ""))
 
 
 def ratio_text(square: Square) -> str:
@@ -67,31 +53,11 @@ def best_table(matrix: Matrix, ours: str) -> Table:
     """Each scenario: the best policy with its value, and the comparison of `ours` with it."""
     rows = []
     for scenario in matrix.scenarios:
-        best, own = matrix.best(scenario), matrix.squares.get((ours, scenario))
-        if best is None:
-            rows.append((Cell(scenario), *(Cell("–", "few") for _ in range(8))))
-            continue
-        rows.append(
-            (
-                Cell(scenario),
-                Cell(best.policy),
-                Cell(in_ms(best.value)),
-                Cell(f"{percent(best.failed, 2)}"),
-                Cell(f"{percent(best.goodput, 2)}"),
-                *(own_cells(own) if own is not None else (Cell("–", "few"),) * 4),
-            )
-        )
-    columns = (
-        "scenario",
-        "best",
-        matrix.measure,
-        "failed",
-        "goodput",
-        f"{ours}",
-        "failed",
-        "goodput",
-        "standing",
-    )
+        leader, square = matrix.best(scenario), matrix.squares.get((ours, scenario))
+        first = [MISSING] * 4 if leader is None else [leader.policy, *figures(leader)]
+        last = [MISSING] * 4 if square is None else [*figures(square), standing_cell(square)]
+        rows.append(row(scenario, *first, *last))
+    columns = ("scenario", "best", matrix.measure, "failed", "goodput", ours, "failed", "goodput", "standing")
     note = (
         f"Best: the lowest {matrix.measure}, failures at the deadline, proven only if marked so. Failed is the part of "
         "the requests that failed, goodput that answered within the SLO."
@@ -99,27 +65,26 @@ def best_table(matrix: Matrix, ours: str) -> Table:
     return Table("Scenarios", note, columns, tuple(rows), prose=True)
 
 
-def own_cells(own: Square) -> tuple[Cell, ...]:
-    """Cells of `ours` for a scenario."""
-    standing = Cell(f"{WORDS[own.mark]}, ×\u00a0{ratio_text(own)}", MARKS[own.mark])
-    shares = (Cell(percent(own.failed, 2)), Cell(percent(own.goodput, 2)))
-    return Cell(in_ms(own.value)), *shares, standing
+def figures(square: Square) -> tuple[str, ...]:
+    """Value of the measure, failed requests and goodput of a policy under a scenario."""
+    return in_ms(square.value), percent(square.failed, 2), percent(square.goodput, 2)
+
+
+def standing_cell(square: Square) -> Cell:
+    """Mark in words, and the ratio to the best."""
+    word = "–" if square.mark == "no verdict" else square.mark
+    return Cell(f"{word}, ×\u00a0{ratio_text(square)}", MARKS.get(square.mark, ""))
 
 
 def grid_table(grids: Sequence[GridFacts]) -> Table:
     """Table of the grids in a catalogue."""
     columns = ("grid", "cells", "done", "failed", "missing", "seeds", "computing", "code", "begun (UTC)")
     rows = tuple(
-        (
-            Cell(facts.grid.name),
-            Cell(str(facts.planned)),
-            Cell(str(facts.done)),
+        row(
+            *(facts.grid.name, facts.planned, facts.done),
             Cell(str(facts.failed), "bad" if facts.failed else ""),
-            Cell(str(facts.planned - facts.done - facts.failed)),
-            Cell(str(len(facts.grid.seeds))),
-            Cell(clock(facts.seconds)),
-            Cell(facts.code),
-            Cell(facts.began_at[:16].replace("T", " ")),
+            *(facts.planned - facts.done - facts.failed, len(facts.grid.seeds), clock(facts.seconds)),
+            *(facts.code, facts.began_at[:16].replace("T", " ")),
         )
         for facts in grids
     )
@@ -130,52 +95,42 @@ def group_table(rows: Sequence[CellRow]) -> Table:
     """Policies under scenarios: means of the cells over their seeds."""
     columns = ("scenario", "policy", "done", "KO", "req/s", "50th", "95th", "99th", "max", "goodput")
     groups: dict[tuple[str, str], list[CellRow]] = {}
-    for row in rows:
-        groups.setdefault((scenario_name(row), policy_name(row)), []).append(row)
+    for one in rows:
+        groups.setdefault((scenario_name(one), policy_name(one)), []).append(one)
     shown = tuple(
-        (
-            Cell(scenario),
-            Cell(policy),
-            *group_cells([row for row in group if row.state == "done"], len(group)),
-        )
-        for (scenario, policy), group in groups.items()
+        row(*names, *group_parts([one for one in group if one.state == "done"], len(group)))
+        for names, group in groups.items()
     )
     note = "Latency in ms, deadline-mapped, the mean over seeds."
     return Table("Cells", note, columns, shown)
 
 
-def group_cells(done: Sequence[CellRow], planned: int) -> tuple[Cell, ...]:
-    """Cells of one policy under a scenario; dashes where no cell has finished."""
+def group_parts(done: Sequence[CellRow], planned: int) -> tuple[object, ...]:
+    """Row of one policy under a scenario; dashes where no cell has finished."""
     count = Cell(f"{len(done)}/{planned}", "" if len(done) == planned else "bad")
     if not done:
-        return (count, *(Cell("–", "few") for _ in range(7)))
-    times = [Cell(f"{1e3 * mean(done, name):.1f}") for name in ("p50", "p95", "p99", "max")]
-    failed = fmean(row.numbers["requests"] - row.numbers["ok"] for row in done)
-    return (
-        count,
-        Cell(f"{failed:.1f}", "bad" if failed else ""),
-        Cell(f"{mean(done, 'throughput'):.1f}"),
-        *times,
-        Cell(f"{percent(mean(done, 'goodput'), 1)}"),
-    )
+        return (count, *[MISSING] * 7)
+    failed = fmean(map(failed_of, done))
+    times = [f"{1e3 * mean(done, name):.1f}" for name in ("p50", "p95", "p99", "max")]
+    rate, goodput = f"{mean(done, 'throughput'):.1f}", percent(mean(done, "goodput"), 1)
+    return count, Cell(f"{failed:.1f}", "bad" if failed else ""), rate, *times, goodput
 
 
 def mean(rows: Sequence[CellRow], name: str) -> float:
     """Mean of one column; nan where no row has a value."""
-    known = [row.numbers[name] for row in rows if row.numbers[name] is not None]
+    known = [one.numbers[name] for one in rows if one.numbers[name] is not None]
     return fmean(known) if known else float("nan")
 
 
 def failure_table(rows: Sequence[CellRow]) -> Table:
     """Failed cells by message, the most frequent first."""
     messages: dict[str, list[CellRow]] = {}
-    for row in rows:
-        if row.state == "failed":
-            messages.setdefault(str(row.numbers["message"]), []).append(row)
+    for one in rows:
+        if one.state == "failed":
+            messages.setdefault(str(one.numbers["message"]), []).append(one)
     shown = tuple(
-        (Cell(message), Cell(str(len(found))), Cell(cell_text(found[0])))
+        row(message, len(found), cell_text(found[0]))
         for message, found in sorted(messages.items(), key=lambda pair: -len(pair[1]))
     )
-    return Table(
-        "Failed cells", "The same command tries them again.", ("message", "cells", "such as"), shown, True
-    )
+    columns = ("message", "cells", "such as")
+    return Table("Failed cells", "The same command tries them again.", columns, shown, prose=True)
