@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.progress import track
 from rich.table import Table
 
 from benchmarks.calibration.campaigns import many
 from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
-from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, Rate, outcome
+from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, names_in
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session
+from experiments.platform.terminal import plain_table
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -135,18 +135,15 @@ def methods_named(text: str) -> list[str]:
 
 def table_of(outcomes: Sequence[MethodRates]) -> Table:
     """Table of rates with 95 % intervals, a row for each method and size."""
-    made = Table(
-        caption="rates of campaigns with Wilson's 95 % interval; pair: standard deviation of log(p99 / p99)",
-        header_style="dim",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for index, name in enumerate(COLUMNS):
-        made.add_column(name, justify="right" if index else "left", no_wrap=True)
+    rows = []
     for one in outcomes:
         rates = (one.false, one.elsewhere, one.right, one.wrong)
         size = (str(one.requests), str(one.blocks), f"± {100 * one.spread:.1f} %")
-        made.add_row(one.method, *size, *("–" if rate is None else str(rate) for rate in rates))
+        rows.append((one.method, *size, *("–" if rate is None else str(rate) for rate in rates)))
+    made = plain_table(COLUMNS, rows)
+    made.caption = (
+        "rates of campaigns with Wilson's 95 % interval; pair: standard deviation of log(p99 / p99)"
+    )
     return made
 
 
@@ -164,8 +161,8 @@ def plain(one: MethodRates) -> dict[str, Any]:
     """Outcome for JSON: each rate with its interval."""
     numbers = {"method": one.method, "requests": one.requests, "blocks": one.blocks, "spread": one.spread}
     rates = {"false": one.false, "elsewhere": one.elsewhere, "found": one.right, "untrue": one.wrong}
-    return {**numbers, **{name: rate and as_json(rate) for name, rate in rates.items()}}
-
-
-def as_json(rate: Rate) -> dict[str, Any]:
-    return {"hits": rate.hits, "total": rate.total, "rate": rate.value, "interval": list(rate.interval)}
+    return numbers | {
+        name: rate
+        and {"hits": rate.hits, "total": rate.total, "rate": rate.value, "interval": list(rate.interval)}
+        for name, rate in rates.items()
+    }

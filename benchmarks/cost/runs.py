@@ -28,8 +28,9 @@ from benchmarks.harness.cases import Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
+from benchmarks.harness.peer_files import Site
 from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeer, RunningPeers, running_peers
-from benchmarks.harness.peers import WORKER_PORTS, Peer, Site
+from benchmarks.harness.peers import WORKER_PORTS, Peer
 from benchmarks.harness.serving import folder_in, serving
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import FleetFailedError

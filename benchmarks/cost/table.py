@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from benchmarks.cost.plan import CostRun
 from benchmarks.harness.cases import Kind
 from benchmarks.harness.peers import NGINX, OURS
 from benchmarks.harness.verdicts import bracketed, over_blocks
-from experiments.platform.terminal import FULL_WIDTH
+from experiments.platform.terminal import FULL_WIDTH, plain_table
 from experiments.stats.comparison import Interval
 
 QUIET_SHARE = 0.05
@@ -103,10 +102,8 @@ NARROW_COLUMNS = 4
 
 def table_of(rows: Sequence[CostRow], kind: Kind, width: int) -> Table:
     """Table for a terminal of `width` columns."""
-    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     shown = columns(kind)[: None if width >= FULL_WIDTH else NARROW_COLUMNS]
-    for index, name in enumerate(shown):
-        made.add_column(name, justify="right" if index else "left", no_wrap=True)
+    made = plain_table(shown, ())
     for row in rows:
         made.add_row(*cells(row, kind)[: len(shown)], style="bold" if row.peer.startswith(OURS) else "")
     return made

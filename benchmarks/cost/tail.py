@@ -16,8 +16,9 @@ from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
+from benchmarks.harness.peer_files import Site
 from benchmarks.harness.peer_processes import RunningPeer
-from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.peers import Peer
 from benchmarks.harness.serving import serving
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time

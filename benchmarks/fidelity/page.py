@@ -119,19 +119,26 @@ TAIL = 1 - np.logspace(0, -3, 200)
 """Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
+@mpl.rc_context(STYLE)
 def scatter(scenario_results: Sequence[ScenarioResult]) -> Figure:
     """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
-    with mpl.rc_context(STYLE):
-        figure, axes = blank(5.4, columns=len(LATENCY))
-        for axis, quantity in zip(axes, LATENCY, strict=True):
-            draw_scatter(axis, scenario_results, quantity)
-        figure.legend(
-            handles=[*policy_handles(scenario_results), *scenario_handles(scenario_results)],
-            loc="outside lower center",
-            ncols=5,
-            fontsize=8,
-        )
+    figure, axes = blank(5.4, columns=len(LATENCY))
+    for axis, quantity in zip(axes, LATENCY, strict=True):
+        draw_scatter(axis, scenario_results, quantity)
+    markers = [
+        Line2D([], [], ls="", marker=MARKERS[n % len(MARKERS)], color=GREY, label=scenario_result.name)
+        for n, scenario_result in enumerate(scenario_results)
+    ]
+    legend_below(figure, [*policy_handles(policies_of(scenario_results), 4), *markers])
     return figure
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)
+
+
+def policy_handles(names: Sequence[str], width: float | None = None) -> list[Line2D]:
+    return [Line2D([], [], color=policy_colour(name, names), linewidth=width, label=name) for name in names]
 
 
 def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantity: str) -> None:
@@ -159,25 +166,19 @@ def draw_scatter(axis: Axes, scenario_results: Sequence[ScenarioResult], quantit
     axis.set(title=bound_text(quantity), xlabel="measured, ms", ylabel="simulated, ms")
 
 
+@mpl.rc_context(STYLE)
 def distributions(pairs: Sequence[tuple[Results, Results]]) -> Figure:
     """One panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
-    with mpl.rc_context(STYLE):
-        rows = -(-len(pairs) // COLUMNS)
-        figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
-        for axis in axes[len(pairs) :]:
-            axis.set_visible(False)
-        for axis, (measured, simulated) in zip(axes, pairs, strict=False):
-            draw_distributions(axis, measured, simulated)
-        names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
-        handles = [Line2D([], [], color=policy_colour(name, names), label=name) for name in names]
-        styles = [("solid", "measured"), ("dashed", "simulated")]
-        worlds = [Line2D([], [], color=GREY, ls=style, label=world) for style, world in styles]
-        figure.legend(
-            handles=[*handles, *worlds],
-            loc="outside lower center",
-            ncols=5,
-            fontsize=8,
-        )
+    rows = -(-len(pairs) // COLUMNS)
+    figure, axes = blank(3.1 * rows + 0.8, rows, COLUMNS)
+    for axis in axes[len(pairs) :]:
+        axis.set_visible(False)
+    for axis, (measured, simulated) in zip(axes, pairs, strict=False):
+        draw_distributions(axis, measured, simulated)
+    names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
+    styles = [("solid", "measured"), ("dashed", "simulated")]
+    worlds = [Line2D([], [], color=GREY, ls=style, label=world) for style, world in styles]
+    legend_below(figure, [*policy_handles(names), *worlds])
     return figure
 
 
@@ -208,25 +209,4 @@ def tail_of(latency: Floats) -> Floats:
 
 def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:
     """Policies in order of first appearance."""
-    return list(
-        dict.fromkeys(row.policy for scenario_result in scenario_results for row in scenario_result.rows)
-    )
-
-
-def policy_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
-    names = policies_of(scenario_results)
-    return [Line2D([], [], color=policy_colour(name, names), lw=4, label=name) for name in names]
-
-
-def scenario_handles(scenario_results: Sequence[ScenarioResult]) -> list[Line2D]:
-    return [
-        Line2D(
-            [],
-            [],
-            ls="",
-            marker=MARKERS[n % len(MARKERS)],
-            color=GREY,
-            label=scenario_result.name,
-        )
-        for n, scenario_result in enumerate(scenario_results)
-    ]
+    return list(dict.fromkeys(row.policy for result in scenario_results for row in result.rows))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks.fidelity.agreement import BOUNDS, Agreement, FidelityRow, PairComparison, ScenarioResult
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import STANDING
-from experiments.report.tables import Cell, Mark, Table
+from experiments.report.tables import Cell, Mark, Table, row
 
 MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)
@@ -22,8 +22,8 @@ def verdicts(results: Sequence[ScenarioResult], quantity: str) -> list[bool | No
     """Verdicts on one quantity, or on the ranking, over all scenarios and entries."""
     if quantity == "ranking":
         return [result.ranking_is_met for result in results]
-    rows = [row for result in results for row in result.rows]
-    return [one.is_met for row in rows for one in row.agreements if one.quantity == quantity]
+    agreements = [one for result in results for entry in result.rows for one in entry.agreements]
+    return [one.is_met for one in agreements if one.quantity == quantity]
 
 
 def every_verdict(results: Sequence[ScenarioResult]) -> list[bool | None]:
@@ -49,9 +49,7 @@ def overview(results: Sequence[ScenarioResult]) -> Table:
         found = verdicts(results, quantity)
         bound = f"± {BOUNDS[quantity] * 100:.0f} %" if quantity in BOUNDS else "same order"
         missed = Cell(str(found.count(False)), "bad" if False in found else "")
-        rows.append(
-            (Cell(quantity), Cell(bound), Cell(str(found.count(True))), missed, Cell(str(found.count(None))))
-        )
+        rows.append(row(quantity, bound, found.count(True), missed, found.count(None)))
     note = (
         "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of all requests, "
         "failures as slow as the deadline, simulated over measured; goodput is the share answered within the SLO. Met "
@@ -64,12 +62,12 @@ def overview(results: Sequence[ScenarioResult]) -> Table:
 def bounds_of(results: Sequence[ScenarioResult]) -> Iterator[BoundVerdict]:
     """Verdicts for the terminal: every miss, then each quantity over all scenarios."""
     for result in results:
-        missed = [(row, one) for row in result.rows for one in row.agreements if one.is_met is False]
-        for row, one in missed:
+        missed = [(entry, one) for entry in result.rows for one in entry.agreements if one.is_met is False]
+        for entry, one in missed:
             found = distance_text(one)
             if not math.isnan(one.simulation_noise):
                 found = f"{found}, by chance {chance_text(one)}"
-            yield BoundVerdict(f"{result.name}, {row.label}", bound_text(one.quantity), False, found)
+            yield BoundVerdict(f"{result.name}, {entry.label}", bound_text(one.quantity), False, found)
         if result.ranking_is_met is False:
             pairs = "; ".join(map(pair_comparison_text, contradictions(result)))
             yield BoundVerdict(result.name, bound_text("ranking"), False, pairs)
@@ -96,20 +94,20 @@ def scenario_table(result: ScenarioResult) -> Table:
         head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
     ]
     columns = ("policy", "blocks", *heads, "KO % measured", "simulated")
-    faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in result.rows if row.fault)
+    faults = " ".join(f"{one.label} is not judged: {one.fault}." for one in result.rows if one.fault)
     note = (
         f"{result.question} Shares and goodput in %, latency in ms; in brackets the interval over blocks. By chance: "
         f"how far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
     )
-    return Table(result.name, note, columns, tuple(row_cells(row) for row in result.rows))
+    return Table(result.name, note, columns, tuple(map(row_cells, result.rows)))
 
 
-def row_cells(row: FidelityRow) -> tuple[Cell, ...]:
+def row_cells(found: FidelityRow) -> tuple[Cell, ...]:
     """Cells of one entry; padded with dashes if a world has no run of it."""
-    cells = [cell for one in row.agreements for cell in agreement_cells(one)]
+    cells = [cell for one in found.agreements for cell in agreement_cells(one)]
     padding = [Cell("–", "few")] * (5 * len(QUANTITIES) - len(cells))
-    ends = [Cell(f"{value:.2f}") for value in (row.failed_measured, row.failed_simulated)]
-    return (Cell(row.label), Cell(str(row.blocks)), *cells, *padding, *ends)
+    failed = (f"{found.failed_measured:.2f}", f"{found.failed_simulated:.2f}")
+    return row(found.label, found.blocks, *cells, *padding, *failed)
 
 
 def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
@@ -133,12 +131,11 @@ def distance_text(one: Agreement) -> str:
 def ranking_table(results: Sequence[ScenarioResult]) -> Table:
     """Order of the entries by p99 in each world, and every contradiction."""
     rows = tuple(
-        (
-            Cell(result.name),
+        row(
+            result.name,
             Cell(STANDING[result.ranking_is_met], MARKS[result.ranking_is_met]),
-            Cell(" < ".join(result.orders[0]) or "–"),
-            Cell(" < ".join(result.orders[1]) or "–"),
-            Cell("; ".join(pair_comparison_text(pair) for pair in contradictions(result)) or "–"),
+            *(" < ".join(order) or "–" for order in result.orders),
+            "; ".join(pair_comparison_text(pair) for pair in contradictions(result)) or "–",
         )
         for result in results
     )

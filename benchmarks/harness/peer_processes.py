@@ -12,7 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.harness.cases import Case
-from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import Peer
 from benchmarks.harness.serving import serving
 from experiments.errors import FleetFailedError
 from experiments.platform.processes import Child

@@ -10,12 +10,11 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import certificates, peer_files
 from benchmarks.harness.cases import CASES, Case
-from benchmarks.harness.certificates import Certificate
+from benchmarks.harness.peer_files import Site
 from experiments.errors import BadInputError
 from experiments.platform.instant_worker import LARGE_BYTES, LARGE_NAME
 from experiments.platform.processes import program
@@ -32,29 +31,6 @@ TRACED = ", traced"
 """Suffix of the name of Steelyard that propagates the trace context."""
 
 TRACING = '[tracing]\nenabled = true\nsample = 0.0\ntrust = "all"'
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Placement of a peer: its port, the workers' ports, a folder for its files."""
-
-    port: int
-    workers: tuple[int, ...]
-    folder: Path
-    certificate: Certificate | None = None
-    """Server certificate; None means plain HTTP."""
-
-    head_timeout: float | None = None
-    """Timeout for a client's request head in seconds; None means the peer's default. Not applied to Envoy."""
-
-    is_http2: bool = False
-    """Clients speak HTTP/2 by prior knowledge; Steelyard and HAProxy find out themselves."""
-
-    def file(self, name: str, text: str) -> str:
-        """Write a file; returns its path."""
-        path = self.folder / name
-        path.write_text(text, encoding="utf-8")
-        return str(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +75,7 @@ def ours(
 
     def argv(site: Site) -> list[str]:
         more = (TRACING if is_traced else "") + tables.replace("WORKER", str(site.workers[0]))
-        text = peer_files.steelyard(
-            site.port, site.workers, policy, site.certificate, site.head_timeout, more
-        )
-        argv = run_steelyard(site, text)
+        argv = run_steelyard(site, peer_files.steelyard(site, policy, more))
         return [other_python, *argv[1:]] if other_python else argv
 
     name = f"{OURS} {label_of(policy)}{OTHER_BUILD if other_python else ''}{TRACED if is_traced else ''}"
@@ -111,20 +84,9 @@ def ours(
     return Peer(name, argv, endpoints=endpoints, connections=connections)
 
 
-def nginx_argv(site: Site) -> list[str]:
-    text = peer_files.nginx(
-        site.port, site.workers, site.folder, site.certificate, site.head_timeout, is_http2=site.is_http2
-    )
-    return run_nginx(site, text)
-
-
 def run_nginx(site: Site, text: str) -> list[str]:
     """Command line of nginx with this configuration."""
     return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
-
-
-def haproxy_argv(site: Site) -> list[str]:
-    return run_haproxy(site, peer_files.haproxy(site.port, site.workers, site.certificate, site.head_timeout))
 
 
 def run_haproxy(site: Site, text: str) -> list[str]:
@@ -137,8 +99,9 @@ def run_steelyard(site: Site, text: str) -> list[str]:
     return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
 
-def envoy_argv(site: Site) -> list[str]:
-    config = site.file("envoy.json", peer_files.envoy(site.port, site.workers))
+def run_envoy(site: Site) -> list[str]:
+    """Command line of Envoy with one worker thread."""
+    config = site.file("envoy.json", peer_files.envoy(site))
     quiet = ["--disable-hot-restart", "--log-level", "error"]
     return ["envoy", "-c", config, "--concurrency", "1", *quiet]
 
@@ -149,9 +112,9 @@ def program_of_ours(module: str) -> Callable[[Site], list[str]]:
 
 
 PEERS = {
-    "nginx": Peer("nginx", nginx_argv, "nginx"),
-    "haproxy": Peer("haproxy", haproxy_argv, "haproxy"),
-    "envoy": Peer("envoy", envoy_argv, "envoy"),
+    "nginx": Peer("nginx", lambda site: run_nginx(site, peer_files.nginx(site)), "nginx"),
+    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, peer_files.haproxy(site)), "haproxy"),
+    "envoy": Peer("envoy", run_envoy, "envoy"),
     "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.harness.aiohttp_session")),
     "relay": Peer("TCP relay", program_of_ours("benchmarks.harness.relay")),
 }
@@ -200,7 +163,7 @@ def worker_argv(site: Site) -> list[str]:
     if PEERS["nginx"].absence:
         return [*program("experiments.platform.instant_worker"), *map(str, site.workers)]
     (site.folder / LARGE_NAME).write_bytes(bytes(LARGE_BYTES))
-    return run_nginx(site, peer_files.nginx_worker(site.workers, site.folder))
+    return run_nginx(site, peer_files.nginx_worker(site))
 
 
 def worker_case(case: Case) -> Case:

@@ -15,7 +15,8 @@ from random import Random
 from benchmarks.harness import certificates, peer_files, peers
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import Certificate
-from benchmarks.harness.peers import WORKER_PORTS, Site
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import WORKER_PORTS
 from benchmarks.harness.serving import folder_in, serving
 from benchmarks.harness.verdicts import shuffled_blocks
 from benchmarks.processes.throughput import (
@@ -33,9 +34,10 @@ from benchmarks.processes.throughput import (
     stretch,
 )
 from experiments.measured.fleet import all_ready
+from experiments.measured.process_config import serve_argv
 from experiments.platform import processes
 from experiments.platform.ports import free_ports
-from experiments.platform.processes import Child, program
+from experiments.platform.processes import Child
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"
@@ -128,16 +130,15 @@ async def balancer_before(
 ) -> tuple[Child, int]:
     """Start a balancer of `count` processes that answers `case`; returns it and its port."""
     port = next(free_ports(1))
-    text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
-    argv = peers.run_steelyard(Site(port, tuple(workers), folder), text)
+    site = Site(port, tuple(workers), folder, tls)
+    argv = peers.run_steelyard(site, peer_files.steelyard(site, POLICY, processes=count))
     return await stack.enter_async_context(serving(f"balancer of {count}", argv, port, case, None)), port
 
 
 async def worker_of(number: int, seed: int, stack: AsyncExitStack) -> Child:
     """Start an emulated worker of one slot, without waiting until it is ready."""
     name, service = f"here-{number}", f"exponential:{SERVICE * 1e3:g}ms"
-    options = ["--name", name, "--region", "here", "--service", service, "--seed", str(seed + number)]
-    argv = [*program("workers"), "serve", "--queue", "1000", *options]
+    argv = serve_argv(queue=1000, name=name, region="here", service=service, seed=seed + number)
     child = await processes.start(name, argv)
     stack.push_async_callback(child.stop)
     return child

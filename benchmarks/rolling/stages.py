@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.harness.peers import Site
+from benchmarks.harness.peer_files import Site
 from benchmarks.harness.serving import serving
 from benchmarks.harness.verified.account import Account
 from benchmarks.harness.verified.load_process import CHECK, OURS, VerifiedLoad, loading, steelyard
@@ -104,7 +104,7 @@ class StageEnvironment:
 def configured(site: Site, timing: StageTiming, policy: str, without: str = "") -> str:
     """Write the balancer's configuration without one worker; returns its path."""
     mechanisms = OURS + f"[pool]\nidle_timeout = {timing.idle:g}\n"
-    return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
+    return site.file(FILE, steelyard(site, policy, mechanisms, without))
 
 
 Action = Callable[[StageEnvironment], Awaitable[tuple[str, str]]]

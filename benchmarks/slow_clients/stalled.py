@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.cases import CASES
-from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import Peer
 from benchmarks.harness.serving import READY_WITHIN, serving, status_line
 from benchmarks.slow_clients.runs import memory_of
 from experiments.errors import FleetFailedError

@@ -1,23 +1,22 @@
 """Configurations for a storm of Steelyard, nginx and HAProxy, each the best known to the authors.
 
-Functions from ports to configuration text; every relevant setting has its reason in a comment. No configuration knows
-when a fault comes or which worker it strikes. Those of Steelyard are in `harness/verified/balancer.py`.
+Functions from a placement to configuration text; every relevant setting has its reason in a comment. No configuration
+knows when a fault comes or which worker it strikes. Those of Steelyard are in `harness/verified/load_process.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from benchmarks.harness.peer_files import UNLIMITED_STREAMS, nginx_process
+from benchmarks.harness.peer_files import UNLIMITED_STREAMS, Site, nginx_process
 from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
 from benchmarks.harness.verified.load_process import CHECK_PATH, steelyard
 from policies.loading.reference import label_of
 
 
-def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
+def nginx(site: Site) -> str:
     """Configuration of open-source nginx, which has passive health checks only."""
-    servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
+    servers = "\n".join(
+        f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in site.workers
+    )
     # `max_fails=1`, `fail_timeout=1s`: the first failure takes a server out, and a request tries it again a second
     # later; with the default of 10 s no server would be back within the bound. `next_upstream`: everything that can be
     # repeated; POSTs are not repeated once sent (`non_idempotent` is off). One upstream for all: nginx does not count a
@@ -35,7 +34,7 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     keepalive_requests {UNLIMITED_STREAMS};
   }}
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{site.port};
     client_body_buffer_size 64k;
     proxy_http_version 1.1;
     proxy_set_header Connection "";
@@ -56,10 +55,10 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
       proxy_pass http://workers;
     }}
   }}"""
-    return nginx_process(folder, http)
+    return nginx_process(site.folder, http)
 
 
-def haproxy(port: int, workers: Sequence[int]) -> str:
+def haproxy(site: Site) -> str:
     """Configuration of HAProxy with active and passive health checks, and retries."""
     # `inter`, `fall`, `rise`: checked four times a second, out after two failures, back after one success. `observe
     # layer7`, `error-limit`, `on-error`: request results count too, and take a server out at once. `retry-on` with
@@ -67,9 +66,9 @@ def haproxy(port: int, workers: Sequence[int]) -> str:
     # their own that never reuses a connection (`http-server-close`, `http-reuse never`) and tracks the checks of the
     # first backend. `timeout server`: as nginx's `read_timeout`, and the limit for `response-timeout`; POSTs wait here
     # too.
-    servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
+    servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(site.workers))
     tracking = "\n".join(
-        f"  server s{n} 127.0.0.1:{worker} track gets/s{n}" for n, worker in enumerate(workers)
+        f"  server s{n} 127.0.0.1:{worker} track gets/s{n}" for n, worker in enumerate(site.workers)
     )
     return f"""\
 global
@@ -88,7 +87,7 @@ defaults
   retry-on conn-failure empty-response junk-response response-timeout 502 503 504
   balance leastconn
 frontend front
-  bind 127.0.0.1:{port}
+  bind 127.0.0.1:{site.port}
   http-request set-header X-Forwarded-For %[src]
   use_backend posts if METH_POST
   default_backend gets
@@ -111,13 +110,11 @@ def ours(policy: str) -> Peer:
     """Steelyard with a policy in its storm configuration."""
     return Peer(
         f"{OURS} {label_of(policy)}",
-        lambda site: run_steelyard(site, steelyard(site.port, site.workers, policy)),
+        lambda site: run_steelyard(site, steelyard(site, policy)),
     )
 
 
 OTHERS = {
-    "nginx": Peer(
-        "nginx", lambda site: run_nginx(site, nginx(site.port, site.workers, site.folder)), "nginx"
-    ),
-    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, haproxy(site.port, site.workers)), "haproxy"),
+    "nginx": Peer("nginx", lambda site: run_nginx(site, nginx(site)), "nginx"),
+    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, haproxy(site)), "haproxy"),
 }

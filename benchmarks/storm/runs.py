@@ -17,7 +17,8 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.harness.cpu_reading import CpuReading
-from benchmarks.harness.peers import Peer, Site
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import Peer
 from benchmarks.harness.serving import folder_in, serving, status_line
 from benchmarks.harness.steal_time import Spans, disturbances, widened
 from benchmarks.harness.verdicts import shuffled_blocks

@@ -19,7 +19,8 @@ from benchmarks.harness import certificates, peer_files, peers
 from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.certificates import SUITE, certificate_in, client_context
 from benchmarks.harness.options import known_policies
-from benchmarks.harness.peers import PEERS, Peer, Site, ours
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import PEERS, Peer, ours
 from benchmarks.harness.serving import serving
 from benchmarks.harness.verdicts import block_ratios, shuffled_blocks
 from experiments.errors import BadInputError
@@ -143,41 +144,42 @@ async def test_balancer_with_many_endpoints_of_one_address(tmp_path: Path) -> No
 def test_configurations_with_tls(tmp_path: Path) -> None:
     """HAProxy expects certificate and key in one file, the others in two."""
     made = certificate_in(tmp_path)
-    own = tomllib.loads(peer_files.steelyard(8080, (9001,), "random", made))
+    site = Site(8080, (9001,), tmp_path, made)
+    own = tomllib.loads(peer_files.steelyard(site, "random"))
     assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
-    nginx = peer_files.nginx(8080, (9001,), tmp_path, made)
+    nginx = peer_files.nginx(site)
     assert "listen 127.0.0.1:8080 ssl;" in nginx
     assert f"ssl_conf_command Ciphersuites {SUITE};" in nginx
     bind = f"bind 127.0.0.1:8080 ssl crt {made.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}"
-    assert bind in peer_files.haproxy(8080, (9001,), made)
+    assert bind in peer_files.haproxy(site)
     text = made.both.read_text(encoding="ascii")
     assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
 
 
 def test_configurations_without_tls(tmp_path: Path) -> None:
-    assert "tls" not in tomllib.loads(peer_files.steelyard(8080, (9001,), "random"))
-    assert "ssl" not in peer_files.nginx(8080, (9001,), tmp_path)
-    assert "ssl" not in peer_files.haproxy(8080, (9001,))
+    site = Site(8080, (9001,), tmp_path)
+    assert "tls" not in tomllib.loads(peer_files.steelyard(site, "random"))
+    assert "ssl" not in peer_files.nginx(site)
+    assert "ssl" not in peer_files.haproxy(site)
 
 
 def test_head_timeout_in_every_configuration(tmp_path: Path) -> None:
     """Without it, each has its default."""
+    sites = [Site(8080, (9001,), tmp_path, head_timeout=seconds) for seconds in (2.0, None)]
     texts = [
-        peer_files.steelyard(8080, (9001,), "random", head_timeout=seconds)
-        + peer_files.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
-        + peer_files.haproxy(8080, (9001,), head_timeout=seconds)
-        for seconds in (2.0, None)
+        peer_files.steelyard(site, "random") + peer_files.nginx(site) + peer_files.haproxy(site)
+        for site in sites
     ]
     for line in (
-        "\n[timeouts]\nhead = 2\n",
+        '\ntimeouts = { "head" = 2.0 }\n',
         "\n    client_header_timeout 2s;\n",
         "\n  timeout http-request 2s\n",
     ):
         assert [line in text for text in texts] == [True, False]
 
 
-def test_configuration_of_steelyard() -> None:
-    found = tomllib.loads(peer_files.steelyard(8080, (9001, 9002), "random"))
+def test_configuration_of_steelyard(tmp_path: Path) -> None:
+    found = tomllib.loads(peer_files.steelyard(Site(8080, (9001, 9002), tmp_path), "random"))
     assert found["listen"] == "127.0.0.1:8080"
     assert found["policy"] == "random"
     assert [one["address"] for one in found["endpoints"]] == [
@@ -199,10 +201,11 @@ def test_a_class_in_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_configurations_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
+    site = Site(8080, (9001, 9002), tmp_path)
     texts = {
-        "nginx": peer_files.nginx(8080, (9001, 9002), tmp_path),
-        "haproxy": peer_files.haproxy(8080, (9001, 9002)),
-        "envoy": peer_files.envoy(8080, (9001, 9002)),
+        "nginx": peer_files.nginx(site),
+        "haproxy": peer_files.haproxy(site),
+        "envoy": peer_files.envoy(site),
     }
     for text in texts.values():
         assert all(port in text for port in ("8080", "9001", "9002"))

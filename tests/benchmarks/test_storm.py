@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import cli
+from benchmarks.harness.peer_files import Site
 from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
 from benchmarks.harness.verified.account import TIMEOUT, Account
 from benchmarks.harness.verified.load_process import steelyard
@@ -335,7 +336,8 @@ def test_table_has_a_column_for_each_proxy() -> None:
 
 def test_every_configuration_names_every_worker(tmp_path: Path) -> None:
     ports = tuple(range(9001, 9007))
-    for text in (steelyard(8080, ports, "random"), nginx(8080, ports, tmp_path), haproxy(8080, ports)):
+    site = Site(8080, ports, tmp_path)
+    for text in (steelyard(site, "random"), nginx(site), haproxy(site)):
         assert all(f"127.0.0.1:{port}" in text for port in ports)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.harness import peer_files
 from benchmarks.harness.cases import Case
 from benchmarks.harness.load_process import generator_argv, report_of, started
+from benchmarks.harness.peer_files import Site
 from benchmarks.harness.verified.account import TIMEOUT
 from benchmarks.harness.verified.messages import WORKERS
 from experiments.errors import FleetFailedError
@@ -45,15 +46,13 @@ attempt = 0.5              # a GET leaves a worker that hangs
 enabled = true
 share = 0.1
 """
-"""Part of Steelyard's configuration before the endpoints, with all enabled mechanisms."""
+"""Part of Steelyard's configuration with all enabled mechanisms."""
 
 
-def steelyard(
-    port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
-) -> str:
+def steelyard(site: Site, policy: str, mechanisms: str = OURS, without: str = "") -> str:
     """Configuration of `balancer serve` with endpoints by region; endpoint `without` is omitted."""
-    ports = {name: worker for name, worker in zip(WORKERS, workers, strict=True) if name != without}
-    return peer_files.steelyard(port, ports, policy, tables=mechanisms)
+    ports = {name: port for name, port in zip(WORKERS, site.workers, strict=True) if name != without}
+    return peer_files.steelyard(site, policy, mechanisms, ports)
 
 
 WARM_UP = 2.0
