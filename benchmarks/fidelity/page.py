@@ -23,14 +23,13 @@ from benchmarks.fidelity.tables import bound_text, headline, overview, ranking_t
 from experiments.errors import BadInputError
 from experiments.platform.json_values import json_value
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
-from experiments.report.document import Document, Picture, sections_of
+from experiments.report.document import Document, sections_of
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.html import to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
 from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results
-from experiments.run_data import Floats
 from experiments.stats import measures
 
 TITLE = "Do the simulator and the real thing say the same?"
@@ -43,7 +42,15 @@ def write_page(directory: Path) -> list[ScenarioResult]:
     pairs = [(measured, simulated) for measured, simulated, _ in found]
     try:
         pictures = [save_drawing(each, directory / "figures") for each in drawings(scenario_results, pairs)]
-        document = document_of(scenario_results, pictures, method(pairs))
+        tables = [overview(scenario_results), ranking_table(scenario_results)]
+        tables += map(scenario_table, scenario_results)
+        document = Document(
+            title=TITLE,
+            heading=TITLE,
+            eyebrow="Steelyard experiment · two worlds",
+            headline=f"{headline(scenario_results)}.",
+            sections=sections_of(tables, pictures, method(pairs), first=2),
+        )
         write(directory / "worlds.html", to_html(document))
         write(directory / "worlds.md", to_markdown(document))
         write(directory / "worlds.json", json.dumps(json_value(scenario_results), indent=2) + "\n")
@@ -72,24 +79,6 @@ def drawings(
             lambda: distributions(pairs),
         ),
     ]
-
-
-def document_of(
-    scenario_results: Sequence[ScenarioResult], pictures: Sequence[Picture], method: Sequence[str]
-) -> Document:
-    """The page as a document: verdict, overview and ranking, figures, a table for each scenario, method."""
-    tables = [
-        overview(scenario_results),
-        ranking_table(scenario_results),
-        *map(scenario_table, scenario_results),
-    ]
-    return Document(
-        title=TITLE,
-        heading=TITLE,
-        eyebrow="Steelyard experiment · two worlds",
-        headline=f"{headline(scenario_results)}.",
-        sections=sections_of(tables, pictures, method, first=2),
-    )
 
 
 def method(pairs: Sequence[tuple[Results, Results]]) -> list[str]:
@@ -193,18 +182,13 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
         for runs, style in ((ours, "solid"), (theirs, "dashed")):
             latency = measures.success_latency(runs) if runs else np.empty(0)
             if len(latency):
-                curve = tail_of(latency)
+                curve = np.quantile(latency, TAIL) * 1e3
                 shown += curve.tolist()
                 axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=colour, zorder=2 if is_judged else 1)
     axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="requests that take longer")
     axis.set_xticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
     milliseconds(axis.yaxis, shown)
     axis.set_ylabel("latency, ms")
-
-
-def tail_of(latency: Floats) -> Floats:
-    """Latency in milliseconds at every quantile of `TAIL`."""
-    return np.asarray(np.quantile(latency, TAIL) * 1e3)
 
 
 def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:

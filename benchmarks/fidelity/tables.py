@@ -26,14 +26,9 @@ def verdicts(results: Sequence[ScenarioResult], quantity: str) -> list[bool | No
     return [one.is_met for one in agreements if one.quantity == quantity]
 
 
-def every_verdict(results: Sequence[ScenarioResult]) -> list[bool | None]:
-    """Verdicts on all quantities and on the ranking."""
-    return [met for quantity in EVERY_QUANTITY for met in verdicts(results, quantity)]
-
-
 def headline(results: Sequence[ScenarioResult]) -> str:
     """One-sentence summary such as `5 of 30 figures judged are missed`."""
-    all_of_them = every_verdict(results)
+    all_of_them = [met for quantity in EVERY_QUANTITY for met in verdicts(results, quantity)]
     missed, judged = all_of_them.count(False), len(all_of_them) - all_of_them.count(None)
     if not judged:
         return "Nothing can be judged: no measured run is valid"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.peer_files import Site
@@ -33,18 +33,15 @@ class RunningPeer:
         return FleetFailedError(f"{self.child.name} died while it was measured{self.child.tail}")
 
 
-@dataclass(slots=True)
-class RunningPeers:
-    """Running processes by the peer's name, and failures to start."""
-
-    running: dict[str, RunningPeer] = field(default_factory=dict)
-    reasons: dict[str, FleetFailedError] = field(default_factory=dict)
+class RunningPeers(dict[str, RunningPeer | FleetFailedError]):
+    """Running processes by the peer's name, or why one has not started."""
 
     def of(self, peer: Peer) -> RunningPeer:
         """Process of a peer. Raises `FleetFailedError` if it has not started."""
-        if peer.name in self.reasons:
-            raise self.reasons[peer.name]
-        return self.running[peer.name]
+        found = self[peer.name]
+        if isinstance(found, FleetFailedError):
+            raise found
+        return found
 
 
 @asynccontextmanager
@@ -56,12 +53,9 @@ async def running_peers(
     async with AsyncExitStack() as stack:
         for peer in peers:
             place = site(peer)
+            started = serving(peer.name, peer.argv(place), place.port, case, core)
             try:
-                child = await stack.enter_async_context(
-                    serving(peer.name, peer.argv(place), place.port, case, core)
-                )
+                found[peer.name] = RunningPeer(await stack.enter_async_context(started), place.port)
             except FleetFailedError as failure:
-                found.reasons[peer.name] = failure
-            else:
-                found.running[peer.name] = RunningPeer(child, place.port)
+                found[peer.name] = failure
         yield found

@@ -13,8 +13,10 @@ from typing import TypeVar
 from experiments.stats.comparison import Interval, typical
 
 
-def side_of(found: Interval, limit: float, is_least: bool = False) -> bool | None:
+def side_of(found: Interval | None, limit: float, is_least: bool = False) -> bool | None:
     """Whether a figure is at most `limit`, or at least if `is_least`; None unless its whole interval is on one side."""
+    if found is None:
+        return None
     if is_least:
         return True if found.low >= limit else False if found.high < limit else None
     return True if found.high <= limit else False if found.low > limit else None

@@ -67,11 +67,7 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
     if stretches:
         loss = loss_of(stretches, TWO.name)
         bound = f"p99 of two processes ≤ {MAX_P99:g} × that of one at equal load per core"
-        found.append(
-            judged(
-                stretches, "latency", bound, None if loss is None else side_of(loss, MAX_P99), bracketed(loss)
-            )
-        )
+        found.append(judged(stretches, "latency", bound, side_of(loss, MAX_P99), bracketed(loss)))
     return found
 
 
@@ -84,8 +80,8 @@ def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> BoundVerdict:
         REQUESTS: "requests with a core for each process, by their CPU time at equal load for each",
     }
     bound = f"two processes answer ≥ {GAIN:g} × what one does"
-    met = None if gain is None else side_of(gain, GAIN, is_least=True)
-    return judged(bursts, part, bound, met, f"{bracketed(gain)}: {how[part]}")
+    is_met = side_of(gain, GAIN, is_least=True)
+    return judged(bursts, part, bound, is_met, f"{bracketed(gain)}: {how[part]}")
 
 
 def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None, found: str) -> BoundVerdict:
@@ -98,30 +94,18 @@ def judged(runs: Sequence[AnyRun], subject: str, bound: str, is_met: bool | None
 
 def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
     """Throughput table: medians over blocks."""
-    names = (
-        "processes",
-        "answered/s",
-        "with a core each/s",
-        "busiest",
-        "balancer's cores",
-        "load's and worker's",
-    )
     title = (
         "handshakes: as many new HTTPS connections as possible; requests: small GETs at a rate per process"
     )
-    table = table_with(title, "part", names)
+    heads = ("answered/s", "with a core each/s", "busiest", "balancer's cores", "load's and worker's")
+    table = table_with(title, "part", ("processes", *heads))
     for part, count in sorted({(run.part, run.processes) for run in bursts}):
         good = [run for run in valid(bursts) if (run.part, run.processes) == (part, count)]
         if not good:
             table.add_row(part, str(count), "INVALID")
             continue
-        formats = {
-            "rate": ".0f",
-            "ceiling": ".0f",
-            "busiest": ".0%",
-            "balancer_cores": ".2f",
-            "client_cores": ".2f",
-        }
+        formats = {"rate": ".0f", "ceiling": ".0f", "busiest": ".0%"}
+        formats |= dict.fromkeys(("balancer_cores", "client_cores"), ".2f")
         table.add_row(part, str(count), *cells(good, formats))
     return table
 

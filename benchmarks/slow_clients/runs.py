@@ -263,17 +263,11 @@ async def slow_clients(plan: SlowPlan, kind: str, site: Site) -> AsyncIterator[t
     """
     endings: dict[str, int] = {}
     report = site.folder / "slow-clients.json"
-    if kind in FLOODS:
-        argv = [
-            *program("benchmarks.slow_clients.flood_client"),
-            str(site.port),
-            kind,
-            str(FLOODING),
-            str(report),
-        ]
-    else:
-        words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
-        argv = [*program("benchmarks.slow_clients.slow_client"), *words]
+    module, amounts = (
+        ("flood_client", [FLOODING]) if kind in FLOODS else ("slow_client", [plan.clients, plan.pace])
+    )
+    words = map(str, (site.port, kind, *amounts, report))
+    argv = [*program(f"benchmarks.slow_clients.{module}"), *words]
     with cpu_time.pinned_to(plan.load_core if kind in FLOODS else plan.proxy_core):
         child = await processes.start("slow-clients", argv)
     try:

@@ -68,9 +68,15 @@ class SlowClient:
     def move(self) -> str:
         """Send or read one byte, or reconnect; returns how the connection ended, empty while it is open."""
         if self._sock is None:
-            return self._come_back()
+            try:
+                self.open()
+            except OSError:
+                return "refused"
+            return ""
         try:
-            ended = self._read_one() if self._kind == "read" else self._send_one(self._sock)
+            ended = self._moved(self._sock)
+        except BlockingIOError:
+            return ""
         except OSError:
             ended = "reset"
         if ended:
@@ -83,21 +89,9 @@ class SlowClient:
             self._sock.close()
             self._sock = None
 
-    def _come_back(self) -> str:
-        try:
-            self.open()
-        except OSError:
-            return "refused"
-        return ""
-
-    def _read_one(self) -> str:
-        assert self._sock is not None
-        try:
-            return "" if self._sock.recv(1) else "closed"
-        except BlockingIOError:
-            return ""
-
-    def _send_one(self, sock: socket.socket) -> str:
+    def _moved(self, sock: socket.socket) -> str:
+        if self._kind == "read":
+            return "" if sock.recv(1) else "closed"
         try:
             return ending(sock.recv(4096))
         except BlockingIOError:

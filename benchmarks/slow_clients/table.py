@@ -54,7 +54,7 @@ class SlowRow:
         """100 % success and p99 within the bound, and of floods memory and probes; None if that cannot be judged."""
         if self.fault or self.ok < self.requests or self.exceeds:
             return False
-        return None if self.ratio_p99 is None else side_of(self.ratio_p99, BOUND)
+        return side_of(self.ratio_p99, BOUND)
 
     @property
     def exceeds(self) -> str:

@@ -26,12 +26,12 @@ from benchmarks.harness.options import (
 )
 from benchmarks.storm import plan as plans
 from benchmarks.storm.figures import MIN_UNDISTURBED, Figures, figures_of, seconds, success, verdicts
-from benchmarks.storm.plan import Pace, schedule
+from benchmarks.storm.plan import Episode, Pace, schedule
 from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import Storm, StormPlan, run_plan
 from benchmarks.storm.table import faults_table_of, table_of
-from experiments.errors import BadInputError
 from experiments.platform.session import Session
+from experiments.platform.terminal import make_directory
 
 EPILOG = """\b
 Examples:
@@ -66,7 +66,7 @@ def storm(
     proxies = (*map(ours, known_policies([policy])), *peers.chosen(names_in(others), OTHERS))
     proxy_core, rest_core = proxy_and_load_cores()
     if plots is not None:
-        create_folder(plots)
+        make_directory("--plots", plots)
     plan = StormPlan(
         peers=peers.available(proxies, session.say),
         pace=pace_of(options["rate"], options["quick"]),
@@ -77,8 +77,18 @@ def storm(
         looks_well=options["looks_well"],
     )
     session.introduce(introduction(plan))
-    runs = StormRuns(session, plan, plots)
-    session.measure(lambda folder: run_plan(plan, folder, runs.run_ended), plan.rounds * len(plan.peers))
+    runs: list[tuple[Figures, Sequence[Episode]]] = []
+
+    def run_ended(run: Storm) -> None:
+        figures = figures_of(run, plan.pace)
+        runs.append((figures, run.episodes))
+        session.run_ended(run.peer, storm_in_words(figures), figures.fault)
+        if plots is not None and run.account is not None:
+            file = plots / f"{run.peer.partition(' ')[0]}-{run.round}.png"
+            draw(run, figures, plan.pace, file)
+            session.say(f"      {file}", "dim")
+
+    session.measure(lambda folder: run_plan(plan, folder, run_ended), plan.rounds * len(plan.peers))
     return conclude(session, plan, runs)
 
 
@@ -88,53 +98,25 @@ def pace_of(rate: float | None, is_quick: bool) -> Pace:
     return pace if rate is None else replace(pace, rate=rate)
 
 
-def create_folder(plots: Path) -> None:
-    """Create the folder of plots. Raises `BadInputError` if that fails."""
-    try:
-        plots.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInputError(f"--plots: {plots}: {error.strerror}") from None
+def draw(run: Storm, figures: Figures, pace: Pace, file: Path) -> None:
+    from benchmarks.storm.plot import storm_figure
+    from experiments.report.canvas import to_png  # half a second of imports that only plots need
+
+    file.write_bytes(to_png(storm_figure(run, figures, pace)))
 
 
-class StormRuns:
-    """Collects figures and actual faults of the runs, and draws each run."""
-
-    def __init__(self, session: Session, plan: StormPlan, plots: Path | None) -> None:
-        self.figures: list[Figures] = []
-        self.episodes: list[Sequence[plans.Episode]] = []
-        self._session, self._pace, self._plots = session, plan.pace, plots
-
-    def run_ended(self, run: Storm) -> None:
-        figures = figures_of(run, self._pace)
-        self.figures.append(figures)
-        self.episodes.append(run.episodes)
-        self._session.run_ended(run.peer, storm_in_words(figures), figures.fault)
-        if self._plots is not None and run.account is not None:
-            self._draw(run, figures, self._plots)
-
-    def _draw(self, run: Storm, figures: Figures, folder: Path) -> None:
-        from benchmarks.storm.plot import storm_figure
-        from experiments.report.canvas import to_png  # half a second of imports that only plots need
-
-        file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"
-        file.write_bytes(to_png(storm_figure(run, figures, self._pace)))
-        self._session.say(f"      {file}", "dim")
-
-
-def conclude(session: Session, plan: StormPlan, runs: StormRuns) -> int:
+def conclude(session: Session, plan: StormPlan, runs: Sequence[tuple[Figures, Sequence[Episode]]]) -> int:
     """Print tables and the bounds of Steelyard, write the file; returns the exit code."""
-    by_peer = [[one for one in runs.figures if one.peer == peer.name] for peer in plan.peers]
+    figures = [found for found, _ in runs]
+    by_peer = [[one for one in figures if one.peer == peer.name] for peer in plan.peers]
     proxies = [found for found in by_peer if found]
     own = [found for found in proxies if found[0].peer.startswith(peers.OURS)]
     return session.conclude(
         [verdict for found in own for verdict in verdicts(found)],
         [table_of(proxies), faults_table_of(proxies)] if proxies else (),
-        doubts(runs.figures),
+        doubts(figures),
         plan=peers.described(plan),
-        runs=[
-            asdict(run) | {"episodes": list(episodes)}
-            for run, episodes in zip(runs.figures, runs.episodes, strict=True)
-        ],
+        runs=[asdict(found) | {"episodes": list(episodes)} for found, episodes in runs],
     )
 
 

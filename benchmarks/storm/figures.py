@@ -258,7 +258,7 @@ def verdicts(runs: Sequence[Figures]) -> list[BoundVerdict]:
         verdict(f"longest recovery ≤ {RECOVERY:g} s", recovered_in_time, seconds(longest)),
         verdict(
             f"p99 ≤ {MAX_P99_RATIO:g} × that without faults",
-            None if ratio is None else side_of(ratio, MAX_P99_RATIO),
+            side_of(ratio, MAX_P99_RATIO),
             bracketed(ratio),
         ),
     ]

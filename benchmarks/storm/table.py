@@ -21,12 +21,16 @@ NOTHING = "–"
 
 def table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
     """Table of all proxies, each with at least one run."""
-    table = Table()
-    table.add_column("in the storm", no_wrap=True)
-    for runs in proxies:
-        table.add_column(runs[0].peer.partition(" ")[0], justify="right")
+    table = with_columns(Table(), "in the storm", proxies)
     for name, cells in rows_of(proxies):
         table.add_row(name, *cells, end_section=name == CELLS[-1][0])
+    return table
+
+
+def with_columns(table: Table, first: str, proxies: Sequence[Sequence[Figures]]) -> Table:
+    table.add_column(first, no_wrap=True)
+    for runs in proxies:
+        table.add_column(runs[0].peer.partition(" ")[0], justify="right")
     return table
 
 
@@ -36,20 +40,14 @@ def rows_of(proxies: Sequence[Sequence[Figures]]) -> list[tuple[str, list[str]]]
     rows = [(name, [cell(runs) if runs else "INVALID" for runs in good]) for name, cell in CELLS]
     for method in ("GET", "POST"):
         kinds = dict.fromkeys(kind for runs in good for run in runs for kind in run.failures[method])
-        rows += [(f"{method}: {kind}", [count(total(runs, method, kind)) for runs in good]) for kind in kinds]
+        for kind in kinds:
+            totals = [sum(run.failures[method].get(kind, 0) for run in runs) for runs in good]
+            rows.append((f"{method}: {kind}", list(map(count, totals))))
     return rows
-
-
-def total(runs: Sequence[Figures], method: str, kind: str) -> int:
-    return sum(run.failures[method].get(kind, 0) for run in runs)
 
 
 def count(number: int) -> str:
     return str(number) if number else NOTHING
-
-
-def p99_words(runs: Sequence[Figures]) -> str:
-    return ratio_words([(run.quiet_p99, run.storm_p99) for run in runs])
 
 
 def ratio_words(rounds: Sequence[tuple[float, float]]) -> str:
@@ -61,19 +59,9 @@ def ratio_words(rounds: Sequence[tuple[float, float]]) -> str:
     return f"{storm:.1f} ms = {bracketed(over_blocks([b / a for a, b in known]))} {quiet:.1f} ms"
 
 
-def whole_words(runs: Sequence[Figures]) -> str:
-    """p99 ratio including disturbed seconds."""
-    return ratio_words([run.whole_p99 for run in runs])
-
-
-def undisturbed_words(runs: Sequence[Figures]) -> str:
-    quiet, storm = (median(run.undisturbed[which] for run in runs) for which in range(2))
-    return f"{quiet:.0%} / {storm:.0%}"
-
-
-def busy_words(runs: Sequence[Figures]) -> str:
-    proxy, others = (median(run.busy[core] for run in runs) for core in range(2))
-    return f"{proxy:.0%} / {others:.0%}"
+def medians(rounds: Sequence[tuple[float, float]]) -> str:
+    """Text such as `98% / 100%`."""
+    return " / ".join(f"{median(column):.0%}" for column in zip(*rounds, strict=True))
 
 
 CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
@@ -84,21 +72,18 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
     ("POSTs answered but not executed", lambda runs: count(sum(r.untrue for r in runs))),
     ("POSTs failed but executed", lambda runs: count(sum(r.in_doubt for r in runs))),
     ("longest recovery", lambda runs: seconds(max(r.recovery for r in runs))),
-    ("p99", p99_words),
-    ("p99 without exclusions", whole_words),
-    ("undisturbed before / in the storm", undisturbed_words),
+    ("p99", lambda runs: ratio_words([(r.quiet_p99, r.storm_p99) for r in runs])),
+    ("p99 without exclusions", lambda runs: ratio_words([r.whole_p99 for r in runs])),
+    ("undisturbed before / in the storm", lambda runs: medians([r.undisturbed for r in runs])),
     ("lag of the generator", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
-    ("utilisation of cores: proxy / rest", busy_words),
+    ("utilisation of cores: proxy / rest", lambda runs: medians([r.busy for r in runs])),
 )
 
 
 def faults_table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
     """Table of the effect of each kind of fault on each proxy."""
     title = "GETs failed / POSTs failed / p99 after the first second / longest recovery"
-    table = Table(title=title, title_justify="left")
-    table.add_column("fault", no_wrap=True)
-    for runs in proxies:
-        table.add_column(runs[0].peer.partition(" ")[0], justify="right")
+    table = with_columns(Table(title=title, title_justify="left"), "fault", proxies)
     for number, fault in enumerate(FAULTS):
         table.add_row(fault, *(fault_cell([run for run in runs if run.faults], number) for runs in proxies))
     return table

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from experiments.errors import FleetFailedError
@@ -55,9 +54,7 @@ class Fleet:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     @property
@@ -77,12 +74,11 @@ class Fleet:
 
     def to_be_warmed(self) -> list[Child]:
         """Workers to warm up directly: those that are endpoints from the start and speak plain HTTP."""
+        regions = [region for region, _ in self._scenario.numbered_workers]
         return [
             child
-            for worker, (child, (region, _)) in enumerate(
-                zip(self.workers, self._scenario.numbered_workers, strict=True)
-            )
-            if region.setup_rtts not in TLS and not self.first_fault_state(worker).is_absent
+            for worker, child in enumerate(self.workers)
+            if regions[worker].setup_rtts not in TLS and not self.first_fault_state(worker).is_absent
         ]
 
     def crashed_processes(self) -> tuple[str, ...]:
@@ -124,7 +120,10 @@ class Fleet:
         ]
         await all_ready(self._children)
         config = Path(self._folder.name) / "balancer.toml"
-        await asyncio.to_thread(config.write_text, self._balancer_config(), "utf-8")
+        present = [n for n in range(len(self.places)) if not self.first_fault_state(n).is_absent]
+        endpoints = [self.endpoint(worker) for worker in present]
+        text = balancer_config(self._scenario, self._entry, self._seed, endpoints)
+        await asyncio.to_thread(config.write_text, text, "utf-8")
         argv = [*program("balancer"), "serve", "--config", str(config)]
         self._balancer = await processes.start("balancer", argv)
         self._children.append(self._balancer)
@@ -147,14 +146,6 @@ class Fleet:
         self._folder.cleanup()
         if was_cancelled:
             raise asyncio.CancelledError
-
-    def _balancer_config(self) -> str:
-        known = [
-            self.endpoint(worker)
-            for worker in range(len(self.places))
-            if not self.first_fault_state(worker).is_absent
-        ]
-        return balancer_config(self._scenario, self._entry, self._seed, known)
 
 
 def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
