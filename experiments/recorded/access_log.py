@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
+import struct
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
@@ -35,7 +38,6 @@ LEFT_OUT = ("admin", "answered", "tunnel", "unrouted")
 
 TEXT_FIELD = re.compile(r'(?:^| )([^\s"=]+)=("(?>(?:[^"\\]|\\[\s\S]?)*)(?:"|$)|[^\s"]+)')
 """A quote without an end takes the rest of the line: searching it again for fields would take quadratic time."""
-TEXT_NAMES = {"endpoint": "dyno", "reason": "code"}
 NEEDED = (
     *("time", "end", "reason", "status", "endpoint", "region", "policy", "attempts", "queue", "connect"),
     *("first_byte", "service", "total", "sample"),
@@ -81,45 +83,37 @@ class LogRow(NamedTuple):
 
 def log_row(line: str) -> LogRow:
     """Parse a line of any format. Raises `LineProblem`."""
-    return json_row(line) if line.startswith("{") else text_row(line)
-
-
-def check_fields(values: Container[str]) -> None:
-    """Raise `LineProblem` if fields are missing that a row is made of."""
-    missing = [name for name in NEEDED if name not in values]
-    if missing:
-        raise LineProblem(
-            f"has no field {', '.join(map(repr, missing))}: log.fields must have all that a report needs"
-        )
-
-
-def text_row(line: str) -> LogRow:
-    """Parse a line of names and values, perhaps behind a platform's prefix. Raises `LineProblem`."""
     if COMBINED.match(line):
         raise LineProblem(
             "is of the combined format, which has no times; log.access must be json, text or logfmt"
         )
-    values = dict(TEXT_FIELD.findall(line))
-    if "dyno" not in values and "end" in values:
-        return logfmt_row(values)
-
-    def get(name: str) -> str:
-        key = TEXT_NAMES.get(name, name)
-        try:
-            return str(values[key])
-        except KeyError:
-            if key == "code":
-                return ""
-            problem = f"has no field '{key}'" if "time" in values else "is not a line of an access log"
-            raise LineProblem(problem) from None
-
-    return made_row(get, text_seconds, lambda text: "" if text == "-" else text)
+    is_json = line.startswith("{")
+    values = json_values(line) if is_json else dict(TEXT_FIELD.findall(line))
+    is_text = not is_json and ("dyno" in values or "end" not in values)
+    if is_text:  # perhaps behind a platform's prefix
+        values |= {"endpoint": values.get("dyno"), "reason": values.get("code", "")}
+    seconds = json_seconds if is_json else text_seconds if is_text else logfmt_seconds
+    try:
+        return made_row(values, seconds, None if is_json else "-")
+    except KeyError as absent:
+        raise LineProblem(absence(values, absent.args[0], is_text)) from None
 
 
-def logfmt_row(values: dict[str, str]) -> LogRow:
-    """Make a row of the values of a logfmt line. Raises `LineProblem`."""
-    check_fields(values)
-    return made_row(values.__getitem__, logfmt_seconds, lambda text: "" if text == "-" else text)
+def json_values(line: str) -> dict[str, Any]:
+    """Values of a JSON line by name. Raises `LineProblem`."""
+    try:
+        values: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LineProblem(f"is not JSON: {error}") from None
+    return values
+
+
+def absence(values: Container[str], name: str, is_text: bool) -> str:
+    """What to do about a line without a field that a row is made of."""
+    if is_text:
+        return f"has no field {name!r}" if "time" in values else "is not a line of an access log"
+    missing = ", ".join(repr(one) for one in NEEDED if one not in values)
+    return f"has no field {missing}: log.fields must have all that a report needs"
 
 
 def logfmt_seconds(name: str, text: str) -> float:
@@ -143,23 +137,6 @@ def text_seconds(name: str, text: str) -> float:
     return seconds
 
 
-def json_row(line: str) -> LogRow:
-    """Parse a JSON line. Raises `LineProblem`."""
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise LineProblem(f"is not JSON: {error}") from None
-
-    def get(name: str) -> Any:
-        try:
-            return values[name]
-        except KeyError:
-            check_fields(values)
-            raise
-
-    return made_row(get, json_seconds, lambda value: value or "")
-
-
 def json_seconds(name: str, value: Any) -> float:
     """Seconds from a number; nan for null. Raises `LineProblem`."""
     if value is None:
@@ -169,32 +146,31 @@ def json_seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def made_row(
-    get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
-) -> LogRow:
-    """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `LineProblem`."""
-
-    def named(field: str) -> str:
-        return name(field, plain(get(field)))
-
-    end = get("end")
+def made_row(values: Mapping[str, Any], seconds: Callable[[str, Any], float], nothing: str | None) -> LogRow:
+    """Build a row from the values of a line, in which `nothing` is no name. Raises `LineProblem`, `KeyError`."""
+    end = values["end"]
     if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
         raise LineProblem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
+
+    def named(field: str) -> str:
+        value = values[field]
+        return "" if value == nothing else name(field, value)
+
     return LogRow(
-        instant(get("time")),
+        instant(values["time"]),
         end,
         named("reason"),
-        whole("status", get("status"), 999),
+        whole("status", values["status"], 999),
         named("endpoint"),
         named("region"),
         named("policy"),
-        whole("attempts", get("attempts"), 1_000_000),
-        seconds("queue", get("queue")),
-        seconds("connect", get("connect")),
-        seconds("first_byte", get("first_byte")),
-        seconds("service", get("service")),
-        seconds("total", get("total")),
-        share(get("sample")),
+        whole("attempts", values["attempts"], 1_000_000),
+        seconds("queue", values["queue"]),
+        seconds("connect", values["connect"]),
+        seconds("first_byte", values["first_byte"]),
+        seconds("service", values["service"]),
+        seconds("total", values["total"]),
+        share(values["sample"]),
     )
 
 
@@ -250,29 +226,18 @@ class Names(dict[str, int]):
         return number
 
 
-def floats() -> array[float]:
-    return array("d")
-
-
-def integers() -> array[int]:
-    return array("q")
+ROW = np.dtype([
+    *((name, "f8") for name in ("at", "queue", "connect", "first_byte", "service", "total")),
+    *((name, "i8") for name in ("status", "kind", "endpoint", "policy", "attempts")),
+])  # fmt: skip
+PACKED = struct.Struct("=6d5q")
 
 
 @dataclass(slots=True)
 class LogColumns:
-    """Requests of a log, in its order. `endpoint` and `policy` are numbers of names."""
+    """Requests of a log, in its order, as bytes of `ROW`. `endpoint` and `policy` are numbers of names; -1: none."""
 
-    at: array[float] = field(default_factory=floats)
-    queue: array[float] = field(default_factory=floats)
-    connect: array[float] = field(default_factory=floats)
-    first_byte: array[float] = field(default_factory=floats)
-    service: array[float] = field(default_factory=floats)
-    total: array[float] = field(default_factory=floats)
-    status: array[int] = field(default_factory=integers)
-    kind: array[int] = field(default_factory=integers)
-    endpoint: array[int] = field(default_factory=integers)
-    policy: array[int] = field(default_factory=integers)
-    attempts: array[int] = field(default_factory=integers)
+    data: bytearray = field(default_factory=bytearray)
     endpoints: Names = field(default_factory=Names)
     regions: dict[str, str] = field(default_factory=dict)
     policies: Names = field(default_factory=Names)
@@ -283,34 +248,25 @@ class LogColumns:
     first_problem: str = ""
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.data) // ROW.itemsize
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """All requests, shape (n,)."""
+        return np.frombuffer(self.data, dtype=ROW)
 
     def add(self, row: LogRow) -> None:
         """Append a request. Raises `LineProblem` if there are more distinct names than a report can show."""
-        self.at.append(row.at)
-        self.queue.append(row.queue)
-        self.connect.append(row.connect)
-        self.first_byte.append(row.first_byte)
-        self.service.append(row.service)
-        self.total.append(row.total)
-        self.status.append(row.status)
         is_refusal = row.end == "ok" and row.status >= 400
-        self.kind.append(Kind.ERROR_STATUS if is_refusal else KINDS[row.end])
-        self.endpoint.append(self.endpoints[row.endpoint] if row.endpoint else -1)
-        self.policy.append(self.policies[row.policy])
-        self.attempts.append(row.attempts)
+        kind = Kind.ERROR_STATUS if is_refusal else KINDS[row.end]
+        endpoint = self.endpoints[row.endpoint] if row.endpoint else -1
+        seconds = (row.at, row.queue, row.connect, row.first_byte, row.service, row.total)
+        policy = self.policies[row.policy]
+        self.data += PACKED.pack(*seconds, row.status, kind, endpoint, policy, row.attempts)
         self.endings[row.end, row.reason] += 1
         self.least_sample = min(self.least_sample, row.sample)
         if row.endpoint:
             self.regions[row.endpoint] = row.region
-        self._check_names()
-
-    def skip(self, number: int, problem: object) -> None:
-        """Count a line that cannot be read; the first one is kept in words."""
-        self.unreadable += 1
-        self.first_problem = self.first_problem or f"line {number}: {problem}"
-
-    def _check_names(self) -> None:
         for what, names, most in (
             ("endpoint", self.endpoints, MOST_ENDPOINTS),
             ("policy", self.policies, MOST_POLICIES),
@@ -318,6 +274,11 @@ class LogColumns:
         ):
             if len(names) > most:
                 raise LineProblem(f"{what}: more than {most} different ones in this log")
+
+    def skip(self, number: int, problem: object) -> None:
+        """Count a line that cannot be read; the first one is kept in words."""
+        self.unreadable += 1
+        self.first_problem = self.first_problem or f"line {number}: {problem}"
 
 
 def read_log(lines: Iterable[str], name: str) -> LogColumns:

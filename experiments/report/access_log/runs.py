@@ -94,39 +94,35 @@ def part(run: Run, chosen: Flags, label: str) -> Run:
 
 def log_runs(columns: LogColumns, name: str) -> LogRuns:
     """Sort the columns by time and compute the instants."""
-    order = np.argsort(np.array(columns.at), kind="stable")
-
-    def of(column: object) -> Floats:
-        return np.array(column)[order]
-
-    at, total, service = of(columns.at), of(columns.total), of(columns.service)
+    rows = columns.rows[np.argsort(columns.rows["at"], kind="stable")]
+    at, total, service = rows["at"], rows["total"], rows["service"]
     scheduled = at - at[0]
     ended = scheduled + total
     sent = ended - service
-    kind = of(columns.kind).astype(np.int64)
-    places, place = placed(columns, of(columns.endpoint).astype(np.int64))
+    kind = rows["kind"]
+    places, place = placed(columns, rows["endpoint"])
     facts = facts_of(name, len(at), places, float(total.max()))
     worker = np.where(np.isin(kind, ANSWERED), place, -1)
     samples = Samples(
         scheduled_at=scheduled,
         sent_at=sent,
-        first_byte_at=sent + of(columns.first_byte),
+        first_byte_at=sent + rows["first_byte"],
         ended_at=ended,
-        status=of(columns.status).astype(np.int64),
+        status=rows["status"],
         kind=kind,
         worker=worker,
         region=region_numbers(places)[worker],
         sequence=np.arange(len(at)),
-        attempts=of(columns.attempts).astype(np.int64),
+        attempts=rows["attempts"],
     )
     return LogRuns(
         name=name,
         began_at=float(at[0]),
         whole=Run(facts, samples),
         place=place,
-        policy=of(columns.policy).astype(np.int64),
-        queue=of(columns.queue),
-        connect=of(columns.connect),
+        policy=rows["policy"],
+        queue=rows["queue"],
+        connect=rows["connect"],
         policies=tuple(columns.policies),
         endings=dict(columns.endings.most_common()),
         least_sample=columns.least_sample,
