@@ -20,19 +20,17 @@ from tests.support.expected_policies import EXPECTED, Expected, maker
 
 
 def check_policy(make: PolicyMaker, expected: Expected) -> None:
-    """Check a policy against the contract and its row, its return apart, of which the next test asks more.
+    """Check a policy against the contract and its row, apart from what the next tests check.
 
     Raises AssertionError.
     """
     for rule in contract.RULES:
-        if rule is not rules.returns_in_time:
+        if rule not in (rules.returns_in_time, rules.ends_rejections):
             rule(make)
     assert spread.imbalance(make) <= expected.imbalance
     assert spread.idle_share(make) >= expected.idle
     if expected.weights is not None:
         assert spread.weight_error(make) <= expected.weights
-    if expected.begins_by_weight:
-        spread.begins_anywhere(make, (1.0, 1.0, 3.0, 1.0, 1.0, 1.0), 0.6)
 
 
 @pytest.mark.no_cover
@@ -40,6 +38,26 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
 def test_policy_keeps_the_contract(name: str) -> None:
     """The rules for all policies, and the bounds of its row."""
     check_policy(maker(name), EXPECTED[name])
+
+
+REJECTING = "steelyard"
+"""The policy that raises Overloaded; the others cannot reject a request."""
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == REJECTING else pytest.mark.second_tier) for name in EXPECTED],
+)
+def test_rejections_end_after_a_burst(name: str) -> None:
+    rules.ends_rejections(maker(name))
+
+
+@pytest.mark.second_tier
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected.begins_by_weight])
+def test_balancers_begin_at_others_than_the_heaviest(name: str) -> None:
+    spread.begins_anywhere(maker(name), (1.0, 1.0, 3.0, 1.0, 1.0, 1.0), 0.6)
 
 
 @pytest.mark.second_tier

@@ -80,6 +80,7 @@ class NearestRegion:
         return self._rng.choice(available.by_region[region])
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 def test_simulated_nearest_region_policy_overloads() -> None:
     """The simulation is as dangerous as the module docstring says."""
@@ -89,7 +90,7 @@ def test_simulated_nearest_region_policy_overloads() -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("reports", [True, pytest.param(False, marks=pytest.mark.second_tier)])
 def test_lost_region_does_not_overload_the_nearest(reports: bool) -> None:
     """With and without reported loads: the price alone sees a queue before it is long."""
     world = lose_region_a(aware(), "abc", OWN, reports=reports)
@@ -99,6 +100,7 @@ def test_lost_region_does_not_overload_the_nearest(reports: bool) -> None:
     assert world.share("a", "a", 42, 50) > world.share("a", "a", 2, 10) - 0.1
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 def test_headroom_spreads_load_without_a_wait_price() -> None:
     """With waiting priced at zero only distance counts; then reports alone spread the load."""
@@ -112,7 +114,7 @@ def test_headroom_spreads_load_without_a_wait_price() -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("stale", [0.0, 3.0])
+@pytest.mark.parametrize("stale", [pytest.param(0.0, marks=pytest.mark.second_tier), 3.0])
 def test_balancers_with_stale_reports_do_not_oscillate(stale: float) -> None:
     """Two that do not know of each other: loads vary from second to second as by chance."""
     world = lose_region_a(aware(), "aa", {0: 170.0, 1: 170.0}, stale=stale)
@@ -121,6 +123,7 @@ def test_balancers_with_stale_reports_do_not_oscillate(stale: float) -> None:
     assert max(peak(world, "b"), peak(world, "c")) < 1.0
 
 
+@pytest.mark.second_tier
 @pytest.mark.no_cover
 def test_following_the_least_reported_load_oscillates() -> None:
     """Counter-example to the test above."""

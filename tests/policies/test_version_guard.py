@@ -28,7 +28,7 @@ def record(requests: int, failed: int, latency: float = 0.01, seed: int = 1) -> 
         (record(1000, 30), record(9000, 180), None),
         (record(1000, 0), record(9000, 9000), None),
         (record(90, 0, 10.0), record(9000, 0), None),
-        (record(100_000, 2400), record(900_000, 18_000), None),
+        ([100 * n for n in record(1000, 24)], [100 * n for n in record(9000, 180)], None),
         (record(0, 0), record(100, 0), None),
         (record(100, 100), record(0, 0), None),
     ],
@@ -43,10 +43,10 @@ def test_what_is_worse(canary: list[int], others: list[int], words: str | None) 
 
 
 def test_equal_versions_are_not_judged_worse() -> None:
-    """In none of 2,000 comparisons, with few and with many requests."""
+    """In none of 1,100 comparisons, with few and with many requests."""
     rng = Random(7)
-    for number in (50, 1000):
-        for seed in range(1000):
+    for number, comparisons in ((50, 1000), (1000, 100)):
+        for seed in range(comparisons):
             failed = [sum(rng.random() < 0.02 for _ in range(size)) for size in (number // 10, number)]
             canary = record(number // 10, failed[0], seed=seed)
             assert problem_of(canary, record(number, failed[1], seed=seed + 5000)) is None
