@@ -40,7 +40,9 @@ def contenders(made: Mapping[str, Distance]) -> set[str]:
     return {label for label, one in made.items() if one.is_contender}
 
 
-@pytest.mark.parametrize("step", [0.0, 0.01, 0.04])
+@pytest.mark.parametrize(
+    "step", [0.01, *(pytest.param(n, marks=pytest.mark.second_tier) for n in (0.0, 0.04))]
+)
 def test_intervals_cover_the_ratio_to_the_true_best(step: float) -> None:
     """For all labels at once in at least 95 % of campaigns, although the best is chosen from the same blocks; so the
     true best is excluded in at most 5 %.

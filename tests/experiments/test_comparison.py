@@ -144,7 +144,7 @@ def test_false_positives_are_rare() -> None:
     assert sum(comparison.standing in ("ahead", "behind") for comparison in found) <= 3
 
 
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.second_tier), 8])
 def test_the_interval_of_figures_and_ratios_misses_the_truth_in_5_percent(count: int) -> None:
     """20,000 sets of lognormal figures around 3 and of normal ones around −2: 5 % ± 0.5 % (three deviations) miss."""
     rng = np.random.default_rng(count)

@@ -116,6 +116,7 @@ def test_the_confidence_sequence_is_wider_than_one_interval() -> None:
     assert math.isnan(anytime_student(SAMPLE[:3]).low)
 
 
+@pytest.mark.second_tier
 def test_the_confidence_sequence_covers_at_every_look() -> None:
     """1,000 sequences of 40 values, looked at after each from the second on: at most 5 % ever exclude the truth."""
     rng = np.random.default_rng(11)

@@ -49,6 +49,7 @@ def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduc
     assert reproduction.introduction().splitlines()[2].startswith("https://")
 
 
+@pytest.mark.second_tier
 def test_els(tmp_path: Path) -> None:
     """JSQ avoids the slow worker and is attracted by the failing one; failures weigh enough for quick service only."""
     found = measured(Els, tmp_path)

@@ -463,6 +463,7 @@ def test_a_comparison_seen_from_the_other_side() -> None:
     assert inverted(back).interval.low == pytest.approx(there.interval.low)
 
 
+@pytest.mark.second_tier
 def test_a_runner_up_is_rarely_called_behind_by_chance() -> None:
     """Six equal entries in 300 campaigns: best and second best are chosen and compared by the same blocks."""
     rng = np.random.default_rng(7)

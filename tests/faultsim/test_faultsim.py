@@ -22,7 +22,7 @@ from tests.faultsim.shrink import shrunk
 from tests.support.root import ROOT
 
 COUNT = int(os.environ.get("STEELYARD_SEEDS", "500"))
-SLICES = 20
+SLICES = 50
 
 FIRST = 1000
 """First seed of a run without `--seed`."""

@@ -17,11 +17,11 @@ from experiments.simulator.translation import model_of
 from policies import registry
 from policies.registry import TABLE, reads_reports
 
-NEARLY_FULL = Overrides(rate=285.0, duration=15.0)
+NEARLY_FULL = Overrides(rate=285.0, duration=12.0)
 """`region-aware` uses reports of at least 90 % utilisation."""
 
 SCENARIOS = [
-    overridden(load_scenario("unequal-speeds"), Overrides(duration=10.0)),
+    overridden(load_scenario("unequal-speeds"), Overrides(duration=3.0)),
     overridden(load_scenario("steady"), NEARLY_FULL),
 ]
 

@@ -24,6 +24,7 @@ def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_simulated_campaign_has_the_files_of_a_measured_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,13 +24,14 @@ STEPS = {"at-once": 0, "bytewise": 1}
 
 
 def cases() -> list[Any]:
-    """Each row in one write and byte by byte."""
+    """Each row in one write and, in the second tier, byte by byte."""
     reasons = {name: reason for reason, names in NOT_YET.items() for name in names}
     found = []
     for row in ROWS:
         for way, step in STEPS.items():
             reason = reasons.get(row.name) or reasons.get(f"{row.name}-{way}")
             marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+            marks += [pytest.mark.second_tier] if step else []
             found.append(pytest.param(row, step, id=f"{row.name}-{way}", marks=marks))
     return found
 
