@@ -48,6 +48,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     return "seeds: fixed" if seed is None else f"seeds: --seed={seed} repeats them"
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of reports are made and not rendered, which takes most of the time of a report."""
+    from experiments.report import canvas
+
+    monkeypatch.setattr(canvas, "settle", lambda figure: figure)
+    monkeypatch.setattr(canvas, "to_svg", lambda figure: b'<svg xmlns="http://www.w3.org/2000/svg"/>')
+    monkeypatch.setattr(canvas, "to_png", lambda figure: b"")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _runtime_directory() -> Iterator[None]:
     """Programs that tests start inherit it; its path is short, as a Unix socket's must be."""

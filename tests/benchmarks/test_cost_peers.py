@@ -75,6 +75,8 @@ async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, A
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
+            if case.is_tls:
+                await assert_usual_suite(site.port)
     return [
         one | {"headers": {name.lower(): value for name, value in one["headers"].items()}, "at": site.port}
         for one in seen
@@ -104,24 +106,17 @@ async def test_every_peer_adds_the_same_headers_and_keeps_its_connection(peer: P
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
-async def test_every_peer_of_the_tls_case_reports_https_to_the_worker(peer: Peer, tmp_path: Path) -> None:
+async def test_every_peer_of_the_tls_case_is_alike(peer: Peer, tmp_path: Path) -> None:
+    """It reports https to the worker, and uses the same suite: else the benchmark would compare ciphers."""
     skip_if_absent(peer, CASES["tls"])
     assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
 
 
-@pytest.mark.peer
-@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
-async def test_every_peer_of_the_tls_case_uses_the_same_suite(peer: Peer, tmp_path: Path) -> None:
-    """With different ciphers, the benchmark would compare these."""
-    skip_if_absent(peer, CASES["tls"])
-    async with mirror() as worker:
-        site = Site(next(free_ports(1)), (worker,), tmp_path, certificate_in(tmp_path))
-        async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], cpu_time.cores()[0]):
-            _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
-            found = writer.get_extra_info("ssl_object")
-            assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
-            writer.transport.abort()  # a close would fail on unread session tickets
+async def assert_usual_suite(port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_context())
+    found = writer.get_extra_info("ssl_object")
+    assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
+    writer.transport.abort()  # a close would fail on unread session tickets
 
 
 @pytest.mark.peer

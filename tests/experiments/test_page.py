@@ -251,23 +251,19 @@ async def decoded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
-def test_page_ends_with_its_experiment() -> None:
+def test_page_ends_with_its_experiment_and_a_taken_port_is_one_line() -> None:
     """Its standard input is closed when the experiment is killed."""
-    with LivePage("0") as page:
+    with LivePage("127.0.0.1:0") as page:
         process = page._process
         assert process is not None
         assert process.poll() is None
-    assert process.returncode == 0
-
-
-def test_taken_port_is_one_line() -> None:
-    with LivePage("127.0.0.1:0") as page:
         port = page.url.split(":")[2].split("/")[0]
         with (
             pytest.raises(BadInputError, match=r"--page: cannot listen on 127\.0\.0\.1:.*in use"),
             LivePage(port),
         ):
             pass
+    assert process.returncode == 0
 
 
 # --- the command line

@@ -95,6 +95,7 @@ def test_process_that_computes_a_cell_uses_the_contents_sent(
     assert outcome.message is None
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_campaign_records_the_versions_of_its_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """campaign.json, the report and `show` have path and version."""
     arguments = ["run", "steady", "--simulated", "--quick", "--policies", "a.py:First,random", "--out", "out"]

@@ -166,6 +166,7 @@ def test_unreadable_line_is_counted_and_named_with_its_field(line: str, problem:
     assert str(caught.value) == f"a.log: holds no request, and {columns.first_problem}"
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_unreadable_lines_stand_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(GOOD * 3 + "hello\n")
     out = tmp_path / "new" / "report"
@@ -211,7 +212,7 @@ def test_run_of_a_log() -> None:
     assert [one.label for one in log.by_region()] == ["region emea", "region us"]
 
 
-@pytest.mark.parametrize("names", [("queue",), ("refused", "left"), tuple(ENTRIES)])
+@pytest.mark.parametrize("names", [("queue",), ("refused", "left"), tuple(ENTRIES)], ids=len)
 def test_reports_of_unusual_logs(tmp_path: Path, names: tuple[str, ...]) -> None:
     """Only failures, no endpoint at all, and everything together."""
     log = log_runs(read_log([json_line(ENTRIES[name], CONTEXT) for name in names], "a.log"), "a.log")

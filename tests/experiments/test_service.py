@@ -174,6 +174,7 @@ def test_answers_and_failures_count_as_what_they_are(
     assert len(run.samples) == 20
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_result_set_is_read_by_report_show_and_compare(server: Server, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for out in (first, second):
@@ -206,6 +207,7 @@ def test_several_urls_run_in_blocks_with_a_control(server: Server, tmp_path: Pat
     }
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_certificate_is_verified(server: Server, tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -23,6 +23,7 @@ from experiments.sweep.page import write_page
 MakeResults = Callable[..., Scenario]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_results: MakeResults) -> None:
     """A late run makes its block invalid for all; those runs are counted and not compared."""
     scenario = make_results(tmp_path / "run", blocks=9, requests=60)

@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import ClientSession
 
+from tests.support.command_line import complaint
+from workers.__main__ import main
+
 pytestmark = pytest.mark.real_time
 
 RunWorkers = Callable[..., Awaitable[Process]]
@@ -123,15 +126,9 @@ async def test_worker_started_down_listens_after_sighup(run_workers: RunWorkers)
         (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal"),
     ],
 )
-async def test_bad_input_is_one_line_and_exit_2(
-    run_workers: RunWorkers, arguments: tuple[str, ...], named: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], named: str) -> None:
     """The line names the option."""
-    process = await run_workers(*arguments)
-    stdout, stderr = await process.communicate()
-    assert (process.returncode, stdout) == (2, b"")
-    assert stderr.count(b"\n") == 1
-    assert named in stderr.decode()
+    assert named in complaint(main, "workers", *arguments)
 
 
 async def test_port_in_use_is_one_line_and_exit_2(run_workers: RunWorkers) -> None:
