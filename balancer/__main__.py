@@ -27,8 +27,7 @@ from balancer.config.schema.rate_limits import unused_rate_limits
 from balancer.config.schema.route_list import listed, warnings_about
 from balancer.config.secret_files import exposed_secrets
 from balancer.configuration import load, load_with_sources
-from balancer.control.admin.endpoint_commands import endpoints
-from balancer.control.admin.split_commands import split
+from balancer.control.admin.change_commands import endpoints, split
 from balancer.control.admin.status_command import admin, status
 from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed

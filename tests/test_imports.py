@@ -263,7 +263,6 @@ def test_upward_import_of_a_folder_is_found(importer: str, imported: str) -> Non
 
 CIRCLES = {
     "policies.endpoint latency_prior state": "a prior is that of a state, which has it",
-    "balancer.config.schema endpoint transports": "transports check the endpoints that name them",
     "balancer.config loading schema.rate_limits": "rate limits are checked with the whole configuration",
     "balancer.upstream.dial dial route_watch target": "a target has its watch, which dials it",
     "balancer.upstream connector pool pool_context": "a pool counts in what all pools share",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from balancer.config.schema.explain import ExplainConfig
+from balancer.config.schema.sections import ExplainConfig
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from policies.facts import RequestFacts

@@ -13,8 +13,7 @@ from typing import Protocol
 
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.runtime_config import RuntimeConfig
-from balancer.config.schema.endpoint import EndpointConfig
-from balancer.config.schema.transports import transports_of
+from balancer.config.schema.endpoint import EndpointConfig, transports_of
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 from policies.endpoint.state import EndpointState

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from balancer.config.schema.key import KeyConfig
+from balancer.config.schema.sticky import KeyConfig
 from balancer.http.h1.client import Client
 from balancer.http.h1.cookies import CookieSearch
 from balancer.http.h1.fields import Find, first_value_of

@@ -29,9 +29,7 @@ from balancer.config.problems import (
     without_credentials,
 )
 from balancer.config.schema.admin import AdminConfig
-from balancer.config.schema.explain import ExplainConfig
 from balancer.config.schema.health import health_of
-from balancer.config.schema.http2 import Http2Config
 from balancer.config.schema.listen import ListenAddress, TrafficAddress
 from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
@@ -42,11 +40,18 @@ from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
 from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
-from balancer.config.schema.record import RecordConfig
 from balancer.config.schema.route_list import check_routes
 from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.section import Name
-from balancer.config.schema.sections import HeadersConfig, HttpConfig, NormaliseConfig, TlsConfig
+from balancer.config.schema.sections import (
+    ExplainConfig,
+    HeadersConfig,
+    Http2Config,
+    HttpConfig,
+    NormaliseConfig,
+    RecordConfig,
+    TlsConfig,
+)
 from balancer.config.schema.shared import SharedConfig
 from balancer.config.schema.tracing import TracingConfig
 from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from balancer.config.loading import Settings
 from balancer.config.schema.discovery import FileDiscovery
-from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.endpoint import ADDRESS, EndpointConfig, sent_host, tls_name
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.worker_host import ADDRESS, sent_host, tls_name
 from balancer.syntax.urls import host_in
 
 

@@ -21,10 +21,10 @@ from balancer.cluster.registry import EndpointRegistry, without_reuse
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import in_cluster
+from balancer.config.schema.endpoint import transports_of
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
-from balancer.config.schema.transports import transports_of
 from balancer.errors import UnknownCluster
 from balancer.log.access_log import AccessLog
 from balancer.log.journal import journal_of

@@ -1,15 +1,18 @@
-"""Consumers of finished requests: the access log and a recording, or both behind one interface.
+"""Consumers of finished requests: the access log and a recording, or both behind one interface, and the fields of
+messages that they ask for.
 
 The data path has one journal, so that several together cost no more tests than one.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 from balancer.errors import ForwardingError
-from balancer.log.chosen import ChosenFields
-from balancer.log.formats import Entry
+from balancer.http.h1.fields import found, lines_of
+from balancer.log.formats import Entry, Extra
 
 
 class Journal(Protocol):
@@ -53,3 +56,42 @@ class Both:
         self._recorder.add(entry)
         if self._is_logged:
             self._log.add(entry)
+
+
+VALUE_LIMIT: Final = 2048
+"""Bytes of a field that are kept, all its lines together."""
+
+NONE: Final[Mapping[bytes, bytes]] = {}
+
+
+class ChosenFields:
+    """The names of fields, in lower case, that are taken from the heads of requests and responses when a request ends.
+
+    None of it is called unless `log.fields`, or the format, names such a field.
+    """
+
+    def __init__(self, of_request: Iterable[bytes], of_response: Iterable[bytes]) -> None:
+        self._of_request = _lines(of_request)
+        self.of_response = _lines(of_response)
+
+    def extra(self, head: bytes, response: bytes, route: str = "") -> Extra:
+        """Return what an entry has beside its own values; `head` is that of the request, `response` the fields of the
+        response, b"" without one.
+        """
+        return Extra(route, _values(self._of_request, head), _values(self.of_response, response))
+
+
+def _lines(names: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    parts = sorted({re.escape(name) for name in names})
+    return lines_of(b"|".join(parts)) if parts else None
+
+
+def _values(lines: re.Pattern[bytes] | None, block: bytes) -> Mapping[bytes, bytes]:
+    """Return the values of fields by name; those of several lines are joined as one list (RFC 9110 § 5.3)."""
+    if lines is None or not block:
+        return NONE
+    values: dict[bytes, bytes] = {}
+    for name, value, _ in found(lines, block):
+        before = values.get(name)
+        values[name] = (value if before is None else b"%b, %b" % (before, value))[:VALUE_LIMIT]
+    return values

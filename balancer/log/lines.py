@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from balancer.config.schema.log import LOG_FIELDS, LogConfig
 from balancer.http.h1.fields import host_of
-from balancer.log.chosen import ChosenFields
 from balancer.log.formats import (
     FORMATS,
     NOT_CONNECTED,
@@ -32,6 +31,7 @@ from balancer.log.formats import (
     seconds_or_null,
     version_of,
 )
+from balancer.log.journal import ChosenFields
 
 Value = bytes | str | float | int | None
 """A value before it is escaped; a float is a number of seconds, or a share."""

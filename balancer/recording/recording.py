@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.policy_spec import PolicySpec
-from balancer.config.schema.record import RecordConfig
+from balancer.config.schema.sections import RecordConfig
 from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for

@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import Final
 
-from balancer.config.schema.worker_host import authority_of
+from balancer.config.schema.endpoint import authority_of
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.http.h1.response_head import Response
 from balancer.upstream.attempt import UpstreamAttempt

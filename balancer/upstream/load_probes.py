@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from balancer.config.schema.load_probes import LoadProbesConfig
+from balancer.config.schema.sections import LoadProbesConfig
 from balancer.http.h1.load_report import LoadReports
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
 from balancer.upstream.pools import Pools

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.limits import BufferingLimits
 from balancer.config.schema.policy_spec import PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault

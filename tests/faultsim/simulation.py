@@ -15,9 +15,8 @@ from typing import Any, cast
 
 from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
-from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.endpoint import EndpointConfig, transports_of
 from balancer.config.schema.policy_spec import PolicySpec
-from balancer.config.schema.transports import transports_of
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.exchange import AdminExchange

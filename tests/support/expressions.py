@@ -17,7 +17,7 @@ import pytest
 
 import balancer
 from balancer.cluster.request_key import key_of
-from balancer.config.schema.key import KeyConfig
+from balancer.config.schema.sticky import KeyConfig
 from balancer.http.h1 import fields
 from tests.support.backtracking import Counted
 from tests.support.sources import modules as sources

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from balancer.clients.turns import Turns
-from balancer.config.schema.buffering import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from tests.support.readers import Lenient, requests_seen, responses_seen
 from tests.support.wireless import Peer, Wireless, charged, miscounted, reload_with
 

@@ -8,10 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.endpoint import EndpointConfig, WorkerHost
 from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
-from balancer.config.schema.worker_host import WorkerHost
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
 

@@ -2,17 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from balancer.config.schema.listen import PATH_LIMIT
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
-from balancer.config.schema.transports import Transport, check_installed
-from balancer.config.schema.worker_host import WorkerHost, sent_host
+from balancer.syntax.networks import parsed
+from balancer.syntax.urls import is_authority
 from policies.facts import Endpoint
+
+CLIENT: Final = "client"
+ADDRESS: Final = "address"
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def _checked(value: str, others: str = "") -> str:
+    if not (value.isascii() and is_authority(value.encode())):
+        raise ValueError(
+            f"must be {others}a name such as app.example.org, with or without a port, got {value!r}"
+        )
+    return value
+
+
+HostName = Annotated[str, AfterValidator(_checked)]
+WorkerHost = Annotated[str, AfterValidator(partial(_checked, others='"client", "address" or '))]
+
+
+def sent_host(wanted: str | None, origin: str) -> str:
+    """Return the Host of requests to the server at `origin`; "": the client's. `wanted`: the key, None: by default."""
+    if wanted is None:
+        wanted = ADDRESS if tls_name(origin) else CLIENT
+    if wanted == CLIENT:
+        return ""
+    return authority_of(origin) if wanted == ADDRESS else wanted
+
+
+def authority_of(origin: str) -> str:
+    """Return the Host of a server's own URL, without the default port; that of a Unix socket is localhost."""
+    url = urlsplit(origin)
+    host = url.hostname or "localhost"
+    if not host.isascii():
+        host = host.encode("idna").decode()
+    host = f"[{host}]" if ":" in host else host
+    return host if url.port in (None, _PORTS.get(url.scheme)) else f"{host}:{url.port}"
+
+
+def tls_name(origin: str) -> str:
+    """Return the DNS name of a server with an https address, "" if there is none."""
+    url = urlsplit(origin)
+    host = url.hostname or ""
+    return host if url.scheme == "https" and parsed(host) is None else ""
+
+
+Transport = Literal["native", "http2", "curl", "aiohttp"]
+
+
+def check_installed(transport: Transport) -> None:
+    """Check that the dependencies of a transport are installed. Raises ValueError."""
+    if transport == "curl" and find_spec("pycurl") is None:
+        raise ValueError("'curl' needs pycurl, which is not installed: pip install '.[curl]' in the checkout")
+
+
+def transports_of(endpoints: Iterable[EndpointConfig]) -> dict[str, str]:
+    """Return transports by endpoint id, without the native ones."""
+    return {endpoint.id: endpoint.transport for endpoint in endpoints if endpoint.transport != "native"}
+
 
 LONGEST_ADDRESS = 300
 """Limit in characters; a host name has at most 253."""

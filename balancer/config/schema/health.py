@@ -12,9 +12,9 @@ from typing import Final, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
 from balancer.config.schema.section import Seconds, Section
-from balancer.config.schema.worker_host import HostName
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic

@@ -15,9 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from balancer.config.schema.endpoint import http_origin
+from balancer.config.schema.endpoint import CLIENT, WorkerHost, http_origin
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
-from balancer.config.schema.worker_host import CLIENT, WorkerHost
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 

@@ -1,10 +1,10 @@
-"""The tables [timeouts] and [limits] of the configuration."""
+"""The tables [timeouts], [limits] and [buffering] of the configuration."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from balancer.config.schema.section import Seconds, Section
 
@@ -124,3 +124,34 @@ class Limits(Section):
     def high_water(self) -> int:
         """Bytes in a client's transport beyond which the response is paused: one more read makes it `buffer`."""
         return max(0, self.buffer - READ)
+
+
+class BufferingLimits(Section):
+    """Buffering, so that slow clients do not occupy worker connections; off by default."""
+
+    request: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 26,
+        description="bytes | largest request body that is received whole before an endpoint is asked, at most 64 MiB;"
+        " 0: off; see [Buffering](#buffering)",
+    )
+    response: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 26,
+        description="bytes | part of a response that is kept for a client that reads slowly, at most 64 MiB; 0: off",
+    )
+    total: int = Field(
+        default=67_108_864,
+        ge=1024,
+        le=1 << 40,
+        description="bytes | bound on everything that a process keeps; beyond it bodies are streamed",
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        for name, size in (("request", self.request), ("response", self.response)):
+            if size > self.total:
+                raise ValueError(f"total: must not be below {name} ({size}), got {self.total}")
+        return self

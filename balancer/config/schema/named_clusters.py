@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.buffering import BufferingLimits
 from balancer.config.schema.discovery import DiscoveryConfig, check_unique
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.health import (
@@ -19,15 +18,14 @@ from balancer.config.schema.health import (
     PanicConfig,
     SlowStartConfig,
 )
-from balancer.config.schema.key import KeyConfig
-from balancer.config.schema.limits import Limits, Timeouts
-from balancer.config.schema.load_probes import LoadProbesConfig
+from balancer.config.schema.limits import BufferingLimits, Limits, Timeouts
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.sticky import StickyConfig
+from balancer.config.schema.sections import LoadProbesConfig
+from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.config.sources import policy_table
 
 OWN: Final = ("endpoints", "discovery")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits
 from balancer.config.schema.section import FieldNames, Section
+from balancer.config.schema.sticky import Token
 from balancer.syntax.field_names import in_cgi
 
 
@@ -128,3 +129,108 @@ class TlsConfig(Section):
             yield "tls.", CertificateConfig(certificate=self.certificate, key=self.key)
         for at, certificate in enumerate(self.certificates):
             yield f"tls.certificates.{at}.", certificate
+
+
+class ExplainConfig(Section):
+    """Explanations of picks; off unless `enabled` or `header` is set. POST /-/explain turns them on for a while."""
+
+    enabled: bool = Field(
+        default=False,
+        description="explanation of every pick, with counters by reason in the metrics; else `POST /-/explain` turns "
+        "it on for a while; see [Live](live.md)",
+    )
+    header: Token | None = Field(
+        default=None,
+        description="name of a field | field of a request that asks for an explanation in its response",
+    )
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies",
+        description="senders whose field counts: `proxies`, those of `trusted_proxies`, or `all`",
+    )
+    response_header: Token = Field(
+        default="X-Picked", description="name of a field | field of the response with the explanation"
+    )
+
+
+class Http2Config(Section):
+    """HTTP/2 from clients; settings apply to connections that are opened later."""
+
+    enabled: bool = Field(
+        default=True,
+        description="HTTP/2 from clients: offered by ALPN over TLS, and taken in clear text from clients that begin "
+        "with it; see [HTTP/2](http2.md)",
+    )
+    max_streams: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="requests at a time on one HTTP/2 connection; a client waits with more",
+    )
+    window: int = Field(
+        default=262_144,
+        ge=65_535,
+        le=1 << 26,
+        description="bytes | bytes of a request body that a client may send ahead of the worker, for each stream; at "
+        "least 65535, at most 64 MiB",
+    )
+    flood_exempt: tuple[IPvAnyNetwork, ...] = Field(
+        default=(),
+        description="list of networks | networks whose addresses many clients share, such as those of a NAT gateway: "
+        "none of their addresses is refused HTTP/2 after floods (see [HTTP/2](http2.md)). Those of "
+        "`trusted_proxies` are not refused either",
+    )
+
+
+class LoadProbesConfig(Section):
+    """Load probes; off without a path, and sent only while the policy needs them."""
+
+    path: str | None = Field(
+        default=None,
+        pattern=r"^/[!-~]*$",
+        description="path | path of the workers' load report, for policies that ask for it, such as `prequal`; see "
+        "[Live](live.md)",
+    )
+    timeout: Annotated[float, Field(gt=0, le=60)] = Field(
+        default=1.0, description="s | timeout of a probe, from the connect to the last byte; at most 60"
+    )
+    max_in_flight: int = Field(
+        default=100, ge=1, le=10_000, description="limit of concurrent probes; further ones are not sent"
+    )
+
+
+class RecordConfig(Section):
+    """Recording; off unless enabled here or started by POST /-/record, which requires a path."""
+
+    enabled: bool = Field(
+        default=False,
+        description="recording of requests from the start; else `POST /-/record` begins it; see [Live](live.md)",
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="path | recording file, appended to; required for recording. With several processes each adds its"
+        " number to it",
+    )
+    limit: int = Field(
+        default=67_108_864,
+        ge=65_536,
+        description="bytes | largest size of the file, at which recording ends; a request takes about 30 bytes",
+    )
+    queue: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="requests | number of requests that may wait to be written; more are dropped and counted",
+    )
+    paths: bool = Field(default=False, description="recording of request paths, without their query")
+    salt: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="text | salt of the hashes of keys, 16 characters or more; default: a new one for each recording",
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.enabled and self.path is None:
+            raise ValueError("path: is required where recording is enabled")
+        return self

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator,
 from balancer.config.loading import Settings, file_layer
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.schema.admin import AdminConfig
-from balancer.config.schema.endpoint import UpstreamTlsConfig, http_origin
+from balancer.config.schema.endpoint import CLIENT, Transport, UpstreamTlsConfig, http_origin
 from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listen import HostPort, ListenAddress
 from balancer.config.schema.log import LogConfig
@@ -25,8 +25,6 @@ from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.transports import Transport
-from balancer.config.schema.worker_host import CLIENT
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine
 from balancer.syntax.urls import host_in

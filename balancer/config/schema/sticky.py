@@ -1,4 +1,5 @@
-"""The table [sticky] of the configuration: session affinity to endpoints."""
+"""The tables [sticky] and [key] of the configuration: session affinity to endpoints, and the request key of policies
+that send equal keys to the same endpoint."""
 
 from __future__ import annotations
 
@@ -57,4 +58,24 @@ class StickyConfig(Section):
             self._derive(secure=True)
         if self.same_site == "none" and self.secure is not True:
             raise ValueError('same_site: browsers take "none" only with secure = true')
+        return self
+
+
+class KeyConfig(Section):
+    """Source of the request key; off by default, and then requests have no key."""
+
+    by: Literal["header", "cookie", "path", "client"] | None = Field(
+        default=None,
+        description="source of the request key: `header`, `cookie`, `path` or `client`; see [Keys of "
+        "requests](#keys-of-requests)",
+    )
+    name: Token | None = Field(default=None, description="name | name of the header or cookie")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        needs_name = self.by in ("header", "cookie")
+        if needs_name and self.name is None:
+            raise ValueError(f"name: is required with by = {self.by!r}: which {self.by}")
+        if not needs_name and self.name is not None:
+            raise ValueError('name: applies only to by = "header" and by = "cookie"')
         return self

@@ -17,7 +17,6 @@ from balancer.build import build
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.condition import Condition
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.clients_report import buffering_families, http2_families, rate_limit_families
 from balancer.control.admin.connections_report import connection_families
 from balancer.control.admin.families import (
     OF_ENDPOINT,
@@ -34,10 +33,15 @@ from balancer.control.admin.families import (
 from balancer.control.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.control.admin.mirroring_report import mirror_families
 from balancer.control.admin.policy_report import policy_families
-from balancer.control.admin.queue_report import queue_families
 from balancer.control.admin.routes_report import route_families
 from balancer.control.admin.splits_report import split_families
 from balancer.control.admin.status import checks_status
+from balancer.control.admin.traffic_report import (
+    buffering_families,
+    http2_families,
+    queue_families,
+    rate_limit_families,
+)
 from balancer.control.control_plane import ControlPlane
 from balancer.sharing.exchange import ReportExchange
 from policies.endpoint.state import EndpointState

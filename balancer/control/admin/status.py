@@ -11,22 +11,24 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.build import build, http2_library
+from balancer.config.schema.endpoint import CLIENT
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
-from balancer.config.schema.worker_host import CLIENT
-from balancer.control.admin.clients_report import (
-    buffering_status,
-    grpc_status,
-    http2_status,
-    rate_limits_status,
-)
 from balancer.control.admin.connections_report import connections_status
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
 from balancer.control.admin.mirroring_report import mirrors_status
 from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
-from balancer.control.admin.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
 from balancer.control.admin.splits_report import splits_status
+from balancer.control.admin.traffic_report import (
+    buffering_status,
+    concurrency_status,
+    grpc_status,
+    http2_status,
+    level_status,
+    queue_status,
+    rate_limits_status,
+)
 from balancer.routes.listener_routes import own_route
 from policies.endpoint.state import EndpointState
 from policies.stats.load import RATIO, SHORTEST

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from balancer.tools.probe.idle_limit import IdleLimit
+from balancer.tools.probe.idle import IdleLimit
 from balancer.tools.probe.target import ProbeTarget
 
 

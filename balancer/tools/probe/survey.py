@@ -1,6 +1,7 @@
 """Sequence of checks of a probe.
 
 Connections and requests are few and bounded. After the first response a failure is a finding and does not abort.
+HTTP/2 is checked with one request over the transport of the data path.
 """
 
 from __future__ import annotations
@@ -11,15 +12,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median_low
+from time import monotonic
 
+from balancer.config.schema.pool_limits import PoolLimits
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
-from balancer.tools.probe.connection import ProbeAnswer, ProbeConnection, open_connection
-from balancer.tools.probe.findings import Findings, KeepAliveFindings, ProbePhases, Timing, TlsFindings
-from balancer.tools.probe.http2_check import check_http2
-from balancer.tools.probe.idle_search import idle_limit
+from balancer.tools.probe.connection import ProbeAnswer, ProbeConnection, open_connection, probe_request
+from balancer.tools.probe.findings import (
+    Findings,
+    Http2Findings,
+    KeepAliveFindings,
+    ProbePhases,
+    Timing,
+    TlsFindings,
+)
+from balancer.tools.probe.idle import idle_limit
 from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.dial.target import NetworkRoute, Routes
+from balancer.upstream.http2.pool import MultiplexedPool
+from balancer.upstream.pools import Pools
 
 Tell = Callable[[str], None]
 """Callback for progress messages."""
@@ -239,3 +250,29 @@ def tls_of(connection: ssl.SSLObject) -> TlsFindings:
         expires if isinstance(expires, str) else None,
         None,
     )
+
+
+ANY_NUMBER = 1 << 31
+"""Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
+
+
+async def check_http2(target: ProbeTarget, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
+    """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
+    pools = Pools(monotonic(), PoolLimits(connect_timeout=timeout), tls=tls)
+    pools.transports = {target.name: "http2"}
+    pools.replace([target.endpoint])
+    pool = pools.by_id[target.name]
+    assert isinstance(pool, MultiplexedPool)
+    request, result = probe_request(target, method)
+    request.lease(pool, needs_new=True)
+    try:
+        async with asyncio.timeout(timeout):
+            error = (await result).error
+    except TimeoutError:
+        return Http2Findings(False, problem=f"no whole response within {timeout:g} s")
+    finally:
+        request.cancel()
+        await pools.close()
+    if error is not None:
+        return Http2Findings(False, problem=error.inside if isinstance(error, ConnectFailed) else str(error))
+    return Http2Findings(True, pool.stream_limit if 0 < pool.stream_limit < ANY_NUMBER else None)

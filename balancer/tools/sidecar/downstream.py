@@ -20,8 +20,7 @@ from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.request_reader import RequestReader
 from balancer.syntax.urls import ADMIN_PREFIX
-from balancer.tools.sidecar.heads import Heads
-from balancer.tools.sidecar.origins import Origins
+from balancer.tools.sidecar.origins import Heads, Origins
 
 
 class OriginConnection(Http1Connection):

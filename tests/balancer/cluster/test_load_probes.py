@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.load_probes import LoadProbesConfig
 from balancer.config.schema.policy_spec import PolicySpec
+from balancer.config.schema.sections import LoadProbesConfig
 from policies import registry
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from balancer.config.schema.buffering import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from tests.support.stage import Stage
 from tests.support.wire import answering, get, response
 from tests.support.wireless import Peer, Wireless, buffering, reload_with, sends

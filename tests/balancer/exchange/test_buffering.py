@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.cluster.runtime_config import runtime_config_of
-from balancer.config.schema.buffering import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits
 from balancer.configuration import load
 from tests.support.admin_requests import metrics, status
 from tests.support.config_files import ENDPOINT, problem, write

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from balancer.cluster.request_key import key_of
 from balancer.config.loading import Settings
 from balancer.config.problems import first_problem
-from balancer.config.schema.key import KeyConfig
+from balancer.config.schema.sticky import KeyConfig
 from balancer.http.h1.client import Client
 from tests.support.outgoing import outgoing_request
 from tests.support.stage import Stage

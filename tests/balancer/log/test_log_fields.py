@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from balancer.config.schema.log import FURTHER_FIELDS, LOG_FIELDS, LogConfig, logged_secrets
 from balancer.errors import ConnectFailed, QueueTimeout
 from balancer.http.h1.client import Client
-from balancer.log.chosen import VALUE_LIMIT, ChosenFields
 from balancer.log.formats import NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line
+from balancer.log.journal import VALUE_LIMIT, ChosenFields
 from balancer.log.lines import READ_FROM, VALUES, format_of
 from tests.support.log_entries import entry
 from tests.support.root import ROOT

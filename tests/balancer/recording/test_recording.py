@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.record import RecordConfig
+from balancer.config.schema.sections import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
 from tests.support.admin_requests import local

@@ -16,9 +16,8 @@ from pydantic import SecretStr
 
 from balancer.config.schema.shared import SharedConfig
 from balancer.control.admin.metrics import metrics_text
-from balancer.sharing.connection import MAX_ANSWER_BYTES
 from balancer.sharing.exchange import Identity, ReportExchange
-from balancer.sharing.store import Store
+from balancer.sharing.store import MAX_ANSWER_BYTES, Store
 from policies import registry
 from policies.clock import MonotonicClock
 from policies.facts import Endpoint, RequestFacts

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -14,12 +16,14 @@ from aiohttp import web
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.client import target_of
 from balancer.control.admin.page.document import page
-from balancer.control.admin.page.policies_report import policies_report
 from balancer.control.admin.page.sample import process_sample
 from balancer.control.admin.page.sampler import Sampler
 from balancer.control.admin.page.streaming import EventStreams
 from balancer.control.admin.requests import is_from_sibling, plane_of
 from balancer.control.control_plane import ControlPlane
+from policies import registry
+from policies.errors import BrokenPolicy
+from policies.policy import PolicyMaker
 
 SAMPLE = "/-/sample"
 """Path at which a sibling process answers with its sample."""
@@ -82,3 +86,44 @@ class PageRoutes:
             return [await own]
         answers = await self._channel.gather(target_of(SAMPLE, name or None))
         return [await own, *map(json.loads, answers)]
+
+
+def policies_report() -> list[dict[str, Any]]:
+    """Return name, description and options of each policy; one that cannot be loaded has no options."""
+    return [
+        {"name": name, "description": description, "options": options_report(name)}
+        for name, description in registry.describe().items()
+    ]
+
+
+def options_report(name: str) -> list[dict[str, Any]]:
+    """Return name, type and default of each option of a policy; the default is None where there is none."""
+    try:
+        options = registry.options_of(registry.find(name))
+    except BrokenPolicy:
+        return []
+    return [
+        {
+            "name": option,
+            "type": type_name(parameter.annotation),
+            "default": default_of(parameter),
+        }
+        for option, parameter in options.items()
+    ]
+
+
+def type_name(annotation: Any) -> str:
+    """Return the type of an option as the live page shows it, such as "float" or "str or table"."""
+    if annotation == PolicyMaker:
+        return "policy"
+    names = []
+    for part in get_args(annotation) if isinstance(annotation, UnionType) else (annotation,):
+        if part is not NoneType:
+            names.append("table" if get_origin(part) is Mapping else getattr(part, "__name__", "value"))
+    return " or ".join(names)
+
+
+def default_of(parameter: inspect.Parameter) -> Any:
+    """Return the default as JSON has it; None for one that is an object, or for none."""
+    default = parameter.default
+    return default if isinstance(default, str | int | float | bool) else None
