@@ -10,10 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
-from pydantic import ValidationError
 
 from balancer.authorization import authorizer
-from balancer.config.loading import Settings
 from balancer.config.schema.authorization import AuthConfig
 from balancer.http.h1.client import Client
 from balancer.log.formats import outcome
@@ -310,39 +308,6 @@ async def test_number_of_remembered_grants_is_bounded(stage: Stage, monkeypatch:
         await client.ask(get(path))
     targets = [request.value(b"X-Forwarded-Uri") for request in asked.requests]
     assert targets == [b"/1", b"/2", b"/3", b"/4", b"/1"]
-
-
-AUTH: dict[str, Any] = {"cluster": "auth", "path": "/x"}
-ENDPOINTS: Any = [endpoint(8001)]
-
-
-@pytest.mark.parametrize(
-    ("auth", "problem"),
-    [
-        ({"cluster": "other"}, "routes.0.auth.cluster: must be one of auth, default, got 'other'"),
-        ({"path": "x"}, "path"),
-        ({"request_fields": ["host"]}, "request_fields: 'host' is set by the balancer, and cannot be copied"),
-        ({"response_fields": ["Content-Length"]}, "response_fields: 'content-length' is set by the balancer"),
-        ({"request_fields": ["X-Forwarded-For"]}, "request_fields: 'x-forwarded-for' is set by the balancer"),
-        ({"cache_by": ["cookie"]}, "cache_by: needs cache"),
-        ({"cache": 3601}, "cache"),
-        ({"timeout": 0}, "timeout"),
-    ],
-)
-def test_bad_keys_are_named(auth: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError) as found:
-        routed({"cluster": "default", "auth": AUTH | auth})
-    assert problem in str(found.value)
-
-
-def test_route_that_answers_itself_cannot_ask() -> None:
-    with pytest.raises(ValidationError, match="auth: needs cluster"):
-        routed({"answer": {}, "auth": AUTH})
-
-
-def routed(route: Any) -> Settings:
-    keys = {"routes": [route], "clusters": {"auth": {"endpoints": ENDPOINTS}}, "endpoints": ENDPOINTS}
-    return Settings.model_validate(keys)
 
 
 async def test_remembered_answer_is_not_that_of_names_that_cgi_does_not_tell_apart(stage: Stage) -> None:

@@ -60,6 +60,23 @@ compression = 1 -> balancer.toml:1: compression: is not a known key
 polcy = 1 -> balancer.toml:1: polcy: is not a known key; did you mean 'policy'?
 Policy = "random" -> balancer.toml:1: Policy: is not a known key; keys are in lower case: 'policy'
 timeouts = 5 -> balancer.toml:1: timeouts: must be a table, got 5
+headers.request.set = { Host = "a" } ->
+    balancer.toml:1: headers.request.set: host is forwarding's own, got 'Host'
+headers.request.set = { x_forwarded_for = "a" } ->
+    balancer.toml:1: headers.request.set: x-forwarded-for is forwarding's own, got 'x_forwarded_for'
+headers.request.remove = ["x-forwarded-*"] ->
+    balancer.toml:1: headers.request.remove: x-forwarded-for is forwarding's own, got 'x-forwarded-*'
+headers.request.remove = ["X-A", "x_a"] -> balancer.toml:1: headers.request.remove: 'X-A' is there twice
+headers.request.set = { X-A = "{user}" } ->
+    balancer.toml:1: headers.request.set.X-A: must have in braces one of
+    client, scheme, host, tls, cluster, endpoint, request_id, and a brace itself twice, got '{user}'
+headers.response.set = { X-A = "a{" } ->
+    balancer.toml:1: headers.response.set.X-A: must have in braces one of
+    client, scheme, host, tls, cluster, endpoint, request_id, and a brace itself twice, got '{'
+headers.response.add = { Date = "a" } ->
+    balancer.toml:1: headers.response.add: date is forwarding's own, got 'Date'
+headers.response.remove = ["content-*"] ->
+    balancer.toml:1: headers.response.remove: content-length is forwarding's own, got 'content-*'
 """
 LAST = """
 [Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'

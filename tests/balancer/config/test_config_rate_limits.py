@@ -10,36 +10,35 @@ import pytest
 from balancer.__main__ import main
 from balancer.config.schema.rate_limits import RateLimitConfig
 from tests.support.command_line import run_in_process
-from tests.support.config_files import problems, write
+from tests.support.config_files import problems, refusals, write
 
 ENDPOINT = '[[endpoints]]\nid = "w"\naddress = "http://w:1"\n'
 LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'
 ROUTE = '[[routes]]\ncluster = "default"\n'
 
 
+PROBLEMS_OF_A_LIMIT = """
+burst = 0 -> rate_limits.0.burst: input should be greater than or equal to 1, got 0
+period = 0 -> rate_limits.0.period: input should be greater than or equal to 1, got 0
+period = 0.5 -> rate_limits.0.period: input should be a valid integer, got 0.5
+by = 'ip' -> rate_limits.0.by: input should be 'client', 'key', 'header' or 'all', got 'ip'
+by = 'header' -> rate_limits.0.header: is required with by = "header": which field
+header = 'x' -> rate_limits.0.header: applies only to by = "header"
+[[routes]]; cluster = 'default'; rate_limit = 'b' -> routes.0.rate_limit: must be one of a, got 'b'
+max_buckets = 1 -> rate_limits.0.max_buckets: is not a known key
+"""
+NO_KEY = (
+    'rate_limits.0.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names an endpoint, '
+    "not a client"
+)
 PROBLEMS = [
+    *((LIMIT + text, message) for text, message in refusals(PROBLEMS_OF_A_LIMIT)),
     ('[[rate_limits]]\nname = "a"', "rate_limits.0.requests: is required"),
     ("[[rate_limits]]\nrequests = 1", "rate_limits.0.name: is required"),
-    (f"{LIMIT}burst = 0", "rate_limits.0.burst: input should be greater than or equal to 1, got 0"),
-    (f"{LIMIT}period = 0", "rate_limits.0.period: input should be greater than or equal to 1, got 0"),
-    (f"{LIMIT}period = 0.5", "rate_limits.0.period: input should be a valid integer, got 0.5"),
-    (f"{LIMIT}by = 'ip'", "rate_limits.0.by: input should be 'client', 'key', 'header' or 'all', got 'ip'"),
-    (f"{LIMIT}by = 'header'", 'rate_limits.0.header: is required with by = "header": which field'),
-    (f"{LIMIT}header = 'x'", 'rate_limits.0.header: applies only to by = "header"'),
     (f"{LIMIT}{LIMIT}", "rate_limits.1.name: 'a' is there twice"),
-    (f"{LIMIT}{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: must be one of a, got 'b'"),
     (f"{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: must be one of none, got 'b'"),
-    (
-        f"{LIMIT}by = 'key'",
-        'rate_limits.0.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names an endpoint, '
-        "not a client",
-    ),
-    (
-        f"{LIMIT}by = 'key'\n[sticky]\ncookie = 'c'\nkey = '{'k' * 16}'",
-        'rate_limits.0.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names an endpoint, '
-        "not a client",
-    ),
-    (f"{LIMIT}max_buckets = 1", "rate_limits.0.max_buckets: is not a known key"),
+    (f"{LIMIT}by = 'key'", NO_KEY),
+    (f"{LIMIT}by = 'key'\n[sticky]\ncookie = 'c'\nkey = '{'k' * 16}'", NO_KEY),
 ]
 
 

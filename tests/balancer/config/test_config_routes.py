@@ -78,6 +78,20 @@ redirect = { replace_prefix = "/b" } -> redirect.replace_prefix: needs prefix
 path = "/a"; redirect = { path = "/a" } -> redirect: all requests of this route already ask for /a
 prefix = "/a/"; redirect = { replace_prefix = "/a" } -> redirect: all requests of this route already ask for /a
 answer = {}; request_fields = { set = { A = "x" } } -> request_fields: needs cluster or split
+cluster = 'a'; response_fields = { set = { Connection = "x" } } ->
+    response_fields.set: connection is forwarding's own, got 'Connection'
+answer = {}; auth = { cluster = 'b', path = '/x' } -> auth: needs cluster or split
+cluster = 'a'; auth = { cluster = 'c', path = '/x' } -> auth.cluster: must be one of a, b, got 'c'
+cluster = 'a'; auth = { cluster = 'b', path = 'x' } -> auth.path:
+cluster = 'a'; auth = { cluster = 'b', path = '/x', request_fields = ['host'] } ->
+    auth.request_fields: 'host' is set by the balancer, and cannot be copied
+cluster = 'a'; auth = { cluster = 'b', path = '/x', response_fields = ['Content-Length'] } ->
+    auth.response_fields: 'content-length' is set by the balancer
+cluster = 'a'; auth = { cluster = 'b', path = '/x', request_fields = ['X-Forwarded-For'] } ->
+    auth.request_fields: 'x-forwarded-for' is set by the balancer
+cluster = 'a'; auth = { cluster = 'b', path = '/x', cache_by = ['cookie'] } -> auth.cache_by: needs cache
+cluster = 'a'; auth = { cluster = 'b', path = '/x', cache = 3601 } -> auth.cache:
+cluster = 'a'; auth = { cluster = 'b', path = '/x', timeout = 0 } -> auth.timeout:
 """
 OTHER_PROBLEMS = """
 [[routes]]; cluster = 'a'; prefix = '/x'; [[routes]]; cluster = 'b'; prefix = '/x/' ->

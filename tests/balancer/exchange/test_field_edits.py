@@ -18,7 +18,7 @@ from balancer.configuration import load
 from balancer.exchange.field_edits import HeadEdits
 from balancer.http.h1.client import Client
 from tests.support.certificates import Shelf
-from tests.support.config_files import ENDPOINT, problem, write
+from tests.support.config_files import ENDPOINT, write
 from tests.support.documentation import text_of
 from tests.support.grpc_plays import ending, rpc, serve_grpc
 from tests.support.http2_client import http2_client
@@ -405,28 +405,6 @@ async def test_cors(stage: Stage) -> None:
 
 
 # --- the configuration
-
-OWN = "is forwarding's own, got"
-KNOWN = "client, scheme, host, tls, cluster, endpoint, request_id"
-BRACES = f"must have in braces one of {KNOWN}, and a brace itself twice, got"
-REFUSED = [
-    ("headers.request", 'set = { Host = "a" }', f"set: host {OWN} 'Host'"),
-    ("headers.request", 'set = { x_forwarded_for = "a" }', f"set: x-forwarded-for {OWN} 'x_forwarded_for'"),
-    ("headers.request", 'remove = ["x-forwarded-*"]', f"remove: x-forwarded-for {OWN} 'x-forwarded-*'"),
-    ("headers.response", 'add = { Date = "a" }', f"add: date {OWN} 'Date'"),
-    ("headers.response", 'remove = ["content-*"]', f"remove: content-length {OWN} 'content-*'"),
-    ("headers.request", 'set = { X-A = "{user}" }', f"set.X-A: {BRACES} '{{user}}'"),
-    ("headers.response", 'set = { X-A = "a{" }', f"set.X-A: {BRACES} '{{'"),
-    ("headers.request", 'remove = ["X-A", "x_a"]', "remove: 'X-A' is there twice"),
-    ("routes.0.response_fields", 'set = { Connection = "x" }', f"set: connection {OWN} 'Connection'"),
-]
-
-
-@pytest.mark.parametrize(("table", "edit", "message"), REFUSED)
-def test_refused(tmp_path: Path, table: str, edit: str, message: str) -> None:
-    route = '[[routes]]\ncluster = "default"\n' if table.startswith("routes") else ""
-    text = f"{route}{table.removeprefix('routes.0.')} = {{ {edit} }}\n"
-    assert problem(tmp_path, ENDPOINT + text if route else text + ENDPOINT) == f"{table}.{message}"
 
 
 @pytest.mark.parametrize("value", ["a\\r\\nb", "", " a", "é"])
