@@ -12,6 +12,7 @@ from balancer.config.problems import ConfigError
 from balancer.configuration import load, load_with_sources
 from tests.support.certificates import Shelf
 from tests.support.command_line import run_in_process
+from tests.support.config_files import refusals
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -34,47 +35,35 @@ def warnings_of_check(file: Path) -> list[str]:
     return [line for line in (ran.stdout + ran.stderr).splitlines() if "other users" in line]
 
 
+HELD = """
+admin = { token = "TOKEN" } -> admin.token balancer.toml
+admin = { token_file = "HERE/token" } -> admin.token_file token
+tls = { certificate = "HERE/both.pem" } -> tls.certificate both.pem
+tls = { certificate = "HERE/both.pem", key = "HERE/both.pem" } -> tls.key both.pem
+[[tls.certificates]]; certificate = "HERE/both.pem" -> tls.certificates.0.certificate both.pem
+upstream_tls = { certificate = "HERE/both.pem" }; [clusters.p]; [[clusters.p.endpoints]]; id = "b";
+    address = "http://127.0.0.1:2"; [[routes]]; cluster = "p" -> upstream_tls.certificate both.pem
+sticky = { cookie = "c", key = "TOKENTOKENTOKENTOKEN" } -> sticky.key balancer.toml
+record = { path = "HERE/r", salt = "TOKEN" } -> record.salt balancer.toml
+shared = { url = "redis://:word@127.0.0.1" } -> shared.url balancer.toml
+shared = { url = "redis://127.0.0.1" } -> nothing -
+"""
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604, 0o755])
-@pytest.mark.parametrize(
-    ("text", "holders"),
-    [
-        (f'admin = {{ token = "{TOKEN}" }}\n', {"admin.token": "balancer.toml"}),
-        ('admin = { token_file = "HERE/token" }\n', {"admin.token_file": "token"}),
-        ('tls = { certificate = "HERE/both.pem" }\n', {"tls.certificate": "both.pem"}),
-        ('tls = { certificate = "HERE/both.pem", key = "HERE/both.pem" }\n', {"tls.key": "both.pem"}),
-        (
-            '[[tls.certificates]]\ncertificate = "HERE/both.pem"\n',
-            {"tls.certificates.0.certificate": "both.pem"},
-        ),
-        (
-            'upstream_tls = { certificate = "HERE/both.pem" }\n[clusters.p]\npolicy = "random"\n'
-            '[[clusters.p.endpoints]]\nid = "b"\naddress = "http://127.0.0.1:2"\nregion = "r"\n'
-            '[[routes]]\ncluster = "p"\n',
-            {"upstream_tls.certificate": "both.pem"},
-        ),
-        (
-            f'sticky = {{ cookie = "c", key = "{TOKEN * 4}" }}\nrecord = {{ path = "HERE/r", salt = "{TOKEN}" }}\n',
-            {"sticky.key": "balancer.toml", "record.salt": "balancer.toml"},
-        ),
-        ('shared = { url = "redis://:word@127.0.0.1" }\n', {"shared.url": "balancer.toml"}),
-        ('shared = { url = "redis://127.0.0.1" }\n', {}),
-        ("", {}),
-    ],
-)
+@pytest.mark.parametrize(("text", "held"), refusals(HELD.replace("TOKEN", TOKEN)))
 def test_check_warns_about_secrets_that_others_may_read(
-    text: str, holders: dict[str, str], mode: int, tmp_path: Path
+    text: str, held: str, mode: int, tmp_path: Path
 ) -> None:
+    key, name = held.split()
     (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
     pem = [Path(path).read_bytes() for path in Shelf(tmp_path).pair("a.org").values()]
     (tmp_path / "both.pem").write_bytes(b"".join(pem))
-    file = configuration(tmp_path, text, mode)
-    for name in ("token", "both.pem"):
-        (tmp_path / name).chmod(mode)
-    wanted = holders if mode & 0o044 else {}
-    assert sorted(warnings_of_check(file)) == sorted(
-        f"warning: {key}: {tmp_path / name} can be read by other users (mode {mode:04o}); chmod 600"
-        for key, name in wanted.items()
-    )
+    file = configuration(tmp_path, f"{text}\n", mode)
+    for each in ("token", "both.pem"):
+        (tmp_path / each).chmod(mode)
+    readable = f"warning: {key}: {tmp_path / name} can be read by other users (mode {mode:04o}); chmod 600"
+    assert warnings_of_check(file) == ([readable] if mode & 0o044 and key != "nothing" else [])
 
 
 def test_a_secret_of_the_environment_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
