@@ -35,10 +35,6 @@ class CanaryGuard:
         self._before: list[Counts] = []
         self._began_at = self._next_at = 0.0
 
-    def begun_again(self) -> CanaryGuard:
-        """Return a guard that does not know what has happened before."""
-        return CanaryGuard(self._clusters, self._canary)
-
     def problem(self, now: float) -> str | None:
         """Return what is worse about the canary than about the others; None if nothing is, or it is not yet time."""
         if now < self._next_at:

@@ -53,9 +53,7 @@ class Split:
             self.requests = [0] * len(self.names)
         if before != [*config.split.items()]:
             self.change(config.split)
-        self.guard = (
-            None if config.canary is None else CanaryGuard(self.clusters, self.names.index(config.canary))
-        )
+        self.guard = self._new_guard()
 
     def change(self, weights: Mapping[str, float], reason: str | None = None) -> None:
         """Change the weights from the next request on."""
@@ -66,7 +64,11 @@ class Split:
         self.shares = [weight / total for weight in self.weights.values()]
         last = max(at for at, share in enumerate(self.shares) if share)
         self._bounds = [BEYOND if at >= last else bound for at, bound in enumerate(accumulate(self.shares))]
-        self.guard = None if self.guard is None else self.guard.begun_again()
+        self.guard = self._new_guard()
+
+    def _new_guard(self) -> CanaryGuard | None:
+        canary = self.config.canary
+        return None if canary is None else CanaryGuard(self.clusters, self.names.index(canary))
 
     def cluster_of(self, request: Request, client: Client) -> Cluster:
         """Return the cluster that a request goes to, and count it."""

@@ -49,18 +49,8 @@ class ListenAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _checked(text: str) -> str:
-    ListenAddress.parse(text)
-    return text
-
-
-def _checked_traffic(text: str) -> str:
-    ListenAddress.parse_traffic(text)
-    return text
-
-
-HostPort = Annotated[str, AfterValidator(_checked)]
+HostPort = Annotated[str, AfterValidator(lambda text: ListenAddress.parse(text) and text)]
 """Text "host:port" or "[v6]:port", validated by `ListenAddress.parse`."""
 
-TrafficAddress = Annotated[str, AfterValidator(_checked_traffic)]
+TrafficAddress = Annotated[str, AfterValidator(lambda text: ListenAddress.parse_traffic(text) and text)]
 """Text as `HostPort`, or "unix:/path"."""
