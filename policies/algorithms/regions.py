@@ -54,7 +54,9 @@ class PerRegion(WrappingPolicy):
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Notify the child policy of the endpoint's region."""
-        self._hook(state.region, "observe")(state, outcome, now)
+        hook = getattr(self._children.get(state.region), "observe", None)
+        if hook is not None:
+            hook(state, outcome, now)
 
     def tick(self, now: float) -> None:
         """Call the `tick` hook of every child."""

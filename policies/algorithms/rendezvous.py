@@ -39,7 +39,7 @@ class Rendezvous(ConsistentHashPolicy):
 
     def owner(self, hashed: int) -> EndpointState:
         """Return the key's first endpoint. O(1), and O(n) for the first use of a slot since endpoints have changed."""
-        return self._orders.first((hashed >> 32) * self._slots >> 32)[0]
+        return self._orders[(hashed >> 32) * self._slots >> 32][0]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
         """Return the endpoints, the highest bid first."""

@@ -103,7 +103,7 @@ class ByRendezvous:
 
     def of(self, key: str) -> Sequence[EndpointState]:
         """Return the `DEPTH` best endpoints for the key, best first."""
-        return self._orders.first(hashing.of_name(key) % SLOTS)
+        return self._orders[hashing.of_name(key) % SLOTS]
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Discard the cached orders; they are computed again on demand."""

@@ -22,29 +22,25 @@ DEPTH = 4
 """Highest bids that are cached for a slot."""
 
 
-class SlotOrders:
-    """Endpoints of each slot, the highest bid first."""
+class SlotOrders(dict[int, list[EndpointState]]):
+    """Slot -> its first `DEPTH` endpoints, the highest bid first. The first use of a slot is O(n), all others O(1)."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._bidders: list[tuple[EndpointState, float, int]] = []
-        self._orders: dict[int, list[EndpointState]] = {}
 
     def learn(self, weighted: Iterable[tuple[EndpointState, float]]) -> None:
-        """Set the endpoints and their weights, and discard all cached orders."""
+        """Set the endpoints and their weights, and discard all orders."""
         self._bidders = [(state, weight, hashing.of_name(state.id)) for state, weight in weighted]
-        self._orders = {}
+        self.clear()
 
-    def first(self, slot: int) -> list[EndpointState]:
-        """Return the first `DEPTH` endpoints. O(1), and O(n) for the first use of a slot since endpoints have
-        changed."""
-        order = self._orders.get(slot)
-        if order is None:
-            order = self._orders[slot] = self._highest(slot, DEPTH)
+    def __missing__(self, slot: int) -> list[EndpointState]:
+        order = self[slot] = self._highest(slot, DEPTH)
         return order
 
     def every(self, slot: int) -> Iterable[EndpointState]:
         """Yield all endpoints; beyond the first, all bids are compared again, and some endpoints come twice."""
-        yield from self.first(slot)
+        yield from self[slot]
         if len(self._bidders) > DEPTH:
             yield from self._highest(slot, len(self._bidders))
 
