@@ -199,7 +199,7 @@ class StateLog:
     def _log_policy(self) -> None:
         """Log the first fault of each installation of a policy, also of one that has failed only elsewhere."""
         router = self._router
-        installation, fault = router.policy_installations, router.last_fault
+        installation, fault = router.active.installations, router.last_fault
         if fault is not None and installation != self._faulty_installation:
             self._faulty_installation = installation
             named = fault.removeprefix("policy ")

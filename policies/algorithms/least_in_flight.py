@@ -84,16 +84,13 @@ class LeastInFlight:
         return self._sample(available, choices) if 0 < choices < size else available
 
     def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
-        if self._recent is None:
-            return equals[int(self._random() * len(equals))]
-        rates = [self._recent.of(state, now) for state in equals]
-        if self.trace is not None:
-            self.trace.note(LOWER_RATE, equals, rates)
-        least = min(rates)
-        if rates.count(least) > 1:
+        if self._recent is not None:
+            rates = [self._recent.of(state, now) for state in equals]
+            if self.trace is not None:
+                self.trace.note(LOWER_RATE, equals, rates)
+            least = min(rates)
             equals = [state for state, rate in zip(equals, rates, strict=True) if rate == least]
-            return equals[int(self._random() * len(equals))]
-        return equals[rates.index(least)]
+        return equals[0] if len(equals) == 1 else equals[int(self._random() * len(equals))]
 
 
 def least_loaded(states: Sequence[EndpointState], now: float) -> list[EndpointState]:

@@ -173,7 +173,7 @@ class RegionAware(PerRegion):
         weights = [self._headroom.weight(region, members) for region, members in regions.items()]
         if self._trace is not None:
             self._trace.note(BY_HEADROOM, regions, weights)
-        return _drawn(list(regions), weights, self._random())
+        return self._rng.choices(list(regions), weights)[0]
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> Region:
         regions = available.by_region
@@ -207,13 +207,3 @@ class RegionAware(PerRegion):
         one = members[first].predicted_latency(now, price)
         other = members[second].predicted_latency(now, price)
         return other if other < one else one
-
-
-def _drawn(regions: Sequence[Region], weights: Sequence[float], number: float) -> Region:
-    """Return the region at the position `number` (0..1) of the cumulative weights."""
-    left = number * sum(weights)
-    for region, weight in zip(regions, weights, strict=True):
-        left -= weight
-        if left < 0.0:
-            return region
-    return regions[-1]

@@ -28,7 +28,7 @@ class RetryBudget:
         self._totals = [0] * WINDOW_SLICES  # total of requests at the start of each slice
         self._spent = [0] * WINDOW_SLICES
         self._spent_in_all = 0
-        self._at: int | None = None  # number of the last slice, counted from the clock's zero
+        self._at = -(1 << 62)  # number of the last slice, counted from the clock's zero
         self.denied = 0
 
     def apply(self, other: RetryBudget) -> None:
@@ -38,14 +38,12 @@ class RetryBudget:
     def note(self, requests: int, now: float) -> None:
         """Note the total of `requests` so far. O(1): a new slice replaces the oldest one."""
         number = int(now / self._slice)
-        first = (
-            number - WINDOW_SLICES + 1 if self._at is None else max(self._at + 1, number - WINDOW_SLICES + 1)
-        )
+        first = max(self._at + 1, number - WINDOW_SLICES + 1)
         for place in (slice_number % WINDOW_SLICES for slice_number in range(first, number + 1)):
             self._spent_in_all -= self._spent[place]
             self._spent[place] = 0
             self._totals[place] = requests
-        self._at = number if self._at is None else max(self._at, number)
+        self._at = max(self._at, number)
 
     def take(self, requests: int, now: float) -> bool:
         """Whether one more retry is allowed; if so, charge the budget."""
@@ -53,10 +51,10 @@ class RetryBudget:
         if self._balance(requests) < 1.0:
             self.denied += 1
             return False
-        self._spent[(self._at or 0) % WINDOW_SLICES] += 1
+        self._spent[self._at % WINDOW_SLICES] += 1
         self._spent_in_all += 1
         return True
 
     def _balance(self, requests: int) -> float:
-        oldest = self._totals[((self._at or 0) + 1) % WINDOW_SLICES]
+        oldest = self._totals[(self._at + 1) % WINDOW_SLICES]
         return self._reserve + self._share * (requests - oldest) - self._spent_in_all

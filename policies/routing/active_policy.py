@@ -28,7 +28,7 @@ class ActivePolicy:
     """A policy with its hooks, and the `fallback`.
 
     `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault;
-    `installations` is the number of policies so far, `earlier_fallback_picks` the fallback picks of those before.
+    `installations` is the number of policies so far, the one in force included.
     `trace` records explanations, if set. `pick` must be read for each call, `observe`, `probes` and the other hooks
     again after `install`; all but `pick` are None where the policy has no such hook.
     """
@@ -36,7 +36,7 @@ class ActivePolicy:
     def __init__(self, policy: Policy, fallback: Policy, cpu: Callable[[], float] = cpu_time) -> None:
         self._fallback = fallback
         self._cpu = cpu
-        self.installations = self.fallback_picks = self.earlier_fallback_picks = 0
+        self.installations = self.fallback_picks = self._earlier_fallback_picks = 0
         self.last_fault: str | None = None
         self.trace: Trace | None = None
         self._loads: Loads = {}
@@ -48,7 +48,7 @@ class ActivePolicy:
         """Make `policy` the active one, look up its hooks, and begin its count of faults."""
         self.policy = policy
         self.installations += 1
-        self.earlier_fallback_picks += self.fallback_picks
+        self._earlier_fallback_picks += self.fallback_picks
         self.fallback_picks = 0
         self.last_fault = None
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
@@ -58,6 +58,11 @@ class ActivePolicy:
         self.observe_probe: Callable[..., None] | None = getattr(policy, "observe_probe", None)
         self._doubts: Callable[[EndpointState], bool] | None = getattr(policy, "doubts", None)
         self.explain(self.trace)
+
+    @property
+    def all_fallback_picks(self) -> int:
+        """Fallback picks since the start, of all policies."""
+        return self._earlier_fallback_picks + self.fallback_picks
 
     def explain(self, trace: Trace | None) -> None:
         """Record explanations in `trace` from now on; None records none."""

@@ -43,7 +43,7 @@ def _no_sync(now: float) -> None:
 
 
 class Router(EndpointSet):
-    """An endpoint set and the active policy.
+    """An endpoint set and the active policy, `active`.
 
     `routed` counts assignments; `in_flight` is the number of unsettled ones, at most `in_flight_limit`. `health`
     decides which endpoints are eligible. `on_available` is called when there is room again after a time without. `look`
@@ -67,7 +67,7 @@ class Router(EndpointSet):
         health: Health | None = None,
     ) -> None:
         super().__init__(clock.now, health if health is not None else Health(rng), concurrency)
-        self._active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
+        self.active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit
@@ -98,7 +98,7 @@ class Router(EndpointSet):
         if now >= self.look_at:
             self.look(now)
         try:
-            state = self._active.pick(facts, available, now)
+            state = self.active.pick(facts, available, now)
             is_usable = state.is_selectable and (not facts.tried or state in available)
         except (KeyboardInterrupt, Overloaded):
             raise
@@ -108,7 +108,7 @@ class Router(EndpointSet):
             if not is_usable:
                 fault = f"picked {shown(state)}, which was not on offer"
                 state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
-            elif self._is_timed and self._now() - now > budget and self._active.took_long(budget):
+            elif self._is_timed and self._now() - now > budget and self.active.took_long(budget):
                 fault = f"took over {budget * 1e3:g} ms of CPU time"
                 state = self._fallback_pick(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
@@ -124,7 +124,7 @@ class Router(EndpointSet):
         self.routed += 1
         self.in_flight += 1
         if self._probes is not None and self.on_probe is not None:
-            self._active.call(self._probe, now)
+            self.active.call(self._probe, now)
         return Assignment(state, facts, ahead, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -141,7 +141,7 @@ class Router(EndpointSet):
         self.in_flight -= 1
         is_failure = state.count(outcome, assignment.in_flight_at_send, assignment.number)
         if self._observe is not None:
-            self._active.call(self._observe, state, outcome, outcome.ended_at)
+            self.active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
         if is_failure and self.health.failed(state, outcome):
@@ -162,12 +162,12 @@ class Router(EndpointSet):
         """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.
 
         Failed probes are not reported."""
-        if self._active.observe_probe is not None and state.is_member:
-            self._active.call(self._active.observe_probe, state, load, latency, now)
+        if self.active.observe_probe is not None and state.is_member:
+            self.active.call(self.active.observe_probe, state, load, latency, now)
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the policy doubts that the endpoint it picked is as fast as usual."""
-        return self._active.doubts(state)
+        return self.active.doubts(state)
 
     def newly_doubted(self) -> list[EndpointState]:
         """Return the endpoints that the policy doubts now and did not doubt at the last call.
@@ -177,7 +177,7 @@ class Router(EndpointSet):
         new ones.
         """
         before = set(self._doubted)
-        self._doubted = self._active.doubted(self._states)
+        self._doubted = self.active.doubted(self._states)
         return [state for state in self._doubted if state not in before]
 
     def _probe(self, now: float) -> None:
@@ -213,8 +213,8 @@ class Router(EndpointSet):
             self._relist()
         if self._has_news:
             self._notify_members()
-        if self._active.tick is not None:
-            self._active.call(self._active.tick, now)
+        if self.active.tick is not None:
+            self.active.call(self.active.tick, now)
 
     def apply_in_flight_limit(self, in_flight: int | None) -> None:
         """Set the limit on requests in flight; None removes it."""
@@ -234,11 +234,11 @@ class Router(EndpointSet):
     @property
     def policy(self) -> Policy:
         """The active policy, without the fallback."""
-        return self._active.policy
+        return self.active.policy
 
     def set_policy(self, policy: Policy) -> None:
         """Make `policy` the active one from the next request on; requests in flight are settled under it."""
-        self._active.install(policy)
+        self.active.install(policy)
         self._take_hooks()
         for state in self._states:
             state.forget_overtaken()
@@ -247,35 +247,25 @@ class Router(EndpointSet):
 
     def explain(self, trace: Trace | None) -> None:
         """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""
-        self._active.explain(trace)
+        self.active.explain(trace)
 
     @property
     def trace(self) -> Trace | None:
         """The trace that explanations are recorded in, or None."""
-        return self._active.trace
+        return self.active.trace
 
     @property
     def fallback_picks(self) -> int:
         """Fallback picks of the policy in force: it raised, took too long or picked an endpoint not selectable."""
-        return self._active.fallback_picks
-
-    @property
-    def all_fallback_picks(self) -> int:
-        """Fallback picks since the start, of all policies."""
-        return self._active.earlier_fallback_picks + self._active.fallback_picks
+        return self.active.fallback_picks
 
     @property
     def last_fault(self) -> str | None:
         """Description of the last fault of the policy in force."""
-        return self._active.last_fault
-
-    @property
-    def policy_installations(self) -> int:
-        """Number of policies so far, the one in force included."""
-        return self._active.installations
+        return self.active.last_fault
 
     def _take_hooks(self) -> None:
-        in_force = self._active
+        in_force = self.active
         self._observe = in_force.observe
         self._probes = in_force.probes
         self._fallback_pick = in_force.fallback_pick
@@ -283,14 +273,14 @@ class Router(EndpointSet):
 
     def _loads_changed(self) -> None:
         """Choose between the priority levels by their new loads."""
-        self._active.use_levels(self._loads)
+        self.active.use_levels(self._loads)
 
     def _notify_members(self) -> None:
         """Notify the policy of the current endpoints, without those of priority levels that get no requests."""
         self._has_news = False
         began_at = self._now()
         members = [state for state in self._states if state.is_called] if self._loads else list(self._states)
-        self._active.notify_members(members, began_at)
+        self.active.notify_members(members, began_at)
         taken = self._now() - began_at
         self._next_news_at = began_at + NOTIFY_SPACING * taken if taken > NOTIFY_FAST else -inf
 

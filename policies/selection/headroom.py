@@ -11,7 +11,9 @@ learned from latency, has to suffice.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from math import sqrt
 from typing import Final
 
@@ -82,15 +84,11 @@ class Headroom:
 
     def __init__(self, full: float, smoothing: float) -> None:
         self._full = full
-        self._smoothing = smoothing
-        self._rooms: dict[Region, Room] = {}
+        self._rooms: defaultdict[Region, Room] = defaultdict(partial(Room, smoothing))
 
     def of(self, region: Region) -> Room:
         """Return the headroom of a region, created on first use."""
-        room = self._rooms.get(region)
-        if room is None:
-            room = self._rooms[region] = Room(self._smoothing)
-        return room
+        return self._rooms[region]
 
     def settled(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Count a finished request out, and record the utilisation that its response reports."""

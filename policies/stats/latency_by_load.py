@@ -11,6 +11,7 @@ Degrees are 0, 1, 2, 3 requests, and then two per doubling.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from typing import Final
 
 SAMPLES_PER_DEGREE: Final = 15
@@ -61,15 +62,12 @@ class LatencyByLoad:
     """Recent latencies of one endpoint by degree of load."""
 
     def __init__(self) -> None:
-        self._degrees: dict[int, Degree] = {}
+        self._degrees: defaultdict[int, Degree] = defaultdict(Degree)
 
     def record(self, in_flight: int, seconds: float, now: float) -> None:
         """Record that a request sent with `in_flight` others took `seconds`."""
-        key = degree(in_flight)
-        here = self._degrees.get(key)
-        if here is None:
-            here = self._degrees[key] = Degree()
-        elif now - here.at >= FORGET_AFTER:
+        here = self._degrees[degree(in_flight)]
+        if now - here.at >= FORGET_AFTER:
             here.clear()
         here.add(seconds, now)
 

@@ -246,14 +246,14 @@ def test_faults_are_counted_anew_for_each_policy() -> None:
     policy.raises = True
     r = router(policy)
     r.route(FACTS)
-    assert (r.policy_installations, r.fallback_picks, r.all_fallback_picks) == (1, 1, 1)
+    assert (r.active.installations, r.fallback_picks, r.active.all_fallback_picks) == (1, 1, 1)
     policies: list[Policy] = [RoundRobin(Random(1)), policy]
     for number, each in enumerate(policies, 2):
         r.set_policy(each)
-        assert (r.policy_installations, r.fallback_picks, r.last_fault) == (number, 0, None)
-        assert r.all_fallback_picks == 1
+        assert (r.active.installations, r.fallback_picks, r.last_fault) == (number, 0, None)
+        assert r.active.all_fallback_picks == 1
     r.route(FACTS)
-    assert (r.fallback_picks, r.all_fallback_picks) == (1, 2)
+    assert (r.fallback_picks, r.active.all_fallback_picks) == (1, 2)
     assert "First" in str(r.last_fault)
 
 

@@ -129,7 +129,7 @@ def request_families(control_plane: ControlPlane) -> Iterator[Metric]:
     yield counter("steelyard_retries_denied", "Retries beyond the budget", cluster.retries.budget.denied)
     yield from hedge_families(cluster)
     yield counter("steelyard_abandoned", "Requests whose client left", counts.abandoned)
-    picks = router.all_fallback_picks
+    picks = router.active.all_fallback_picks
     yield counter("steelyard_fallback_picks", "Picks that the fallback policy made", picks)
     yield from tunnel_families(cluster)
     yield from discovery_families(control_plane)
