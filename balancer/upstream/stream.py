@@ -180,7 +180,6 @@ class UpstreamStream(UpstreamRequest):
             self._stream.send_end(passing_trailers(trailers))
 
     def hand_over(self, sink: ResponseSink) -> None:
-        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
         self._sink = sink
 
     def release(self) -> None:

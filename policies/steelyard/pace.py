@@ -17,8 +17,9 @@ Simulated, a region that becomes four and five times slower: 0.7 and 1.5 % of th
 regions are not judged."""
 
 FEW: Final = 8.0
-"""Answers by which nothing is judged. As many at the prior's pace are assumed before any is counted, and an endpoint is
-silent that owes more, times the variation of services: by chance that is one in 3,000 silences (Poisson)."""
+"""Answers that are too few to judge the concurrency of a region or outliers of an endpoint by. As many at the prior's
+pace are assumed before any is counted, and an endpoint is silent that owes more, times the variation of services: by
+chance that is one in 3,000 silences (Poisson)."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""

@@ -160,7 +160,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self.write(last_chunk(trailers))
 
     def hand_over(self, sink: ResponseSink) -> None:
-        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
         self._sink = sink
 
     def release(self) -> None:
@@ -196,11 +195,9 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes of the request in the write buffer."""
         return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Stop reading: the receiver of the response cannot keep up."""
         if not self._reading_paused and not self.is_closed:
             self._reading_paused = True
             self.transport.pause_reading()
