@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,14 +45,13 @@ OWN_PACKAGES = frozenset(("policies", "balancer", "experiments"))
 
 def _place(fault: BaseException) -> str:
     """Return ` at file:line` of the innermost frame in the module of a user's policy; empty if there is none."""
-    module, place, step = None, "", fault.__traceback__
-    while step is not None:
-        name = step.tb_frame.f_globals.get("__name__", "")
+    module, place = None, ""
+    for frame, line in walk_tb(fault.__traceback__):
+        name = frame.f_globals.get("__name__", "")
         if module is None and name.partition(".")[0] not in OWN_PACKAGES:
             module = name
         if name == module:
-            place = f" at {step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
-        step = step.tb_next
+            place = f" at {frame.f_code.co_filename}:{line}"
     return place.replace("\n", " ")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Collection
+from traceback import walk_tb
+
+from policies.errors import LONGEST_FAULT
 
 RAISE = dis.opmap["RAISE_VARARGS"]
-
-MAX_CHARACTERS = 300
-"""Characters of an exception's message that are shown."""
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -29,7 +29,7 @@ def fault_at(error: BaseException, paths: Collection[str]) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, SyntaxError) and error.filename is not None:
         text = " ".join(str(error.msg).split())
-    what = f"{type(error).__name__}: {text[:MAX_CHARACTERS]}" if text else type(error).__name__
+    what = f"{type(error).__name__}: {text[:LONGEST_FAULT]}" if text else type(error).__name__
     place = place_of(error, paths)
     return what if place is None else f"{place}: {what}"
 
@@ -38,11 +38,5 @@ def place_of(error: BaseException, paths: Collection[str]) -> str | None:
     """Return `FILE:LINE` of the innermost line of these files that the exception passed; None if there is none."""
     if isinstance(error, SyntaxError) and error.filename in paths:
         return f"{error.filename}:{error.lineno or 1}"
-    place = None
-    trace = error.__traceback__
-    while trace is not None:
-        path = trace.tb_frame.f_code.co_filename
-        if path in paths:
-            place = f"{path}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
+    passed = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    return next((f"{path}:{line}" for path, line in reversed(passed) if path in paths), None)
