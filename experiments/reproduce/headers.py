@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
@@ -28,8 +29,10 @@ from experiments.platform.cpu_time import cpu_of, is_known_here
 from experiments.platform.processes import Child
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
+from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
+from experiments.reproduce.charts import GOOD, bar, label_bars
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import typical
@@ -293,9 +296,8 @@ class Headers(Reproduction):
         costs, shares = self._costs, self._shares
         found: list[Table | Text | str] = [table_of_methods(costs), table_of_shares(shares)]
         if not is_known_here():
-            found.append(
-                Text("No share: CPU time is read from Linux' accounting, which is not here.", "yellow")
-            )
+            absence = "No share: CPU time is read from Linux' accounting, which is not here."
+            found.append(Text(absence, "yellow"))
         for one in shares[:1]:
             least = least_cost_of_names(costs) / one.without
             found.append(
@@ -378,19 +380,14 @@ def is_met(share: Share, least: float = 0.0) -> bool | None:
     return True if 0 <= high <= BOUND else False if low > BOUND else None
 
 
+@mpl.rc_context(canvas.STYLE)
 def methods_figure(costs: Sequence[Cost]) -> Figure:
     """Cost of each method in microseconds."""
-    from matplotlib import rc_context
-
-    from experiments.report import canvas
-    from experiments.reproduce.charts import GOOD, bar, label_bars
-
-    with rc_context(canvas.STYLE):
-        figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
-        costs = costs[::-1]
-        for at, one in enumerate(costs):
-            bar(axes, at, one.micros, f"{one.micros:.2f}", GOOD, 0.6, one.interval, one.source)
-        label = "µs per request: mean and its 95 % interval; stroke: the source's, of compiled code"
-        label_bars(axes, [one.method for one in costs], label)
-        axes.set_title("Cost of removing internal fields", fontweight="bold")
-        return figure
+    figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
+    costs = costs[::-1]
+    for at, one in enumerate(costs):
+        bar(axes, at, one.micros, f"{one.micros:.2f}", GOOD, 0.6, one.interval, one.source)
+    label = "µs per request: mean and its 95 % interval; stroke: the source's, of compiled code"
+    label_bars(axes, [one.method for one in costs], label)
+    axes.set_title("Cost of removing internal fields", fontweight="bold")
+    return figure

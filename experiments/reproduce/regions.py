@@ -15,6 +15,7 @@ from rich.text import Text
 
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
+from experiments.reproduce import regions_runs as runs
 from experiments.reproduce.regions_cases import (
     OURS,
     PATIENCE,
@@ -25,18 +26,9 @@ from experiments.reproduce.regions_cases import (
     PolicyRun,
     RegionsPlan,
     Results,
+    Throughput,
     Unloaded,
     policy_spans,
-)
-from experiments.reproduce.regions_runs import (
-    added_latency,
-    all_workers,
-    growing_concurrency,
-    loaded_workers,
-    overloads,
-    policy_times,
-    proxy_throughput,
-    unloaded_latency,
 )
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import Interval, average
@@ -71,20 +63,20 @@ class Regions(Reproduction):
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
         plan, results = self._plan, self._results
         async with AsyncExitStack() as stack:
-            workers = await all_workers(stack)
+            workers = await runs.all_workers(stack)
             progress("calling each worker, one call after the other")
-            await unloaded_latency(plan, workers, results)
+            await runs.unloaded_latency(plan, workers, results)
             progress(f"{plan.requests} requests to each worker, {plan.batch} at once")
-            await loaded_workers(plan, workers, results)
+            await runs.loaded_workers(plan, workers, results)
         progress(f"up to {plan.concurrency[-1]} at once before one worker")
-        await growing_concurrency(plan, results)
+        await runs.growing_concurrency(plan, results)
         progress("calling directly and through proxies, in turns")
-        await added_latency(plan, seed, folder, results)
+        await runs.added_latency(plan, seed, folder, results)
         progress("as many requests as a proxy forwards")
-        await proxy_throughput(plan, folder, results)
+        await runs.proxy_throughput(plan, folder, results)
         progress(f"up to {plan.overloads[-1][0]} clients before a proxy of {plan.descriptors} descriptors")
-        await overloads(plan, folder, results)
-        await policy_times(plan, seed, results, progress)
+        await runs.overloads(plan, folder, results)
+        await runs.policy_times(plan, seed, results, progress)
 
     def findings(self) -> Sequence[Table | Text | str]:
         results, found = self._results, list[Table | Text | str]()
@@ -141,16 +133,18 @@ def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
     if found.concurrency and found.workers:
         yield "How many requests does one machine take?", one_machine(found)
     if found.unloaded:
-        yield "What is the latency of each region?", latencies(found.unloaded)
+        each = by_region(found.unloaded, lambda one: one.latency)
+        yield (
+            "What is the latency of each region?",
+            f"{each}. (Source: emea 350, us 450, asia 580 ms, which is what is emulated.)",
+        )
         yield "How long is the computation?", computation(found.unloaded)
-        yield "What is the response time without load?", without_load(found.unloaded)
+        took = by_region(found.unloaded, lambda one: median(one.took))
+        yield "What is the response time without load?", f"{took}: latency and computation."
     if found.added:
         yield "What latency does the proxy add?", added(found)
     if found.throughput is not None:
-        yield (
-            "When does the proxy become the bottleneck?",
-            bottleneck(found.throughput.rate, found.throughput.cost),
-        )
+        yield "When does the proxy become the bottleneck?", bottleneck(found.throughput)
     if found.unloaded:
         yield "What latency does the platform add?", platform(found.unloaded)
     if found.overloads:
@@ -174,11 +168,6 @@ def one_machine(found: Results) -> str:
     )
 
 
-def latencies(unloaded: Sequence[Unloaded]) -> str:
-    each = by_region(unloaded, lambda one: one.latency)
-    return f"{each}. (Source: emea 350, us 450, asia 580 ms, which is what is emulated.)"
-
-
 def by_region(unloaded: Sequence[Unloaded], seconds: Callable[[Unloaded], float]) -> str:
     each = {one.region: 1e3 * seconds(one) for one in unloaded}
     return ", ".join(f"{region} {millis:.0f} ms" for region, millis in each.items())
@@ -190,10 +179,6 @@ def computation(unloaded: Sequence[Unloaded]) -> str:
         f"{1e3 * min(service):.1f} to {1e3 * max(service):.1f} ms, as the workers report it, whatever the load. "
         "(Source: 19 to 21 ms.)"
     )
-
-
-def without_load(unloaded: Sequence[Unloaded]) -> str:
-    return by_region(unloaded, lambda one: median(one.took)) + ": latency and computation."
 
 
 def added(found: Results) -> str:
@@ -213,11 +198,12 @@ def in_ms_with_ends(found: Interval) -> str:
     return f"{found.ratio:.2f} ms [{found.low:.2f}, {found.high:.2f}]"
 
 
-def bottleneck(rate: float, cpu_seconds: float | None) -> str:
-    cost = "" if cpu_seconds is None else f", {1e6 * cpu_seconds:.0f} µs of CPU time each"
+def bottleneck(found: Throughput) -> str:
+    cost = "" if found.cost is None else f", {1e6 * found.cost:.0f} µs of CPU time each"
     return (
-        f"At {rate:.0f} requests per second{cost}: beyond {rate / 50:.0f} such machines. Then `processes = N` shares "
-        "the port among N of them; after that, several proxies. (Source: its proxy crashed first.)"
+        f"At {found.rate:.0f} requests per second{cost}: beyond {found.rate / 50:.0f} such machines. Then "
+        "`processes = N` shares the port among N of them; after that, several proxies. (Source: its proxy crashed "
+        "first.)"
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -167,8 +168,6 @@ def result_of(results: Sequence[ModeResult], mode: Mode) -> ModeResult | None:
 
 NAME = "provider.test"
 TTL = 30
-PRECONNECTED_WITHIN = 20.0
-USUAL_KNOWN_WITHIN = 40.0
 POLL_EVERY = 0.25
 
 
@@ -204,9 +203,16 @@ async def phase(
             keys = keys_of(mode, providers[mode.provider].address, port, instances)
             name = f"{mode.group} {mode.name}".replace("/", "-")
             balancers.append(await launch.balancer(name, keys, folder, stack))
-        await asyncio.gather(*map(wait_for_preconnects, modes, balancers))
+        pairs = list(zip(modes, balancers, strict=True))
+        await asyncio.gather(
+            *(
+                wait_until(
+                    balancer, partial(are_open, mode.preconnect), 20.0, "has not opened its connections"
+                )
+                for mode, balancer in pairs
+            )
+        )
         progress(f"{plan.seconds:g} s of calls: {names}")
-        pairs = zip(modes, balancers, strict=True)
         return await asyncio.gather(*(measure_mode(*pair, plan, seed) for pair in pairs))
 
 
@@ -305,7 +311,7 @@ async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteCh
                 "endpoints": [{"id": "provider", "address": f"https://127.0.0.1:{port}"}],
             }
             balancer = await launch.balancer("watching", keys, folder, stack)
-            await wait_for_usual_handshake(balancer)
+            await wait_until(balancer, is_usual_known, 40.0, "does not know the usual handshake time")
         await launch.ready("far away", provider_argv(far, seed, port), stack)
         return await wait_for_report(balancer, plan.patience)
 
@@ -321,23 +327,14 @@ async def wait_for_report(balancer: Child, patience: float) -> RouteChange:
     return RouteChange(ROUTE_FACTOR, None)
 
 
-async def wait_for_preconnects(mode: Mode, balancer: Child) -> None:
-    """Wait until the connections to keep ready are open. Raises `FleetFailedError`."""
-
-    def are_open(endpoints: Any) -> bool:
-        counts = (endpoint["connections"] for endpoint in endpoints)
-        return all(one["idle"] + one["leased"] >= mode.preconnect for one in counts)
-
-    await wait_until(balancer, are_open, PRECONNECTED_WITHIN, "has not opened its connections")
+def are_open(count: int, endpoints: Any) -> bool:
+    """Whether each endpoint has as many connections."""
+    connections = (endpoint["connections"] for endpoint in endpoints)
+    return all(one["idle"] + one["leased"] >= count for one in connections)
 
 
-async def wait_for_usual_handshake(balancer: Child) -> None:
-    """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
-
-    def is_known(endpoints: Any) -> bool:
-        return endpoints[0]["route"]["tls"]["usual"] is not None
-
-    await wait_until(balancer, is_known, USUAL_KNOWN_WITHIN, "does not know the usual handshake time")
+def is_usual_known(endpoints: Any) -> bool:
+    return endpoints[0]["route"]["tls"]["usual"] is not None
 
 
 async def wait_until(balancer: Child, is_so: Callable[[Any], bool], within: float, failure: str) -> None:
