@@ -35,7 +35,7 @@ from experiments.report.figures import line_of
 from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GREY, INK, Competitor, competitors
-from experiments.report.tables import Cell, Table, milliseconds
+from experiments.report.tables import Cell, Table, milliseconds, row
 from experiments.report.terminal_tables import terminal_table
 from experiments.report.text import csv_text, plainly
 
@@ -119,15 +119,13 @@ def load_table(curve: Curve) -> Table:
 def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
     """Table row of one point of the load curve."""
     remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
-    return (
-        Cell(point.label),
-        Cell(f"{with_digits(point.rate, 4)}"),
-        Cell(f"{with_digits(point.answered, 4)}"),
+    return row(
+        *(point.label, with_digits(point.rate, 4), with_digits(point.answered, 4)),
         Cell(span(point), "few" if point.few else ""),
         milliseconds(point.mean),
-        Cell(f"{100 * point.goodput:.1f}"),
+        f"{100 * point.goodput:.1f}",
         Cell(f"{100 * point.errors:.2f}", "bad" if point.errors else ""),
-        Cell(str(point.p99.blocks)),
+        point.p99.blocks,
         Cell(remark, "bad") if remark else Cell("knee" if is_knee else "", "good" if is_knee else ""),
     )
 
@@ -153,28 +151,28 @@ def print_curve(curve: Curve, console: Console) -> None:
 def as_json(curve: Curve) -> dict[str, Any]:
     """Load curve as JSON values; times in measured seconds, rates per scenario second."""
     scenario = curve.results[0].scenario
-    knees = {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None}
-    points = [plainly(point) for point in curve.points]
     return {
         "scenario": scenario.name,
         "slo": scenario.slo,
         "headline": headline(curve),
         "pooled": pooled(scenario),
-        "knees": knees,
-        "points": points,
+        "knees": {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None},
+        "points": [plainly(point) for point in curve.points],
     }
 
 
 def as_csv(curve: Curve) -> str:
     """Load curve as CSV, one line per point."""
-    return csv_text(CSV_COLUMNS, (csv_row(point, curve.knee(point.label) is point) for point in curve.points))
-
-
-def csv_row(point: Point, is_knee: bool) -> list[Any]:
-    """Values of `CSV_COLUMNS` for one point."""
-    p99 = (point.p99.ratio, point.p99.low, point.p99.high, point.p99.blocks)
-    rest = (point.mean, point.answered, point.goodput, point.errors, point.keeps_up, point.valid, is_knee)
-    return [point.label, *map(plainly, (point.rate, *p99, *rest))]
+    rows = (
+        [
+            point.label,
+            *map(plainly, (point.rate, point.p99.ratio, point.p99.low, point.p99.high, point.p99.blocks)),
+            *map(plainly, (point.mean, point.answered, point.goodput, point.errors)),
+            *map(plainly, (point.keeps_up, point.valid, curve.knee(point.label) is point)),
+        ]
+        for point in curve.points
+    )
+    return csv_text(CSV_COLUMNS, rows)
 
 
 @mpl.rc_context(STYLE)
@@ -225,17 +223,9 @@ def draw_curve(left: Axes, right: Axes, one: Competitor, points: Sequence[Point]
 
 def marks() -> list[Line2D]:
     """Legend handles other than the entries' lines."""
-    hollow = Line2D(
-        [],
-        [],
-        linestyle="",
-        marker="o",
-        markerfacecolor="white",
-        color=GREY,
-        label="does not keep up",
-    )
-    ring = Line2D(
-        [], [], linestyle="", marker="o", markersize=11, markerfacecolor="none", color=INK, label="knee"
-    )
-    slo = Line2D([], [], color=GREY, linestyle=(0, (5, 3)), label="SLO")
-    return [ring, hollow, slo]
+    point: dict[str, Any] = {"linestyle": "", "marker": "o"}
+    return [
+        Line2D([], [], markersize=11, markerfacecolor="none", color=INK, label="knee", **point),
+        Line2D([], [], markerfacecolor="white", color=GREY, label="does not keep up", **point),
+        Line2D([], [], color=GREY, linestyle=(0, (5, 3)), label="SLO"),
+    ]

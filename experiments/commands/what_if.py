@@ -6,6 +6,7 @@ Only parses options and prints the answer.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -79,7 +80,7 @@ def what_if(
     require_writable("--json", file)
     console = console_here()
     read, left_out = longest_span(read_recording(recording))
-    regions = [region.with_slots(slots) for region in fit(read)]
+    regions = [region if slots is None else replace(region, slots=slots) for region in fit(read)]
     question = Question(checked(lost, regions), chosen(policies, read), blocks, seed)
     introduce(console, read, regions)
     if left_out:

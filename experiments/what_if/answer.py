@@ -86,12 +86,8 @@ class WhatIfAnswer:
     @property
     def error(self) -> tuple[float, float, float]:
         """Relative error of the simulation of what was recorded, in p50, p99 and mean."""
-        recorded, simulated = self.lines[:2]
-        return (
-            simulated.p50 / recorded.p50 - 1,
-            simulated.p99 / recorded.p99 - 1,
-            simulated.mean / recorded.mean - 1,
-        )
+        was, now = self.lines[:2]
+        return now.p50 / was.p50 - 1, now.p99 / was.p99 - 1, now.mean / was.mean - 1
 
     @property
     def goodput_error(self) -> float:
@@ -122,13 +118,12 @@ class WhatIfAnswer:
 
     def _trust(self) -> str:
         p50, p99, mean = self.error
-        words = (
+        is_close = max(map(abs, self.error)) <= CLOSE_ERROR and abs(self.goodput_error) <= CLOSE_GOODPUT
+        return (
             f"Simulated, what was recorded has a p50 {p50:+.0%}, a p99 {p99:+.0%} and a mean {mean:+.0%} off what "
-            f"it was, and a goodput {100 * self.goodput_error:+.1f} points off"
+            f"it was, and a goodput {100 * self.goodput_error:+.1f} points off: "
+            + ("close." if is_close else "smaller differences mean nothing.")
         )
-        if max(abs(p50), abs(p99), abs(mean)) <= CLOSE_ERROR and abs(self.goodput_error) <= CLOSE_GOODPUT:
-            return f"{words}: close."
-        return f"{words}: smaller differences mean nothing."
 
     def as_dict(self) -> dict[str, Any]:
         """Answer for JSON."""
@@ -198,12 +193,12 @@ def answer(
     was = {policy_label(recording.policy, {}): recording.policy}
     before = scenario_of(recording, path, regions, was, question)
     after = scenario_of(recording, path, left, question.policies, question)
-    everywhere, elsewhere = names_in(regions), names_in(left)
     runs_before = simulated(before, simulate, notify)
     runs_after = simulated(after, simulate, notify)
     lines = [recorded_line(recording, before)]
-    lines += [line_of(label, everywhere, runs, before.slo) for label, runs in runs_before.items()]
-    lines += [line_of(label, elsewhere, runs, after.slo) for label, runs in runs_after.items()]
+    for scenario, there, by_label in ((before, regions, runs_before), (after, left, runs_after)):
+        names = " ".join(region.name for region in there)
+        lines += [line_of(label, names, runs, scenario.slo) for label, runs in by_label.items()]
     summaries = [summarise_run(run, after.slo) for runs in runs_after.values() for run in runs]
     comparisons: list[Comparison] = []
     for measure in ("p99", "mean"):
@@ -279,11 +274,6 @@ def plain(name: str) -> str:
     """Region name as scenarios allow it."""
     word = re.sub(r"[^a-z0-9-]", "-", name.lower())
     return word if word[:1].isalpha() else f"r-{word}"
-
-
-def names_in(regions: Sequence[RegionFit]) -> str:
-    """Region names for a table."""
-    return " ".join(region.name for region in regions)
 
 
 def recorded_line(recording: Recording, scenario: Scenario) -> Line:

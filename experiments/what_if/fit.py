@@ -123,10 +123,6 @@ class RegionFit:
         """Maximum throughput of all workers in requests per second."""
         return sum(self.slots / worker.mean for worker in self.workers)
 
-    def with_slots(self, slots: int | None) -> RegionFit:
-        """Copy with the given slots for each worker; None: unchanged."""
-        return self if slots is None else replace(self, slots=slots)
-
     @property
     def requests(self) -> int:
         """Number of successes used."""

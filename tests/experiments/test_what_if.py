@@ -197,7 +197,7 @@ def test_description_of_the_estimates(taped: Path) -> None:
     assert text.startswith("EMEA: 1 worker, uniform:")
     assert "as workers report" in text
     assert text.endswith("1 slot, round trip 100 ms, 56% of its capacity in use")
-    assert emea.with_slots(4).capacity == pytest.approx(4 * emea.capacity)
+    assert replace(emea, slots=4).capacity == pytest.approx(4 * emea.capacity)
 
 
 # --- options
