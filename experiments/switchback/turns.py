@@ -13,11 +13,29 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import signals_ignored, signals_interrupt
 from experiments.switchback.balancer import LiveBalancer
 from experiments.switchback.guard_rails import RailBroken, Rails, Watch
-from experiments.switchback.policy_in_force import PolicyInForce
 from experiments.switchback.readings import MetricsReading, MetricsWindow, between
+
+
+class PolicyChangedExternally(ExperimentError):
+    """The policy in force is not the one that was set here."""
+
+    exit_code = 3
+
+
+class PolicyFileChanged(ExperimentError):
+    """A policy's file was changed, so that its periods have different policies."""
+
+    exit_code = 2
+
+
+class RestoreFailed(ExperimentError):
+    """The initial policy could not be restored; manual action is needed."""
+
+    exit_code = 3
 
 
 class PolicyTurns:
@@ -36,7 +54,11 @@ class PolicyTurns:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._in_force = PolicyInForce(balancer, now)
+        self._balancer = balancer
+        self._initial: dict[str, Any] = {}  # empty before `begin`
+        self._expected: dict[str, Any] = {}
+        self._is_ours = True  # whether the policy in force was set here
+        self._versions: dict[str, str] = {}
         self._p99, self._errors = p99, errors
         self._poll = poll
         self.now = now
@@ -46,8 +68,18 @@ class PolicyTurns:
         self.rails: Rails | None = None
 
     def begin(self, policies: list[dict[str, Any]]) -> dict[str, Any]:
-        """Check that the policies can be applied; returns the initial one. Raises `ExperimentError`."""
-        return asyncio.run(self._in_force.begin(policies)).policy
+        """Check that the policies can be applied; returns the initial one. Raises `ExperimentError`.
+
+        What does not answer like a balancer gets no command.
+        """
+        self._initial = self._expected = asyncio.run(self._checked(policies))
+        return self._initial
+
+    async def _checked(self, policies: list[dict[str, Any]]) -> dict[str, Any]:
+        first = await self._counters()
+        for policy in policies:
+            await self._balancer.check(policy)
+        return first.policy
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
@@ -60,15 +92,16 @@ class PolicyTurns:
 
     async def observe_initial(self, load: Callable[[], Awaitable[object]]) -> MetricsWindow:
         """Await the load of one run under the initial policy, and set the rails."""
-        first = await self._in_force.read()
+        first = await self._counters()
         await load()
-        window = between(first, await self._in_force.read())
+        window = between(first, await self._counters())
         self.rails = Rails.after(window, self._p99, self._errors)
         return window
 
     async def apply(self, policy: dict[str, Any]) -> None:
         """Put a policy in force, and watch it."""
-        await self._in_force.apply(policy)
+        await self._balancer.apply(policy)
+        self._expected = policy
         self._watch = None if self.rails is None else Watch(self.rails)
 
     async def observe(self, until: float) -> MetricsWindow:
@@ -92,23 +125,53 @@ class PolicyTurns:
             sending.cancel()
             watching.cancel()
             await asyncio.gather(sending, watching, return_exceptions=True)
-        return between(first, await self._in_force.read())
+        return between(first, await self._counters())
 
     async def _read(self) -> MetricsReading:
         """Read the counters, and check the rails. Raises `RailBroken`."""
-        reading = await self._in_force.read()
+        reading = await self._counters()
         problem = self._watch.broken_by(reading) if self._watch is not None else None
         if problem is not None:
             raise RailBroken(
-                f"{reading.policy['name']}: {problem}; '{self._in_force.initial['name']}' is in force again"
+                f"{reading.policy['name']}: {problem}; '{self._initial['name']}' is in force again"
             )
         return reading
 
+    async def _counters(self) -> MetricsReading:
+        """Read the counters. Raises `PolicyChangedExternally`, and `PolicyFileChanged` for another version of a file."""
+        status = await self._balancer.latency()
+        try:
+            reading = MetricsReading.of(status, self.now())
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInputError(f"URL: it is no balancer: its answer has no latencies: {error!r}") from None
+        if self._expected and reading.policy != self._expected:
+            self._is_ours = False
+            raise PolicyChangedExternally(
+                f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
+                "measured after it counts"
+            )
+        for path, version in reading.versions:
+            before = self._versions.setdefault(path, version)
+            if version != before:
+                raise PolicyFileChanged(
+                    f"{path} was changed during the evaluation: version {before} before, {version} now; "
+                    "put it back, or start again"
+                )
+        return reading
+
     def _restore(self) -> None:
-        """Restore the initial policy; stop signals are ignored meanwhile."""
+        """Put the initial policy in force, unless another client's is; stop signals are ignored meanwhile."""
+        if not self._is_ours:
+            return
         with signals_ignored():
-            if asyncio.run(self._in_force.restore()):
-                self.notify(f"'{self._in_force.initial['name']}' is in force again.")
+            try:
+                asyncio.run(self._balancer.apply(self._initial))
+            except ExperimentError as error:
+                raise RestoreFailed(
+                    f"'{self._initial['name']}' could not be put in force again, '{self._expected['name']}' still "
+                    f"is: {error}"
+                ) from None
+            self.notify(f"'{self._initial['name']}' is in force again.")
 
 
 def status_of(policy: dict[str, Any], window: MetricsWindow) -> dict[str, Any]:

@@ -30,10 +30,14 @@ from experiments.running.runner import NoObserver
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
 from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
 from experiments.switchback.guard_rails import RailBroken, Rails
-from experiments.switchback.policy_in_force import PolicyChangedExternally, PolicyFileChanged, RestoreFailed
 from experiments.switchback.readings import BalancerRestarted, MetricsReading, MetricsWindow, between
 from experiments.switchback.runner import LiveRunner, run_of, window_in_words
-from experiments.switchback.turns import PolicyTurns
+from experiments.switchback.turns import (
+    PolicyChangedExternally,
+    PolicyFileChanged,
+    PolicyTurns,
+    RestoreFailed,
+)
 from experiments.verdict.summary import Summary, summarise
 from policies.stats.load import RATIO, SHORTEST, Histogram
 from tests.support.made_up_balancer import MadeUpBalancer

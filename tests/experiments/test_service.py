@@ -26,8 +26,7 @@ from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
 from experiments.switchback.guard_rails import RailBroken
-from experiments.switchback.policy_in_force import PolicyChangedExternally
-from experiments.switchback.turns import PolicyTurns
+from experiments.switchback.turns import PolicyChangedExternally, PolicyTurns
 from tests.support.command_line import complaint, run_in_process
 from tests.support.made_up_balancer import MadeUpBalancer
 
