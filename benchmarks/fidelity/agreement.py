@@ -47,14 +47,13 @@ def mean(latency: Floats) -> float:
     return float(np.mean(latency)) if len(latency) else math.nan
 
 
-def p99(latency: Floats) -> float:
-    return measures.percentile(latency, 99)
-
-
 SIDES = ("ahead", "behind")
 """Standings of a pair that is apart."""
 
-LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
+LATENCY: dict[str, Callable[[Floats], float]] = {
+    "mean": mean,
+    "p99": lambda latency: measures.percentile(latency, 99),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +133,15 @@ def scenario_result_of(measured: Results, simulated: Results, again: Results | N
     ours = counted([summarise_run(run, slo) for run in measured.runs])
     blocks = {run.block for run in ours}
     theirs = [summarise_run(run, slo) for run in simulated.runs if run.facts.block in blocks]
-    rows = tuple(
-        with_simulation_noise(
-            fidelity_row(entry.label, entry.policy.name, *pairs[entry.label], slo), pairs, again, slo
-        )
-        if any(run.label == entry.label for run in ours)
-        else unjudged(fidelity_row(entry.label, entry.policy.name, *pairs[entry.label], slo), measured)
-        for entry in entries
-    )
+    rows = []
+    for entry in entries:
+        row = fidelity_row(entry.label, entry.policy.name, *pairs[entry.label], slo)
+        counts = any(run.label == entry.label for run in ours)
+        rows.append(with_simulation_noise(row, pairs, again, slo) if counts else unjudged(row, measured))
     labels = [entry.label for entry in entries]
     pair_comparisons = pair_comparisons_of(labels, ours, theirs, scenario.control_pair)
     orders = order_of(labels, ours), order_of(labels, theirs)
-    return ScenarioResult(scenario.name, scenario.question, rows, pair_comparisons, orders)
+    return ScenarioResult(scenario.name, scenario.question, tuple(rows), pair_comparisons, orders)
 
 
 def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list[Run], list[Run]]:
@@ -167,12 +163,11 @@ def fidelity_row(
         *(latency_agreement(name, ours, theirs) for name in LATENCY),
         goodput_agreement(ours, theirs, slo),
     )
-    row = FidelityRow(label, policy, len(ours), agreements, failed(ours), failed(theirs))
-    return (
-        row
-        if invalid is None
-        else with_fault(row, f"invalid simulated run: {invalid.facts.invalid_reasons[0]}")
-    )
+    measured, simulated = (measures.statistics_row(runs).ko_percent for runs in (ours, theirs))
+    row = FidelityRow(label, policy, len(ours), agreements, measured, simulated)
+    if invalid is None:
+        return row
+    return with_fault(row, f"invalid simulated run: {invalid.facts.invalid_reasons[0]}")
 
 
 def unjudged(row: FidelityRow, measured: Results) -> FidelityRow:
@@ -276,11 +271,6 @@ def goodput_agreement(ours: Sequence[Run], theirs: Sequence[Run], slo: float) ->
     measured, simulated = (measures.goodput(runs, slo) for runs in (ours, theirs))
     is_met = judged(interval, BOUNDS["goodput"])
     return Agreement("goodput", measured, simulated, interval.ratio - 1, is_met, interval)
-
-
-def failed(runs: Sequence[Run]) -> float:
-    """Failed requests in per cent."""
-    return measures.statistics_row(runs).ko_percent
 
 
 def pair_comparisons_of(

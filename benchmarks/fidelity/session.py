@@ -31,6 +31,7 @@ from experiments.results.directory import (
     Campaign,
     PlannedRun,
     Results,
+    load_campaign,
     load_results,
     plan,
     save_result,
@@ -112,7 +113,7 @@ def run_session(comparison: FidelityComparison, console: Console, simulate: Simu
         console.rule(f"{number + 1} of {len(scenarios)}: {scenario.name}, about {clock(left)} to the end")
         folder = comparison.directory / scenario.name
         measure(scenario, comparison, folder / MEASURED, console)
-        campaign = read_campaign(folder / MEASURED)
+        campaign = load_campaign(folder / MEASURED)
         simulate_again(campaign, folder / SIMULATED, console, partial(repeatedly, simulate))
         simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate, "once more"))
 
@@ -144,14 +145,14 @@ def seconds_left(scenario: Scenario, comparison: FidelityComparison) -> float:
     directory = comparison.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
         return sum(expected_seconds(scenario, run) for run in plan(scenario))
-    rest = missing(read_campaign(directory), directory, comparison.mend)
+    rest = missing(load_campaign(directory), directory, comparison.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
 def measure(scenario: Scenario, comparison: FidelityComparison, directory: Path, console: Console) -> None:
     """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
-        campaign = read_campaign(directory)
+        campaign = load_campaign(directory)
         if campaign.scenario != scenario:
             raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
     else:
@@ -163,14 +164,6 @@ def measure(scenario: Scenario, comparison: FidelityComparison, directory: Path,
     rest = campaign.model_copy(update={"plan": left})
     with CampaignProgress(rest, console) as progress:
         execute.execute(rest, directory, MeasuredRunner(), progress, Patience(comparison.patience))
-
-
-def read_campaign(directory: Path) -> Campaign:
-    """Read the campaign of a results directory. Raises `BadInputError`."""
-    try:
-        return Campaign.model_validate_json((directory / CAMPAIGN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInputError(f"{directory / CAMPAIGN_FILE}: {str(error).splitlines()[0]}") from None
 
 
 def missing(campaign: Campaign, directory: Path, mend: bool = False) -> tuple[PlannedRun, ...]:

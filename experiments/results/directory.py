@@ -157,15 +157,20 @@ def attempt_of(file: Path) -> int:
     return int(found[1]) if found else 1
 
 
-def load_results(directory: Path) -> Results:
-    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
+def load_campaign(directory: Path) -> Campaign:
+    """Read the campaign of a results directory. Raises `BadInputError`."""
     path = directory / CAMPAIGN_FILE
     try:
-        campaign = Campaign.model_validate_json(path.read_text(encoding="utf-8"))
+        return Campaign.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInputError(f"{directory}: no results here: {CAMPAIGN_FILE}: {error.strerror}") from None
     except ValidationError as error:
         raise BadInputError(f"{path}: {error.errors()[0]['msg']}") from None
+
+
+def load_results(directory: Path) -> Results:
+    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
+    campaign = load_campaign(directory)
     runs = tuple(load_run(file) for file in sorted((directory / RUNS).glob("*.npz"), key=in_order))
     if not runs:
         raise BadInputError(f"{directory}: no run has been measured yet")

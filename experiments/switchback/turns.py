@@ -138,7 +138,7 @@ class PolicyTurns:
         return reading
 
     async def _counters(self) -> MetricsReading:
-        """Read the counters. Raises `PolicyChangedExternally`, and `PolicyFileChanged` for another version of a file."""
+        """Read the counters. Raises `PolicyChangedExternally`, and `PolicyFileChanged` for a file that was changed."""
         status = await self._balancer.latency()
         try:
             reading = MetricsReading.of(status, self.now())

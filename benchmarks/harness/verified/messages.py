@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import log2
 from random import Random
+from typing import Self
 
 REGIONS = ("north", "south", "west")
 WORKERS = tuple(f"{region}-{number}" for region in REGIONS for number in range(2))
@@ -30,42 +31,30 @@ ANSWERED = re.compile(
 
 
 class Ending(IntEnum):
-    """Outcome of a request as its client saw it."""
+    """Outcome of a request as its client saw it, and in words."""
 
-    OK = 0
-    WORKER_503 = 1  # the worker's own response, forwarded
-    STATUS_502 = 2  # from here to `OTHER_STATUS`, the proxy's own responses
-    STATUS_503 = 3
-    STATUS_504 = 4
-    OTHER_STATUS = 5
-    CLOSED = 6  # connection ended before the first byte of a response
-    CUT = 7  # connection ended within a response
-    TIMEOUT = 8
-    REFUSED = 9  # no connection to the proxy
-    CROSSED = 10  # the response to another request
-    CORRUPT = 11  # the right response with wrong bytes
-    UNFINISHED = 12
+    words: str
 
-    @property
-    def words(self) -> str:
-        return WORDS[self]
+    def __new__(cls, value: int, words: str = "") -> Self:
+        member = int.__new__(cls, value)
+        member._value_, member.words = value, words
+        return member
+
+    OK = 0, "answered"
+    WORKER_503 = 1, "503 from the worker"
+    STATUS_502 = 2, "502"  # from here to `OTHER_STATUS`, the proxy's own responses
+    STATUS_503 = 3, "503"
+    STATUS_504 = 4, "504"
+    OTHER_STATUS = 5, "another status"
+    CLOSED = 6, "closed without an answer"  # before the first byte of a response
+    CUT = 7, "cut short"
+    TIMEOUT = 8, "timed out"
+    REFUSED = 9, "no connection"
+    CROSSED = 10, "another request's answer"
+    CORRUPT = 11, "corrupted"  # the right response with wrong bytes
+    UNFINISHED = 12, "unfinished"
 
 
-WORDS = {
-    Ending.OK: "answered",
-    Ending.WORKER_503: "503 from the worker",
-    Ending.STATUS_502: "502",
-    Ending.STATUS_503: "503",
-    Ending.STATUS_504: "504",
-    Ending.OTHER_STATUS: "another status",
-    Ending.CLOSED: "closed without an answer",
-    Ending.CUT: "cut short",
-    Ending.TIMEOUT: "timed out",
-    Ending.REFUSED: "no connection",
-    Ending.CROSSED: "another request's answer",
-    Ending.CORRUPT: "corrupted",
-    Ending.UNFINISHED: "unfinished",
-}
 STATUSES = {502: Ending.STATUS_502, 503: Ending.STATUS_503, 504: Ending.STATUS_504}
 
 
