@@ -18,7 +18,7 @@ from benchmarks.calibration.campaigns import many
 from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
 from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, outcome
-from benchmarks.harness.options import CHECK, JSON, SEED, names_in
+from benchmarks.harness.options import CHECK, JSON, SEED, known_names
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session
 from experiments.platform.terminal import plain_table
@@ -84,7 +84,8 @@ def calibration(
     check: bool,
 ) -> int:
     """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
-    chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
+    chosen = known_names("--methods", methods, METHODS)
+    counts = numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
     session, found = Session(file, check), list[MethodRates]()
     simulate_run = run_queues if scenario is None else simulate
     alike = [
@@ -122,15 +123,6 @@ def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
         return queues(requests)
     names = () if policy is None else (policy,)
     return lasting(overridden(load_scenario(name), Overrides(policies=names)), requests)
-
-
-def methods_named(text: str) -> list[str]:
-    """Parse and check names of methods. Raises `BadInputError`."""
-    names = names_in(text)
-    for name in names or [""]:
-        if name not in METHODS:
-            raise BadInputError(f"--methods: unknown '{name}'; known: {', '.join(METHODS)}")
-    return names
 
 
 def table_of(outcomes: Sequence[MethodRates]) -> Table:

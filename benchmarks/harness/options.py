@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,15 @@ PEERS = click.option(
 def names_in(text: str) -> list[str]:
     """Split a comma-separated list; empty items are dropped."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def known_names(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """Split a comma-separated list of at least one known name. Raises `BadInputError`."""
+    names, known = names_in(text), list(known)
+    for name in names or [""]:
+        if name not in known:
+            raise BadInputError(f"{option}: unknown {name!r}; known: {', '.join(known)}")
+    return names
 
 
 def known_policies(names: list[str]) -> list[str]:

@@ -89,11 +89,6 @@ def in_simpy(requests: int, seed: int) -> None:
     world.run()
 
 
-def is_compiled() -> bool:
-    """Whether the hot path is compiled."""
-    return not str(clock.__file__).endswith(".py")
-
-
 def measure_speed(session: Session, requests: int, rounds: int) -> int:
     """Measure and present; returns the exit code. Bounds apply to the compiled build."""
     speeds: dict[str, list[float]] = {simulator.name: [] for simulator in simulators()}
@@ -105,9 +100,10 @@ def measure_speed(session: Session, requests: int, rounds: int) -> int:
                 speeds[simulator.name].append(requests / (time.process_time() - began_at))
             last = ", ".join(f"{speed[-1]:,.0f}/s" for speed in speeds.values())
             session.run_ended(f"round {number + 1}", last)
+    is_compiled = not str(clock.__file__).endswith(".py")
     found = {simulator: speeds[simulator.name] for simulator in simulators() if speeds[simulator.name]}
     return session.conclude(
-        [verdict(simulator, own, is_compiled()) for simulator, own in found.items() if simulator.bound],
+        [verdict(simulator, own, is_compiled) for simulator, own in found.items() if simulator.bound],
         [table_of({simulator.name: own for simulator, own in found.items()})] if found else (),
         "" if find_spec("simpy") else ABSENT,
         requests=requests,

@@ -18,6 +18,7 @@ from benchmarks.harness.options import (
     POLICY,
     SEED,
     Seconds,
+    known_names,
     known_policies,
     names_in,
     proxy_and_load_cores,
@@ -27,7 +28,6 @@ from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, SlowPlan, SlowRun, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
-from experiments.errors import BadInputError
 from experiments.platform.session import Session
 
 SLOW_AND_FLOODS = (*SLOW_KINDS, *FLOODS)
@@ -91,18 +91,10 @@ def slow_clients(
         peers=peers.available(proxies, session.say),
         proxy_core=proxy_core,
         load_core=load_core,
-        kinds=known_kinds(kinds),
+        kinds=tuple(known_names("--kinds", kinds, SLOW_AND_FLOODS)),
         **options,
     )
     return run_stalled(session, plan) if is_stalled else run_session(session, plan)
-
-
-def known_kinds(text: str) -> tuple[str, ...]:
-    """Kinds of slow clients from a list. Raises `BadInputError` for an unknown one."""
-    for kind in names_in(text):
-        if kind not in SLOW_AND_FLOODS:
-            raise BadInputError(f"--kinds: unknown {kind!r}; known: {', '.join(SLOW_AND_FLOODS)}")
-    return tuple(names_in(text))
 
 
 def run_session(session: Session, plan: SlowPlan) -> int:

@@ -219,14 +219,11 @@ def recovered(rows: Account, episode: Episode, pace: Pace) -> list[Recovery]:
         usual = share(rows, index, is_quiet(rows, pace))
         last = min(episode.until + LOOK, pace.seconds - WINDOW)
         starts: Floats = np.arange(episode.until, last, STEP)
-        back = (at for at in starts if share(rows, index, window(rows, at)) >= RECOVERED_SHARE * usual)
+        windows = ((at, (rows.due >= at) & (rows.due < at + WINDOW)) for at in starts)
+        back = (at for at, window in windows if share(rows, index, window) >= RECOVERED_SHARE * usual)
         first = next(back, None)
         found.append(Recovery(episode.fault, worker, None if first is None else float(first) - episode.until))
     return found
-
-
-def window(rows: Account, at: float) -> Flags:
-    return np.asarray((rows.due >= at) & (rows.due < at + WINDOW))
 
 
 def share(rows: Account, index: int, among: Flags) -> float:

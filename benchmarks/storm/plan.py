@@ -7,7 +7,7 @@ strikes the first worker, the second, and both at the same time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle
 from random import Random
 
 from benchmarks.harness.verified.messages import REGIONS, WORKERS
@@ -66,31 +66,18 @@ def schedule(pace: Pace, seed: int) -> list[Episode]:
     """Episodes of the storm of this seed."""
     rng = Random(f"{seed}:storm")
     extents = {fault: rng.sample(range(len(REGIONS)), len(REGIONS)) for fault in FAULTS}
-    order = [
-        (fault, victims(region, extents[fault][number]))
-        for number, region in enumerate(REGIONS)
-        for fault in rng.sample(list(FAULTS), len(FAULTS))
-    ]
-    # A short storm has each fault once, cycling through the regions.
-    chosen = order if pace.episodes >= len(order) else one_of_each(order)
+    by_region: list[dict[str, tuple[str, ...]]] = []
+    for number, region in enumerate(REGIONS):
+        both = tuple(worker for worker in WORKERS if worker.startswith(f"{region}-"))
+        struck = (both[:1], both[1:], both)
+        order = rng.sample(list(FAULTS), len(FAULTS))
+        by_region.append({fault: struck[extents[fault][number]] for fault in order})
+    chosen = [(fault, workers) for faults in by_region for fault, workers in faults.items()]
+    if pace.episodes < len(chosen):  # a short storm has each fault once, cycling through the regions
+        regions = cycle(by_region)
+        chosen = [(fault, next(regions)[fault]) for fault in by_region[0]]
     starts = [pace.quiet + number * pace.every for number in range(pace.episodes)]
     return [
         Episode(at, at + pace.lasts, fault, workers)
         for at, (fault, workers) in zip(starts, chosen, strict=False)
     ]
-
-
-def one_of_each(order: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every fault once, regions in turn."""
-    found: dict[str, tuple[str, ...]] = {}
-    per_region = len(FAULTS)
-    for number, fault in enumerate(islice(dict(order), per_region)):
-        first = number % len(REGIONS) * per_region
-        found[fault] = dict(order[first : first + per_region])[fault]
-    return list(found.items())
-
-
-def victims(region: str, extent: int) -> tuple[str, ...]:
-    """Workers of a region that a fault strikes: the first, the second, or both."""
-    both = tuple(worker for worker in WORKERS if worker.startswith(f"{region}-"))
-    return both if extent == len(both) else (both[extent],)

@@ -84,12 +84,8 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") ->
         if isinstance(one, dict) and isinstance(other, dict):
             yield from differing(one, other, f"{prefix}{key}.")
         elif one != other:
-            yield Difference(f"{prefix}{key}", value_in_words(one), value_in_words(other))
-
-
-def value_in_words(value: Any) -> str:
-    """A value as text."""
-    return "–" if value is None else str(value)
+            first, second = ("–" if value is None else str(value) for value in (one, other))
+            yield Difference(f"{prefix}{key}", first, second)
 
 
 def common_labels(one: Side, other: Side) -> list[str]:

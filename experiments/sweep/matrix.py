@@ -133,14 +133,8 @@ def policy_name(row: CellRow) -> str:
 def named(name: str, row: CellRow, is_policys: bool) -> str:
     """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
-    return ", ".join(
-        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {value_text(value)}" for knob, value in knobs)]
-    )
-
-
-def value_text(value: object) -> str:
-    """Format a knob value; floats in short form."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    texts = [(knob, f"{value:g}" if isinstance(value, float) else str(value)) for knob, value in knobs]
+    return ", ".join([name, *(f"{knob.removeprefix(POLICY_KNOB)} = {text}" for knob, text in texts)])
 
 
 def left_out(rows: Iterable[CellRow]) -> dict[str, int]:
