@@ -17,7 +17,6 @@ from balancer.config.schema.sections import HeadersConfig
 from balancer.configuration import load
 from balancer.exchange.field_edits import HeadEdits
 from balancer.http.h1.client import Client
-from tests.support.certificates import Shelf
 from tests.support.config_files import ENDPOINT, write
 from tests.support.documentation import text_of
 from tests.support.grpc_plays import ending, rpc, serve_grpc
@@ -102,16 +101,25 @@ def routes_of(**keys: Any) -> list[dict[str, Any]]:
     return [{"prefix": "/", "cluster": "default", **keys}]
 
 
-async def test_a_worker_gets_fields_of_the_configuration_and_of_the_route(stage: Stage) -> None:
-    request, _ = await ask_with(
+async def test_fields_of_the_configuration_and_of_the_route(stage: Stage) -> None:
+    request, answer = await ask_with(
         stage,
         get(b"/", b"x_a: client", b"X-B: client", b"X-Keep: 1", b"X-Gone: 1", b"X-Request-ID: id"),
-        headers={"request": {"set": {"X-A": EVERY, "X-B": "1"}, "remove": ["X-Gone"]}},
-        routes=routes_of(request_fields={"set": {"X-B": "2"}, "add": {"X-Keep": "2"}}),
+        headers={
+            "request": {"set": {"X-A": EVERY, "X-B": "1"}, "remove": ["X-Gone"]},
+            "response": {"set": HSTS | {"X-Id": "{request_id}"}, "remove": ["Server"]},
+        },
+        routes=routes_of(
+            request_fields={"set": {"X-B": "2"}, "add": {"X-Keep": "2"}},
+            response_fields={"set": {"X-Old": EVERY}, "add": {"X-Id": "2"}},
+        ),
     )
-    assert request.values(b"X-A") == [b"127.0.0.1|http|example.org||default|w0|id"]
+    every = b"127.0.0.1|http|example.org||default|w0|id"
+    assert request.values(b"X-A") == answer.values(b"X-Old") == [every]
     assert (request.values(b"X-B"), request.values(b"X-Keep")) == ([b"2"], [b"1", b"2"])
-    assert request.value(b"x_a") is request.value(b"X-Gone") is None
+    assert request.value(b"x_a") is request.value(b"X-Gone") is answer.value(b"Server") is None
+    assert answer.value(b"Strict-Transport-Security") == b"max-age=63072000"
+    assert answer.values(b"X-Id") == [b"id", b"2"]
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
@@ -128,10 +136,6 @@ async def test_client_and_scheme_are_those_that_a_trusted_proxy_states(
     assert (request.value(b"X-Real-IP"), request.value(b"X-Scheme")) == expected
 
 
-def worker_bytes(stage: Stage) -> bytes:
-    return stage.started_workers[0].received
-
-
 async def test_a_field_without_a_value_is_not_sent(stage: Stage) -> None:
     """`{tls}` of a request in clear text: that of the client does not pass either."""
     request, answer = await ask_with(
@@ -143,19 +147,7 @@ async def test_a_field_without_a_value_is_not_sent(stage: Stage) -> None:
         },
     )
     assert request.value(b"X-Tls") is answer.value(b"X-Tls") is None
-    assert b"X-Both: http\r\n" in worker_bytes(stage)
-
-
-async def test_version_of_tls(stage: Stage, tmp_path: Path) -> None:
-    """Also after a reload."""
-    worker, shelf = await stage.worker(response()), Shelf(tmp_path)
-    fields = {"set": {"X-Tls": "{tls} {scheme}"}}
-    await stage.serve(worker, tls=shelf.pair("example.org"), headers={"request": fields, "response": fields})
-    client = await stage.client(tls=shelf.client(), name="example.org")
-    for _ in range(2):
-        assert (await client.ask(get())).value(b"X-Tls") == b"TLSv1.3 https"
-        await stage.reload(limits={"queue": 7})
-    assert [request.value(b"X-Tls") for request in worker.requests] == [b"TLSv1.3 https"] * 2
+    assert b"X-Both: http\r\n" in stage.started_workers[0].received
 
 
 async def test_trailers_of_a_request_are_no_way_around(stage: Stage) -> None:
@@ -231,18 +223,6 @@ async def test_fields_over_http2_on_both_sides(stage: Stage) -> None:
 
 
 # --- responses
-
-
-async def test_a_response_has_fields_of_the_configuration_and_of_the_route(stage: Stage) -> None:
-    _, answer = await ask_with(
-        stage,
-        get(b"/", b"X-Request-ID: id"),
-        headers={"response": {"set": HSTS | {"X-Id": "{request_id}"}, "remove": ["Server"]}},
-        routes=routes_of(response_fields={"set": {"X-Old": EVERY}, "add": {"X-Id": "2"}}),
-    )
-    assert answer.value(b"Strict-Transport-Security") == b"max-age=63072000"
-    assert (answer.value(b"Server"), answer.values(b"X-Id")) == (None, [b"id", b"2"])
-    assert answer.value(b"X-Old") == b"127.0.0.1|http|example.org||default|w0|id"
 
 
 async def test_balancers_own_answers_have_them(stage: Stage) -> None:

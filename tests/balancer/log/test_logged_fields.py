@@ -70,12 +70,12 @@ async def test_chosen_fields_of_answers_from_each_source(stage: Stage, tmp_path:
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_version_of_tls(stage: Stage, tmp_path: Path, version: int) -> None:
-    """Of the connection, also after a reload."""
-    path, shelf = tmp_path / "log", Shelf(tmp_path)
+    """Of the connection, also after a reload; in configured fields, too."""
+    path, shelf, worker = tmp_path / "log", Shelf(tmp_path), await stage.worker(BAR)
     log = {"fields": ["tls_version", "trace_id"], "path": str(path)}
-    await stage.serve(
-        await stage.worker(BAR), tls=shelf.pair("front.test"), log=log, tracing={"enabled": True}
-    )
+    headers = {"request": {"set": {"X-Tls": "{tls} {scheme}"}}}
+    tls = shelf.pair("front.test")
+    await stage.serve(worker, tls=tls, log=log, tracing={"enabled": True}, headers=headers)
     context = shelf.client()
     if version == 2:
         context.set_alpn_protocols(["h2"])
@@ -86,6 +86,7 @@ async def test_version_of_tls(stage: Stage, tmp_path: Path, version: int) -> Non
         await stage.reload(trusted_proxies=["10.0.0.0/8"])
     lines = await lines_of(stage, path, 2)
     assert [line["tls_version"] for line in lines] == ["TLSv1.3"] * 2
+    assert [request.value(b"X-Tls") for request in worker.requests] == [b"TLSv1.3 https"] * 2
     assert all(re.fullmatch("[0-9a-f]{32}", line["trace_id"]) for line in lines)
 
 
