@@ -69,15 +69,6 @@ def settled(stage: Stage) -> bool:
     return plane.cluster.router.in_flight == 0 and not any(pool.leased for pool in pools)
 
 
-async def test_access_log_of_a_denied_request(stage: Stage) -> None:
-    """With the status and the bytes of the answer that the client gets."""
-    await serve(stage, await stage.worker(response(b"go away", status=b"401 Unauthorized")))
-    stage.cluster.journal = log = RecordingLog()
-    answers = [await stage.ask(get()), await stage.ask(get(method=b"HEAD"), to_head=True)]
-    assert [outcome(entry) for entry in log.entries] == [("rejected", 401, 7), ("rejected", 401, 0)]
-    assert [answer.body for answer in answers] == [b"go away", b""]
-
-
 async def test_subrequest_has_the_fields_of_the_request_but_those_of_its_body(stage: Stage) -> None:
     asked = await stage.worker(granting())
     main = await serve(stage, asked)
@@ -141,6 +132,7 @@ async def test_denial_goes_to_the_client_and_nothing_to_the_worker(stage: Stage,
         b"go away", b"WWW-Authenticate: Basic", b"Location: /login", b"Set-Cookie: a=b", status=status
     )
     main = await serve(stage, await stage.worker(denial))
+    stage.cluster.journal = log = RecordingLog()
     client = await stage.client()
     for request in (get(b"/a"), post(b"x" * 1000), get(b"/b")):
         answer = await client.ask(request)
@@ -152,6 +144,8 @@ async def test_denial_goes_to_the_client_and_nothing_to_the_worker(stage: Stage,
     assert main.requests == []
     assert stage.cluster.counts.errors == {"denied": 5}
     assert stage.cluster.counts.responses[int(status[:3])] == 5
+    logged = [("rejected", int(status[:3]), size) for size in (7, 7, 7, 0, 7)]
+    assert [outcome(entry) for entry in log.entries] == logged
 
 
 async def test_denial_in_chunks_has_a_length(stage: Stage) -> None:
@@ -162,25 +156,24 @@ async def test_denial_in_chunks_has_a_length(stage: Stage) -> None:
     assert answer.value(b"Transfer-Encoding") is None
 
 
-@pytest.mark.parametrize(
-    "status", [b"404 Not Found", b"429 Too Many Requests", b"500 Oh", b"304 Not Modified"]
-)
-async def test_any_other_status_is_no_decision(stage: Stage, status: bytes) -> None:
-    main = await serve(stage, await stage.worker(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"))
-    answer = await stage.ask(get())
-    assert (answer.status, b"authorization_failed" in answer.body) == (503, True)
-    assert main.requests == []
-    assert settled(stage)
+UNDECIDED = {
+    "dead": b"",
+    "long": response(b"x" * 70_000, status=b"403 Forbidden"),
+    **{
+        status: f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode()
+        for status in ("404", "429", "500", "304")
+    },
+}
 
 
-async def test_without_an_answer_nothing_is_forwarded(stage: Stage) -> None:
-    """Also where a body is longer than what is passed on."""
-    for asked in (stage.dead_port(), await stage.worker(response(b"x" * 70_000, status=b"403 Forbidden"))):
-        main = await serve(stage, asked)
-        assert (await stage.ask(get())).status == 503
-        assert main.requests == []
-        assert settled(stage)
-        await stage.running.stop()
+@pytest.mark.parametrize("kind", UNDECIDED)
+async def test_without_a_decision_nothing_is_forwarded(stage: Stage, kind: str) -> None:
+    """No answer, another status, or a body that is longer than what is passed on."""
+    answer = UNDECIDED[kind]
+    main = await serve(stage, await stage.worker(answer) if answer else stage.dead_port())
+    refused = await stage.ask(get())
+    assert (refused.status, b"authorization_failed" in refused.body) == (503, True)
+    assert (main.requests, settled(stage)) == ([], True)
 
 
 async def test_second_endpoint_is_asked_if_the_first_does_not_answer(stage: Stage) -> None:
