@@ -20,7 +20,7 @@ import pytest
 
 from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stages
-from tests.deploy.installation import skip_without_index
+from tests.deploy.installation import quick_compiler, skip_without_index
 from tests.deploy.programs import Program, free_port
 from tests.support.root import ROOT
 from tests.support.sources import modules, nodes_of
@@ -180,6 +180,7 @@ def test_instructions_build_a_compiled_balancer(source: Path, tmp_path: Path) ->
         pytest.skip("no C compiler here")
     skip_without_index(tmp_path)
     image = LocalBuild(tmp_path / "root", source)
+    image.environment["CC"] = quick_compiler(tmp_path / "cc")
     image.run(BUILD)
     image.run(FINAL)
     check_that_it_serves(image, tmp_path, "compiled")

@@ -21,6 +21,8 @@ from tests.deploy.installation import (
     Environment,
     clean_environment,
     copy_tracked_files,
+    quick_compiler,
+    script,
     skip_without_index,
 )
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
@@ -68,14 +70,10 @@ def programs_without_compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory, sources: Path) -> Installed:
-    """Not optimised, in a fifth of the compiler's time; the part `compiled` of the tests is optimised."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     place = tmp_path_factory.mktemp("compiled")
-    text = (
-        'for word; do shift; case "$word" in -O?) ;; *) set -- "$@" "$word" ;; esac; done; exec cc -O0 "$@"'
-    )
-    return install(place, sources, ".", CC=script(place / "cc", text))
+    return install(place, sources, ".", CC=quick_compiler(place / "cc"))
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +100,6 @@ def reinstall(environment: Environment, sources: Path, **variables: str) -> list
 
 def version_line(build: str) -> str:
     return f"balancer {PROJECT['version']}, {build}, {INTERPRETER}, ngh2 {version('ngh2')}"
-
-
-def script(path: Path, text: str) -> str:
-    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return str(path)
 
 
 # --- with a C compiler
