@@ -38,12 +38,27 @@ DATA_PATH = (
     "route_conditions", "field_edits", "probe",
 )  # fmt: skip
 
+ARITHMETIC = (
+    *(
+        "best",
+        "comparison",
+        "estimates",
+        "load_curve",
+        "report",
+        "report_figures",
+        "report_log",
+        "statistics",
+    ),
+    *("thresholds", "verdict"),
+)
 INTERPRETED = (
     *("tests/balancer", "tests/workers", "tests/faultsim", "tests/experiments"),
+    *(f"--ignore=tests/experiments/test_{name}.py" for name in ARITHMETIC),
     *("tests/simulated/test_simulate_command.py", "tests/simulated/test_simulator_golden.py"),
 )
 """Tests of the first tier that another interpreter may fail: what runs on asyncio and what reads and writes files. That
-of policies and simulations is arithmetic, of which the newest interpreter runs that of policies for their coverage.
+of policies, simulations, statistics and figures is arithmetic, of which the newest interpreter runs that of policies
+for their coverage.
 """
 
 EXAMPLES = 400
