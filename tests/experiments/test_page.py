@@ -295,15 +295,6 @@ def test_simulated_run_has_no_page() -> None:
     assert "only for measured runs" in line
 
 
-def test_nothing_is_imported_without_the_option() -> None:
-    modules = "experiments.commands.run, experiments.commands.live, experiments.commands.session"
-    code = f"import sys, {modules}; print([name for name in sys.modules if 'experiments.live_page' in name])"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50
-    )
-    assert found.stdout == "[]\n"
-
-
 def test_events_of_a_scenario() -> None:
     event = Event(at=2.0, lasts=3.0, target="near", kind="slow", value=4.0)
     assert moments_of(event) == [(2.0, "slow 4 of near begins"), (5.0, "slow 4 of near ends")]
