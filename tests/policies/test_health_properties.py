@@ -24,6 +24,7 @@ from policies.health.health import Health
 from policies.health.panic import Panic, is_unreachable, is_wanted
 from policies.health.slow_start import SlowStart
 from tests.policies.pools import Pool
+from tests.support.example_counts import examples
 
 RULES = EjectionRules()
 
@@ -110,7 +111,7 @@ def check_invariants(pool: Pool) -> None:
 
 
 @given(SIZES, EVENTS)
-@settings(max_examples=150)
+@examples(75)
 def test_invariants_hold_after_any_event(sizes: list[int], events: list[Event]) -> None:
     """Never more than half ejected, panic exactly below half healthy, and the available endpoints are consistent."""
     pool = Pool(*sizes)
@@ -122,7 +123,7 @@ def test_invariants_hold_after_any_event(sizes: list[int], events: list[Event]) 
 
 @pytest.mark.no_cover
 @given(SIZES, EVENTS)
-@settings(max_examples=100)
+@examples(50)
 def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     """Once nothing fails any more, all return within the longest ejection."""
     pool = Pool(*sizes)

@@ -179,7 +179,7 @@ def lists_of(**most: int) -> st.SearchStrategy[list[Event]]:
     return st.lists(st.one_of(*kinds), max_size=120)
 
 
-@examples(100)
+@examples(50)
 @given(lists_of(join=2, take=0, leave=30), st.integers(0, 8))
 def test_invariants_hold_after_any_event(events: list[Event], limit: int) -> None:
     """Never beyond the limit; rejected only when full; in order within a level; a ticket that left or was taken does
@@ -208,7 +208,7 @@ def test_invariants_hold_after_any_event(events: list[Event], limit: int) -> Non
         assert queue.oldest_wait(now) == (now - min(p.joined_at for p in waiting) if waiting else 0.0)
 
 
-@examples(100)
+@examples(50)
 @given(lists_of(join=3, take=0, leave=30, evict=3))
 def test_sources_take_turns(events: list[Event]) -> None:
     """Each source is served by age, none twice while another waits that was there, and the source that has most gives
@@ -252,7 +252,7 @@ def test_a_ticket_that_returns_is_the_next() -> None:
     assert served(queue) == ["first", "third", "second"]
 
 
-@examples(50)
+@examples(25)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60))
 def test_no_level_starves(levels: list[int]) -> None:
     """A newcomer of the highest level joins before every turn, and still each ticket is taken within `SHARE` turns

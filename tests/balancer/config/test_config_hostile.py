@@ -368,7 +368,7 @@ CONTENTS = st.one_of(
 )
 
 
-@examples(100)
+@examples(50)
 @given(CONTENTS)
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
@@ -384,7 +384,7 @@ ANYTHING = st.text(st.characters(exclude_characters="\0", exclude_categories=())
 )
 
 
-@examples(75)
+@examples(40)
 @given(
     st.dictionaries(
         st.sampled_from(VARIABLES) | st.from_regex(r"BALANCER_[A-Za-z_0-9]{0,20}", fullmatch=True),

@@ -117,7 +117,7 @@ def toml(value: Any) -> str:
     )
 
 
-@examples(100)
+@examples(50)
 @given(st.dictionaries(WORDS, VALUES, max_size=5))
 def test_any_document(document: dict[str, Any]) -> None:
     """Each key on a line of its own, with any text in keys and values."""

@@ -91,14 +91,14 @@ class Http2Storm(Storm):
         super()._send(self._client if peer is self._client else self.stage.workers[-1], data)
 
 
-@examples(75)
+@examples(40)
 @given(st.lists(st.one_of(_of_client, _of_client, _other), max_size=12), st.booleans())
 def test_unruly_clients(events: list[Event], takes_turns: bool) -> None:
     """Workers answer: every request is settled once, and every connection ends."""
     Http2Storm(is_answering=True, turns=Turns(1, 9) if takes_turns else None).run(events)
 
 
-@examples(75)
+@examples(40)
 @given(st.lists(st.one_of(_of_client, _of_client, _of_worker, _other), max_size=12))
 def test_unruly_clients_and_workers(events: list[Event]) -> None:
     Http2Storm(is_answering=False).run(events)
@@ -142,7 +142,7 @@ def slow_bodies() -> st.SearchStrategy[list[Event]]:
     return st.builds(flat, rules, st.integers(0, 1), st.lists(other, min_size=5, max_size=5), other)
 
 
-@examples(100)
+@examples(50)
 @given(slow_bodies(), st.booleans())
 def test_slow_clients(events: list[Event], is_answering: bool) -> None:
     """Bodies that are kept, or streamed once they are too long or too many; every byte is given back."""

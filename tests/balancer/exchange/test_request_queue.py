@@ -201,7 +201,7 @@ EVENTS = st.lists(
 )
 
 
-@examples(100)
+@examples(50)
 @given(EVENTS, st.integers(1, 3), st.integers(0, 6), st.booleans())
 def test_arbitrary_events_keep_the_invariants(
     events: list[Event], places: int, limit: int, is_adaptive: bool

@@ -132,7 +132,7 @@ PARTS = [
 ]  # fmt: skip
 
 
-@examples(150)
+@examples(75)
 @given(
     st.lists(st.sampled_from(PARTS), max_size=12).map(lambda parts: "/" + "".join(parts)),
     st.fixed_dictionaries(

@@ -52,7 +52,7 @@ def bytewise(data: bytes) -> int:
     return len(data)
 
 
-@examples(200)
+@examples(100)
 @given(
     st.sampled_from((b"", b"0;", b"2\r\nok\r\n", b"0\r\n", b"0\r\na:")), text(b'0;="\\ \t\r\n:a\0(', 0, 12)
 )

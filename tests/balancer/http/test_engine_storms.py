@@ -50,13 +50,13 @@ def _storms(heads: st.SearchStrategy[Event]) -> st.SearchStrategy[list[Event]]:
     )
 
 
-@examples(200)
+@examples(100)
 @given(_storms(_heads(0, 2, 3, 6, 7, 10)))
 def test_unruly_http2_clients(events: list[Event]) -> None:
     EngineStorm("c").run(events)
 
 
-@examples(200)
+@examples(100)
 @given(_storms(_heads(1, 4, 8, 9, 11, 12)))
 def test_unruly_http2_workers(events: list[Event]) -> None:
     EngineStorm("w").run(events)

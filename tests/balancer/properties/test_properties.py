@@ -55,7 +55,7 @@ def check_forwarded(read: Read, sent: Sent) -> None:
     assert (read.trailers or []) == sent.trailers
 
 
-@examples(30)
+@examples(15)
 @given(st.data())
 def test_requests_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
     """Fields keep order and case, the body is exact; several requests share one connection."""
@@ -73,7 +73,7 @@ def test_requests_are_forwarded_unchanged_however_split(data: st.DataObject) -> 
         stage.leave()
 
 
-@examples(30)
+@examples(15)
 @given(st.data())
 def test_pipelined_requests_are_forwarded_unchanged(data: st.DataObject) -> None:
     """Split anywhere in the stream; each is forwarded only after the response to the one before."""
@@ -94,7 +94,7 @@ def test_pipelined_requests_are_forwarded_unchanged(data: st.DataObject) -> None
         stage.leave()
 
 
-@examples(30)
+@examples(15)
 @given(st.data())
 def test_responses_are_forwarded_unchanged_however_split(data: st.DataObject) -> None:
     """Status, reason, fields in order and case, exact body, and interim responses (RFC 9110 § 15.2)."""

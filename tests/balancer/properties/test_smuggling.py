@@ -65,7 +65,7 @@ def forwarded(stage: Wireless) -> list[Read]:
     return everything
 
 
-@examples(50)
+@examples(25)
 @given(st.lists(messages.requests(), min_size=1, max_size=3), damages, st.data())
 def test_damaged_requests_smuggle_nothing(
     sent: list[messages.Sent], damages: list[Damage], data: st.DataObject
@@ -75,7 +75,7 @@ def test_damaged_requests_smuggle_nothing(
     event(f"{len(forwarded(stage))} of {len(sent)}")
 
 
-@examples(50)
+@examples(25)
 @given(messages.requests(), st.integers(0, 80), st.integers(0, 400), st.data())
 def test_body_is_never_the_next_request(
     sent: messages.Sent, token: int, where: int, data: st.DataObject
@@ -90,7 +90,7 @@ def test_body_is_never_the_next_request(
     event(f"{len(seen)} forwarded")
 
 
-@examples(50)
+@examples(25)
 @given(st.sampled_from((b"GET", b"HEAD", b"POST")), damages, st.data())
 def test_damaged_responses_smuggle_nothing(method: bytes, damages: list[Damage], data: st.DataObject) -> None:
     """One request has one final response, from the worker or from the balancer; excess bytes are dropped."""
@@ -120,7 +120,7 @@ def test_damaged_responses_smuggle_nothing(method: bytes, damages: list[Damage],
         event(f"{len(finals)} responses")
 
 
-@examples(50)
+@examples(25)
 @given(messages.responses(b"GET"), st.data())
 @example(messages.Sent(ANSWER, (), [], b"", []), None)
 def test_bytes_after_a_response_are_dropped(sent: messages.Sent, data: st.DataObject | None) -> None:
@@ -147,7 +147,7 @@ def test_bytes_after_a_response_are_dropped(sent: messages.Sent, data: st.DataOb
         assert len(finals) == 2
 
 
-@examples(50)
+@examples(25)
 @given(messages.requests(), st.data())
 def test_truncated_request_is_never_complete(sent: messages.Sent, data: st.DataObject) -> None:
     """RFC 9112 § 8."""
@@ -156,7 +156,7 @@ def test_truncated_request_is_never_complete(sent: messages.Sent, data: st.DataO
     assert not any(request.is_whole for request in forwarded(stage))
 
 
-@examples(50)
+@examples(25)
 @given(st.sampled_from((b"GET", b"POST")), st.booleans(), st.data())
 def test_truncated_response_is_never_complete(method: bytes, is_reset: bool, data: st.DataObject) -> None:
     """The client gets the balancer's 502 or a reset (RFC 9112 § 8)."""

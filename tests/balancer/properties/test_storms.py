@@ -93,14 +93,14 @@ def slow_bodies(side: str) -> st.SearchStrategy[list[Event]]:
     return st.builds(flat, st.sampled_from(BUFFERED[1:]), st.lists(some, max_size=4))
 
 
-@examples(125)
+@examples(60)
 @given(storms("c"), st.booleans())
 def test_unruly_clients(events: list[Event], takes_turns: bool) -> None:
     """Workers answer or do anything else; every request is settled once, and every connection ends."""
     Storm("c", turns=Turns(1, 9) if takes_turns else None).run(events)
 
 
-@examples(125)
+@examples(60)
 @given(storms("w"))
 def test_unruly_workers(events: list[Event]) -> None:
     """Clients that keep to HTTP get one response each, or an error."""
@@ -108,7 +108,7 @@ def test_unruly_workers(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("side", ["c", "w"])
-@examples(50)
+@examples(25)
 @given(st.data(), st.sampled_from(sorted(MIRRORS)))
 def test_mirrors_change_nothing(side: str, data: st.DataObject, mirror: str) -> None:
     """Whatever the mirror's worker does, clients and workers get the same bytes as without a mirror, and at the same
@@ -146,14 +146,14 @@ def test_ways_of_mirrors(way: str, end: dict[str, int]) -> None:
     assert copies.count(b"X-Mirrored: 1\r\n") == is_connected
 
 
-@examples(125)
+@examples(60)
 @given(slow_bodies("c"))
 def test_slow_uploads(events: list[Event]) -> None:
     """Bodies that are received whole, or streamed once they are too long or too many."""
     Storm("c").run(events)
 
 
-@examples(125)
+@examples(60)
 @given(slow_bodies("w"))
 def test_slow_readers(events: list[Event]) -> None:
     """Responses that are taken over, or streamed once they are too long or too many."""
