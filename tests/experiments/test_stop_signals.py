@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from experiments.platform.terminal import (
 from policies.stats.load import RATIO, SHORTEST, Histogram
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
-second_tier = partial(pytest.param, marks=pytest.mark.second_tier)
 
 
 @contextmanager
@@ -136,8 +134,10 @@ def unit() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
         thread.join(10)
 
 
-@pytest.mark.parametrize("number", [*map(second_tier, (signal.SIGINT, signal.SIGHUP)), signal.SIGTERM])
-@pytest.mark.parametrize("turns", [second_tier(1), 2])
+@pytest.mark.second_tier
+@pytest.mark.parametrize(
+    ("number", "turns"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGHUP, 1), (signal.SIGTERM, 2)]
+)
 def test_a_stopped_load_restores_the_policy(
     unit: tuple[str, queue.Queue[dict[str, Any]]], tmp_path: Path, number: signal.Signals, turns: int
 ) -> None:

@@ -64,6 +64,7 @@ def journals_of(seeds: Sequence[int], hash_seed: str) -> bytes:
     ).stdout
 
 
+@pytest.mark.second_tier
 def test_seeds_give_the_same_run_in_any_process() -> None:
     """Byte for byte, for any addresses in memory and hashes of strings: the journal has a checksum of every piece
     received."""

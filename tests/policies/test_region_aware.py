@@ -79,6 +79,7 @@ def test_home_region_is_nearly_saturated_without_a_long_queue() -> None:
     assert sum(home) / len(home) < 0.370 + 0.060
 
 
+@pytest.mark.second_tier
 def test_wait_price_of_one_loses_to_round_robin() -> None:
     """Wardrop's equilibrium: why `wait_price` is not 1."""
     assert settled_mean("region-aware", wait_price=1.0) > settled_mean("round-robin")
@@ -93,7 +94,7 @@ def test_low_load_stays_in_the_home_region(rate: float, home: float) -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("rate", [100, 180, 240])
+@pytest.mark.parametrize("rate", [*(pytest.param(n, marks=pytest.mark.second_tier) for n in (100, 180)), 240])
 def test_open_loop_latency_is_no_worse_than_round_robin(rate: float) -> None:
     """At any offered rate, and far better while the home region has room."""
     means = []

@@ -346,6 +346,7 @@ def test_first_byte_and_attempt_timeouts() -> None:
     assert sorted(again.latencies) == pytest.approx([0.1, 0.6])
 
 
+@pytest.mark.second_tier
 def test_shared_counters_improve_two_choices() -> None:
     """Ten balancers with a tenth of the traffic each: two choices by own counts alone are nearly random."""
     workers = tuple(WorkerModel(f"w{n}", service=Exponential(1.0)) for n in range(10))
