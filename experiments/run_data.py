@@ -158,6 +158,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.sequence)
 
+    def rows(self, chosen: Ints | Flags) -> Samples:
+        """The chosen rows."""
+        return Samples(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+
     @property
     def requests(self) -> int:
         """Number of requests."""

@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from balancer.syntax.networks import is_this_machine
@@ -41,19 +40,24 @@ class LivePage:
             assert process.stdout is not None
             found = READY.search(process.stdout.readline())
             if found is None:
-                assert process.stderr is not None
-                lines = process.stderr.read().decode(errors="replace").strip().splitlines()
+                lines = process.communicate()[1].decode(errors="replace").strip().splitlines()
                 raise BadInputError(f"--page: {lines[-1] if lines else 'its process has ended'}")
         except BaseException:
-            self._stop()
+            self.__exit__()
             raise
         self.url = found[1].decode()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        """End the process by closing its standard input."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.communicate(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
     @contextmanager
     def following(self, address: tuple[str, int]) -> Iterator[None]:
@@ -89,23 +93,6 @@ class LivePage:
         with suppress(OSError):
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
-
-    def _stop(self) -> None:
-        """End the process by closing its standard input."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(OSError):
-            assert process.stdin is not None
-            process.stdin.close()
-        try:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def host_and_port(address: str) -> tuple[str, int]:

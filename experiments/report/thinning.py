@@ -6,7 +6,7 @@ Requests are left out evenly over the run, and the caption states it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,9 +37,7 @@ def thinned_run(run: Run, most: int) -> Run:
     if step_of(samples, most) == 1:
         return run
     chosen = np.sort(np.concatenate([every_so_many(samples.ok, most), every_so_many(~samples.ok, most)]))
-    return Run(
-        run.facts, Samples(**{each.name: getattr(samples, each.name)[chosen] for each in fields(Samples)})
-    )
+    return Run(run.facts, samples.rows(chosen))
 
 
 def every_so_many(mine: Flags, most: int) -> np.ndarray:

@@ -6,7 +6,7 @@ request is due when its first byte arrives, because a log has no earlier instant
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,14 +82,9 @@ class LogRuns:
 
 
 def competitor(run: Run, label: str, colour: str, chosen: Flags) -> Competitor:
-    """Part of the log as figures show it."""
-    return Competitor(label, colour, 0, (part(run, chosen, label),), True)
-
-
-def part(run: Run, chosen: Flags, label: str) -> Run:
-    """The requests `chosen`, with unchanged instants."""
-    columns = {field.name: getattr(run.samples, field.name)[chosen] for field in fields(Samples)}
-    return Run(run.facts.model_copy(update={"label": label}), Samples(**columns))
+    """The requests `chosen`, with unchanged instants, as figures show them."""
+    part = Run(run.facts.model_copy(update={"label": label}), run.samples.rows(chosen))
+    return Competitor(label, colour, 0, (part,), True)
 
 
 def log_runs(columns: LogColumns, name: str) -> LogRuns:
