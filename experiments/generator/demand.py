@@ -25,7 +25,6 @@ STREAM = 0xDE3A4D
 """Separates the demand stream from every other stream derived from the same block seed."""
 
 PLACES = 0x91ACE5
-KEYS = 0x4E75
 
 Batch = list[list[float]]
 """Service times of a batch of requests in seconds: by profile, and by the request's index in the batch."""
@@ -74,20 +73,3 @@ class Demand:
         self.seconds = [batch(profile, stream, BATCH).tolist() for profile, stream in pairs]
         if self._entrances > 1:
             self.entrance = self._places.integers(0, self._entrances, BATCH).tolist()
-
-
-class Keys:
-    """Zipf-distributed keys: rank k has a probability proportional to k to the power of −`skew`."""
-
-    def __init__(self, count: int, skew: float, seed: int) -> None:
-        weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
-        self._chances = weights / weights.sum()
-        self._rng = np.random.default_rng([KEYS, seed])
-        self._names = [f"key-{number}" for number in range(count)]
-        self._drawn: list[int] = []
-
-    def next(self) -> str:
-        if not self._drawn:
-            drawn = self._rng.choice(len(self._chances), BATCH, p=self._chances)
-            self._drawn = drawn[::-1].tolist()
-        return self._names[self._drawn.pop()]

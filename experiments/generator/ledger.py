@@ -73,21 +73,21 @@ class Ledger:
     def in_flight(self) -> int:
         return len(self) - len(self.ended_order)
 
-    def recent(self, now: float, span: float = 1.0) -> tuple[float, float, float]:
-        """Requests that ended in the last `span` seconds: ends per second, and latency p50 and p95 in seconds."""
+    def recent(self, now: float) -> tuple[float, float, float]:
+        """Requests that ended in the last second: their number, and latency p50 and p95 in seconds."""
         latency = []
         for number in reversed(self.ended_order):
-            if self.ended_at[number] < now - span:
+            if self.ended_at[number] < now - 1.0:
                 break
             latency.append(self.ended_at[number] - self.scheduled_at[number])
         values = np.array(latency)
-        return len(latency) / span, percentile(values, 50), percentile(values, 95)
+        return float(len(latency)), percentile(values, 50), percentile(values, 95)
 
-    def recent_lag(self, count: int = 100) -> float:
-        """Maximum lag in seconds among the last `count` requests that were due."""
+    def recent_lag(self) -> float:
+        """Maximum lag in seconds among the last hundred requests that were due."""
         late = [
             sent - due
-            for sent, due in zip(self.sent_at[-count:], self.scheduled_at[-count:], strict=True)
+            for sent, due in zip(self.sent_at[-100:], self.scheduled_at[-100:], strict=True)
             if sent == sent  # false for nan: not sent
         ]
         return max(late, default=0.0)

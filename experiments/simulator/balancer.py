@@ -12,7 +12,7 @@ from typing import Final
 
 from balancer.cluster.wait_queue import RequestQueue, Waiter
 from balancer.errors import Unserved
-from experiments.generator.demand import Batch, Keys
+from experiments.generator.demand import Batch
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import Call, EventQueue
@@ -112,10 +112,8 @@ class SimulatedBalancer(BalancerBase):
         self._agenda = agenda
         self._client = client
         self._rules = mechanisms
-        self._home = home
-        self._plain = RequestFacts(region=home)
+        self._first = RequestFacts(region=home)
         self.worker_connections: list[WorkerConnections] = []
-        self.keys: Keys | None = None
         self.hedges: Hedges | None = None
         self.queue = RequestQueue(
             router,
@@ -135,12 +133,9 @@ class SimulatedBalancer(BalancerBase):
     # --- a request
 
     def start(self, number: int, demand: Batch, now: float) -> None:
-        """Accept a client's request and route it, with a key where the model has keys."""
+        """Accept a client's request and route it."""
         self.requests += 1
-        facts = self._plain
-        if self.keys is not None:
-            facts = RequestFacts(region=self._home, key=self.keys.next())
-        self.send(number, demand, facts, now, False)
+        self.send(number, demand, self._first, now, False)
 
     def send(
         self,
@@ -329,7 +324,7 @@ class SimulatedBalancer(BalancerBase):
         self.retried += 1
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
-        facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
+        facts = RequestFacts(region=facts.region, attempt=attempt.tries, tried=tried)
         self.send(attempt.number, attempt.demand, facts, now, is_fresh, attempt.queued_at, attempt.unsent)
 
     def _has_another_try(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
@@ -353,9 +348,7 @@ class SimulatedBalancer(BalancerBase):
         facts, attempts = late.assignment.facts, late.tries
         self._client.routed, self._client.drawn = late.number, late.demand
         try:
-            assignment = self._route(
-                RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)
-            )
+            assignment = self._route(RequestFacts(region=facts.region, attempt=attempts, tried=avoided))
         except NoEndpointAvailable:
             return
         self.hedged += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import ceil, inf
 from random import Random
 
-from experiments.generator.demand import Demand, Keys
+from experiments.generator.demand import Demand
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import EventQueue, VirtualClock
@@ -119,8 +119,6 @@ class SimulatedFleet:
             hedge = rules.hedging
             hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
             balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging, hedge.after)
-        if model.keys:
-            balancer.keys = Keys(model.keys, model.key_skew, self._seed)
         return balancer
 
     def set_present(self, worker: str, is_present: bool) -> None:

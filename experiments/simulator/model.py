@@ -155,8 +155,7 @@ class Model:
     `policy` is a name and options; `staleness` is the maximum age in seconds of a balancer's knowledge of the others'
     requests; None: no exchange. `overhead` is the time in seconds that balancer and load generator add to a request;
     `timeout` is the client's. `steps` are the changes of the workers' fault states, by worker number. `home` is the
-    region of the requests, `keys` the number of different keys (0: none), each with a probability proportional to its
-    rank to the power of −`key_skew`.
+    region of the requests.
     """
 
     workers: tuple[WorkerModel, ...]
@@ -168,7 +167,5 @@ class Model:
     home: str | None = None
     mechanisms: Mechanisms = Mechanisms()
     steps: tuple[Step, ...] = ()
-    keys: int = 0
-    key_skew: float = 0.0
     reports: bool = False
     """Whether answers carry the worker's load report, up to `staleness` seconds old."""

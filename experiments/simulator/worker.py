@@ -55,7 +55,6 @@ class SimulatedWorker:
         self.profile = profile
         self.agenda = agenda
         self.pace = 1.0 / model.speed
-        self.fail_status = 500
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
         self.paused_since = self.paused_until = 0.0
@@ -229,7 +228,7 @@ class SimulatedWorker:
             self.hung[attempt] = None
             self.arrived -= 1  # it counts as an arrival when it is evaluated again
         elif self._draw(faults.fail):
-            self._refuse(attempt, self.fail_status, now)
+            self._refuse(attempt, 500, now)
         else:
             return False
         return True
