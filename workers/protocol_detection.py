@@ -37,7 +37,9 @@ class ProtocolDetection:
 
     def before(self, serve: ProtocolFactory) -> ProtocolFactory:
         """Return a factory that puts the configured layers before the protocols that `serve` makes."""
-        spoken = partial(self._either, serve) if self._settings.http == "2" else serve
+        spoken = serve
+        if self._settings.http == "2":
+            spoken = partial(FirstBytes, serve, partial(self._http2, serve), self._settings.keep_alive)
         contexts = self._contexts
         return spoken if contexts is None else lambda: TlsConnection(contexts, spoken())
 
@@ -50,9 +52,6 @@ class ProtocolDetection:
         """Reset all HTTP/2 connections at once."""
         for connection in list(self._connections):
             connection.abort()
-
-    def _either(self, serve: ProtocolFactory) -> FirstBytes:
-        return FirstBytes(serve, partial(self._http2, serve), self._settings.keep_alive)
 
     def _http2(self, serve: ProtocolFactory) -> WorkerHttp2Connection:
         connection = WorkerHttp2Connection(serve, self._settings, self._rng)

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from experiments.errors import BadInputError
-from experiments.scenario.files import load_scenario
-from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.scenario import Scenario
 from experiments.sweep.grid import MEASURES
 from workers.durations import parse_duration
 
@@ -123,11 +120,6 @@ def campaign_options(command: Command) -> Command:
     for option in reversed(OPTIONS):
         command = option(command)
     return command
-
-
-def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) -> Scenario:
-    """Scenario with the command line's overrides. Raises `BadInputError`."""
-    return overridden(load_scenario(scenario), Overrides(policies=named(policies), **given))
 
 
 def named(names: str | None, option: str = "--policies") -> tuple[str, ...]:

@@ -13,12 +13,13 @@ from experiments.commands.options import (
     PATIENCE,
     SIMULATED,
     campaign_options,
-    chosen_scenario,
     live_page,
+    named,
     new_directory,
 )
 from experiments.errors import BadInputError
-from experiments.scenario.files import DEFAULT
+from experiments.scenario.files import DEFAULT, load_scenario
+from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.supported import require_live, require_simulated
 
 EPILOG = """\b
@@ -69,7 +70,7 @@ def run(
         from experiments.report.exports import require_parquet
 
         require_parquet()
-    chosen = chosen_scenario(scenario, policies, options)
+    chosen = overridden(load_scenario(scenario), Overrides(policies=named(policies), **options))
     (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)
     with live_page(page) as shown:

@@ -107,7 +107,7 @@ def sweep(
         return count(chosen, console)
     options = SweepOptions(
         command=command_line(),
-        out=out or default_catalogue(chosen),
+        out=out or Path("results") / f"{chosen.name}.sqlite",  # the same command continues the sweep
         scheduler=scheduler,
         workers=workers,
         keep_samples=keep_samples,
@@ -130,11 +130,6 @@ def matrix_grid(scenarios: str | None, policies: str | None, seeds: int | None, 
         "ours": OURS,
     }
     return checked_grid(raw, "sweep")
-
-
-def default_catalogue(grid: Grid) -> Path:
-    """Default catalogue path, derived from the grid's name so that repeating the command resumes the sweep."""
-    return Path("results") / f"{grid.name}.sqlite"
 
 
 def count(grid: Grid, console: Console) -> int:

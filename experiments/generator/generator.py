@@ -184,9 +184,8 @@ class Generator:
         while True:
             await asyncio.sleep(SWEEP)
             overdue = time.monotonic() - self._timeout
-            while self._flights and self._is_settled(self._flights[0], overdue):
+            while self._flights:
+                oldest = self._flights[0]
+                if not oldest.has_ended and self.ledger.scheduled_at[oldest.number] > overdue:
+                    break
                 self._flights.popleft().time_out()
-
-    def _is_settled(self, flight: InFlightRequest, overdue: float) -> bool:
-        """Whether the request has ended, or must end now."""
-        return flight.has_ended or self.ledger.scheduled_at[flight.number] <= overdue

@@ -104,7 +104,8 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
     if not values:
         axis.set_ticks([])
         return
-    low, high = log_limits(values)
+    low, high = max(min(values), 1e-3), max(*values, 1e-3)
+    low, high = low / 1.06, max(high * 1.06, low * 1.5)  # a margin, and at least a factor of 1.5
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     labelled = steps(high / low)
     axis.set_major_locator(LogLocator(base=10, subs=labelled, numticks=12))
@@ -142,12 +143,6 @@ def steps(ratio: float) -> tuple[float, ...]:
     if ratio > 2.5:
         return (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     return (1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 2.3, 2.6, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)
-
-
-def log_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Axis limits with a margin on both sides, at least a factor of 1.5 apart."""
-    low, high = max(min(values), 1e-3), max(*values, 1e-3)
-    return low / 1.06, max(high * 1.06, low * 1.5)
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 5) -> None:

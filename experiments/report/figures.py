@@ -157,21 +157,18 @@ def line_of(one: Competitor) -> Line2D:
 def throughput_bars(field: Sequence[Competitor]) -> Figure:
     """Bars of successes per second, followed by failures per second in grey, with a tick per block."""
     figure, (axes,) = canvas.blank(1.1 + ROW * len(field))
-    totals = [completion_rate(one) for one in field]
+    totals = [
+        sum(run.samples.requests for run in one.runs) / sum(run.span for run in one.runs) for one in field
+    ]
     for y, (one, total) in enumerate(zip(field, totals, strict=True)):
         throughput_bar(axes, y, one, total)
     axes.set_xlim(0, max(totals) * 1.16)
-    axes.set_xlabel("successes per second" + (", a tick per block" if any_blocks(field) else ""))
+    axes.set_xlabel("successes per second" + ", a tick per block" * any(len(one.runs) > 1 for one in field))
     entry_rows(axes, field)
     if max(total - throughput(one.runs) for one, total in zip(field, totals, strict=True)) > 0:
         failed = Patch(facecolor=INVALID, hatch="xxx", edgecolor="white", label="failed")
         canvas.legend_above(figure, [failed])
     return figure
-
-
-def any_blocks(field: Sequence[Competitor]) -> bool:
-    """Whether any entry was run more than once."""
-    return any(len(one.runs) > 1 for one in field)
 
 
 def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
@@ -188,11 +185,6 @@ def throughput_bar(axes: Axes, y: int, one: Competitor, total: float) -> None:
         axes.plot(
             across, along, color=INK, linewidth=1, alpha=0.7
         )  # one path: a mark each takes ten times the bytes
-
-
-def completion_rate(one: Competitor) -> float:
-    """Requests ended per second, failures included."""
-    return sum(run.samples.requests for run in one.runs) / sum(run.span for run in one.runs)
 
 
 def rate_text(rate: float, total: float) -> str:

@@ -12,6 +12,11 @@ from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
 from experiments.verdict.judged import noise_line
 from experiments.verdict.summary import Summary
 
+SIMULATED = (
+    "Simulated: the balancer's own policies and mechanisms in virtual time; workers, network and clients are worked "
+    "out. Nothing was measured."
+)
+
 
 def method_lines(summary: Summary) -> list[str]:
     """Lines of plain text of the method section."""
@@ -26,7 +31,13 @@ def method_lines(summary: Summary) -> list[str]:
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
         *(f"Policy file: {file.path}, version {file.version}." for file in summary.policy_files),
     ]
-    return [*world_line(summary), *source_line(scenario), *lines, *scale_line(scenario)]
+    simulated = [SIMULATED] if summary.world == "simulated" else []
+    source = [f"Source: {scenario.source}"] if scenario.source else []
+    if (scale := scenario.time_scale) != 1:
+        lines.append(
+            f"Time scale {scale:g}: 1 s of the scenario took {scale:g} s. Figures are in measured time."
+        )
+    return [*simulated, *source, *lines]
 
 
 def generator_lines(scenario: Scenario) -> list[str]:
@@ -62,29 +73,6 @@ def setup_lines(scenario: Scenario) -> list[str]:
         f"Set-up: {regions_text(scenario)}; home region {scenario.home_region}.",
         f"Warm-up: {scenario.warmup} requests per worker before each run, kept out of every figure.",
     ]
-
-
-def world_line(summary: Summary) -> list[str]:
-    """Statement that the results are simulated, if they are."""
-    if summary.world == "measured":
-        return []
-    return [
-        "Simulated: the balancer's own policies and mechanisms in virtual time; workers, network and clients are "
-        "worked out. Nothing was measured."
-    ]
-
-
-def source_line(scenario: Scenario) -> list[str]:
-    """Source of the scenario, if given."""
-    return [f"Source: {scenario.source}"] if scenario.source else []
-
-
-def scale_line(scenario: Scenario) -> list[str]:
-    """Time scale, if it is not 1."""
-    if scenario.time_scale == 1:
-        return []
-    scale = scenario.time_scale
-    return [f"Time scale {scale:g}: 1 s of the scenario took {scale:g} s. Figures are in measured time."]
 
 
 def regions_text(scenario: Scenario) -> str:

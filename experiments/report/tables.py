@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 from experiments.scenario.places import places_of
 from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.comparison import Interval
 from experiments.stats.measures import (
     LEAST_BEYOND,
     Quantile,
@@ -103,7 +102,10 @@ def comparison_table(summary: Summary) -> Table:
         for comparison in summary.comparisons
         if comparison.interval.blocks
     ]
-    rows += [floor_cells(measure, floor) for measure, floor in summary.noise_floor.items()]
+    rows += [
+        tuple(map(Cell, ("A/A pair", measure, show(floor), "–", str(floor.blocks), "noise floor")))
+        for measure, floor in summary.noise_floor.items()
+    ]
     method = "an interval that holds at every look" if is_live(summary) else "Student's interval"
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
@@ -119,12 +121,6 @@ def comparison_table(summary: Summary) -> Table:
 def p_text(p_value: float) -> str:
     """Format a p-value with four digits, or as smaller than they show."""
     return f"{p_value:.4f}" if p_value >= 0.0001 else "< 0.0001"
-
-
-def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
-    """Row of the A/A control in the comparison table."""
-    blocks = str(floor.blocks)
-    return (Cell("A/A pair"), Cell(measure), Cell(show(floor)), Cell("–"), Cell(blocks), Cell("noise floor"))
 
 
 def share_table(summary: Summary) -> Table:

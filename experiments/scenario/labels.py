@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.errors import BadInputError
 from policies.loading.reference import label_of
 
 LONGEST_LABEL = 40
@@ -35,10 +34,3 @@ def shortened(label: str, end: str = "") -> str:
     """The label with `end`, with an ellipsis where it is too long."""
     room = LONGEST_LABEL - len(end)
     return (label if len(label) <= room else f"{label[: room - 1]}…") + end
-
-
-def require_plain_labels(name: str, labels: Iterable[str]) -> None:
-    """Raise `BadInputError` for the first label with a comma; `name` is the file."""
-    for number, label in enumerate(labels):
-        if "," in label:
-            raise BadInputError(f"{name}: entries.{number}.label: must have no comma, got {label!r}")

@@ -47,7 +47,8 @@ class SimulatedFleet:
         self.began_at = inf
         """When the load began, and with it the steps of fault states."""
 
-        self._present = {worker.id for worker in model.workers} - self._absent_at_first()
+        absent = {step.worker for step in model.steps if step.at <= 0 and step.fault_state.is_absent}
+        self._present = {worker.id for n, worker in enumerate(model.workers) if n not in absent}
         self.balancers = [self._balancer(number) for number in range(model.balancers)]
         self._worker_connections: dict[tuple[int, str], WorkerConnections] = {}
         self.client.balancers = self.balancers
@@ -56,10 +57,6 @@ class SimulatedFleet:
     def worker(self, number: int) -> SimulatedWorker:
         """Worker by its number in the model."""
         return self._by_number[number]
-
-    def _absent_at_first(self) -> set[str]:
-        steps = self.model.steps
-        return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.fault_state.is_absent}
 
     def _worker(self, worker: WorkerModel, number: int) -> SimulatedWorker:
         steps = [step.fault_state for step in self.model.steps if step.worker == number]

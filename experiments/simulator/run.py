@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -65,9 +66,8 @@ def simulate(
     return Run(facts, samples)
 
 
-def simulate_emulated(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Simulate with round trips as emulated by workers on loopback, for comparison with a measured run."""
-    return simulate(scenario, entry, block, order, seed, is_emulated=True)
+simulate_emulated: Simulate = partial(simulate, is_emulated=True)
+"""Simulate with round trips as emulated by workers on loopback, for comparison with a measured run."""
 
 
 def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:

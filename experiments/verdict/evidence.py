@@ -68,7 +68,8 @@ def evidence(
     floor: Interval | None,
 ) -> Evidence:
     """Collect the evidence. `comparisons` are in every measure, `floor` is that of the deciding one."""
-    order = ranking(contest, runs)
+    order, kept = ranking(contest, runs), counted(runs)
+    of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
     ours = [one for one in comparisons if one.measure == contest.measure]
     others = [
         one
@@ -83,7 +84,10 @@ def evidence(
         floor=floor,
         choice=choose(contest, order, ours, runs),
         explaining=others,
-        failed={label: failures_of(label, runs) for label, _ in order},
+        failed={
+            label: (sum(run.ko for run in mine), sum(run.requests for run in mine))
+            for label, mine in of_each.items()
+        },
         losing=losing_more(contest, runs),
         faulty=faults_of(runs),
     )
@@ -128,12 +132,6 @@ def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, flo
         return False, sign * value
 
     return sorted(means, key=place)
-
-
-def failures_of(label: str, runs: Sequence[RunSummary]) -> tuple[int, int]:
-    """Failed and all requests of an entry, over the runs that count."""
-    mine = [run for run in counted(runs) if run.label == label]
-    return sum(run.ko for run in mine), sum(run.requests for run in mine)
 
 
 class Labelled(Protocol):

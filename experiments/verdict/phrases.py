@@ -27,6 +27,9 @@ SUBJECTS = {
 }
 """Beginning of a sentence about a measure that `difference` continues."""
 
+POSITIVE = {"slower": "slow", "faster": "fast", "higher": "high", "lower": "low"}
+"""Positive forms of comparatives."""
+
 TWICE = math.log(2)
 """Absolute logarithm of a ratio from which on it is given as "n times" instead of a percentage."""
 
@@ -73,23 +76,14 @@ def difference(comparison: Comparison, other: str | None = None) -> str:
     preposition = "" if is_rate else "under "
     word = words[interval.ratio < 1]
     if abs(math.log(interval.ratio)) >= TWICE:
-        much = "many" if is_rate and interval.ratio > 1 else words_of_times(word)
+        much = "many" if is_rate and interval.ratio > 1 else POSITIVE.get(word, "few")
         shown, span = f"{times(interval.ratio)} times as {much} as", times_span(interval)
     else:
         shown, span = f"{percent(interval.ratio)} {word} than", percent_span(interval, words)
     if comparison.at_deadline:
-        return f"at least {shown} {preposition}{name}, {deadline_clause(comparison)}"
+        why = f"as failures make it the deadline under {comparison.at_deadline}"  # the ratio depends on that
+        return f"at least {shown} {preposition}{name}, {why}"
     return f"{shown} {preposition}{name}{span}"
-
-
-def deadline_clause(comparison: Comparison) -> str:
-    """Clause that names the one of both entries under which the latency is the deadline: the ratio depends on that."""
-    return f"as failures make it the deadline under {comparison.at_deadline}"
-
-
-def words_of_times(word: str) -> str:
-    """Positive form of a comparative."""
-    return {"slower": "slow", "faster": "fast", "higher": "high", "lower": "low"}.get(word, "few")
 
 
 def times(ratio: float) -> str:

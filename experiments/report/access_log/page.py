@@ -21,7 +21,7 @@ from experiments.errors import BadInputError
 from experiments.platform.terminal import in_ms
 from experiments.report import canvas, figures, figures_workers
 from experiments.report.access_log.runs import LogRuns
-from experiments.report.access_log.tables import tables_of_log
+from experiments.report.access_log.tables import ending_table, phase_table, statistics_of_log
 from experiments.report.canvas import STYLE
 from experiments.report.document import Document, Picture, Section, sections_of
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
@@ -45,7 +45,7 @@ MOST_ROWS = 40
 
 def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]:
     """Write all outputs into `directory`; returns the tables. Raises `BadInputError` if that fails."""
-    tables = tables_of_log(log)
+    tables = [statistics_of_log(log), phase_table(log), ending_table(log)]
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in log_drawings(log)]
         document = document_of(log, tables, pictures, command)

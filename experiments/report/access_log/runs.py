@@ -96,7 +96,17 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
     sent = ended - service
     kind = rows["kind"]
     places, place = placed(columns, rows["endpoint"])
-    facts = facts_of(name, len(at), places, float(total.max()))
+    facts = RunFacts(
+        label=name,
+        policy={},
+        mode="open",
+        requests=len(at),
+        block=0,
+        order=0,
+        seed=0,
+        timeout=float(total.max()),
+        places=places,
+    )
     worker = np.where(np.isin(kind, ANSWERED), place, -1)
     samples = Samples(
         scheduled_at=scheduled,
@@ -134,18 +144,3 @@ def placed(columns: LogColumns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints
     rank = {name: index for index, name in enumerate(names)}
     by_number = np.array([*(rank[name] for name in columns.endpoints), -1], dtype=np.int64)
     return places, by_number[endpoint]
-
-
-def facts_of(name: str, requests: int, places: tuple[Place, ...], longest: float) -> RunFacts:
-    """Facts of a run without a plan."""
-    return RunFacts(
-        label=name,
-        policy={},
-        mode="open",
-        requests=requests,
-        block=0,
-        order=0,
-        seed=0,
-        timeout=longest,
-        places=places,
-    )

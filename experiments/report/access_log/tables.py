@@ -13,7 +13,7 @@ from experiments.report.access_log.runs import LogRuns
 from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
 from experiments.report.palette import Competitor
 from experiments.report.tables import Cell, Table, supported
-from experiments.run_data import Flags, Floats
+from experiments.run_data import Flags
 from experiments.stats import measures
 
 LOG_COLUMNS = [
@@ -22,11 +22,6 @@ LOG_COLUMNS = [
     if column in STATISTICS or column.name == "p99.9_s"
 ]
 """Columns of the statistics, which show the 99.9th percentile, too."""
-
-
-def tables_of_log(log: LogRuns) -> list[Table]:
-    """All tables in the order of the report."""
-    return [statistics_of_log(log), phase_table(log), ending_table(log)]
 
 
 def statistics_of_log(log: LogRuns) -> Table:
@@ -54,11 +49,6 @@ def entry_of(one: Competitor) -> LogEntry:
     return LogEntry(measures.statistics_row(one.runs), measures.quantiles(measures.success_latency(one.runs)))
 
 
-def quantile_cell(values: Floats, percent: float) -> Cell:
-    """Cell of a percentile of the values."""
-    return supported(measures.quantile(values, percent))
-
-
 def phase_table(log: LogRuns) -> Table:
     """Phases of successful requests by endpoint."""
     columns = ("endpoint", "region", *(f"{name} {q}" for name in PHASES for q in ("p50", "p99")))
@@ -84,7 +74,7 @@ def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
     first_byte = samples.first_byte_at - samples.sent_at
     phases = (log.queue, log.connect, first_byte, samples.service_time)
     known = [values[chosen & np.isfinite(values)] for values in phases]
-    return [quantile_cell(values, percent) for values in known for percent in (50.0, 99.0)]
+    return [supported(measures.quantile(values, percent)) for values in known for percent in (50.0, 99.0)]
 
 
 def ending_table(log: LogRuns) -> Table:
