@@ -21,5 +21,3 @@ class BadInputError(ExperimentError):
 
 class FleetFailedError(ExperimentError):
     """A worker or the balancer did not start, or died; the message carries the tail of its standard error."""
-
-    exit_code = 3

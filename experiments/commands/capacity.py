@@ -115,13 +115,24 @@ def capacity(
         raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
     require_writable("--json", file)
     chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
-    first = start or FIRST_PART * pooled(chosen)
+    first, bound = start or FIRST_PART * pooled(chosen), slo or chosen.slo
     at_rate(chosen, first, duration)
-    command = Searches(chosen, slo or chosen.slo, duration, runner_of(simulated), console_here())
-    was_stopped = command.run(first, searches or 1)
-    command.present()
+    console = console_here()
+    label, together = chosen.entries[0].label, with_digits(pooled(chosen), 4)
+    console.print(Text(f"{label}: p99 within {bound * 1e3:g} ms; the workers together serve {together}/s"))
+    found: list[Capacity] = []
+    attempt = partial(attempt_in, runner_of(simulated), console, time.monotonic(), chosen, bound, duration)
+    try:
+        with signals_interrupt():
+            for number in range(searches or 1):
+                found.append(search(partial(attempt, number), first))
+        was_stopped = False
+    except (KeyboardInterrupt, Interrupted):
+        print_stopped(console, "Nothing was left running.")
+        was_stopped = True
+    present(found, console)
     if file is not None:
-        write_json("--json", file, [{**asdict(one), "is_found": one.is_found} for one in command.found])
+        write_json("--json", file, [{**asdict(one), "is_found": one.is_found} for one in found])
     return STOPPED if was_stopped else 0
 
 
@@ -132,56 +143,35 @@ def runnable(scenario: str, given: Overrides, simulated: bool) -> Scenario:
     return chosen
 
 
-class Searches:
-    """Searches of the command: each with a seed of its own, a line for each trial, and the results."""
+def attempt_in(
+    runner: Runner,
+    console: Console,
+    began_at: float,
+    scenario: Scenario,
+    slo: float,
+    duration: float | None,
+    number: int,
+    rate: float,
+) -> RateTrial:
+    """One run at one rate, printed as one line; each search by `number` has a seed of its own."""
+    scenario = at_rate(scenario, rate, duration)
+    seconds = scenario.load.duration * scenario.time_scale
+    with console.status(f"{with_digits(rate, 4)}/s for {seconds:g} s"):
+        seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
+        planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
+        run = runner.run(scenario, planned, NoObserver())
+    trial = tried(run, rate, slo)
+    console.print(line_of(trial, f"[{clock(time.monotonic() - began_at)}] "))
+    return trial
 
-    def __init__(
-        self, scenario: Scenario, slo: float, duration: float | None, runner: Runner, console: Console
-    ) -> None:
-        self._scenario, self._slo, self._duration = scenario, slo, duration
-        self._runner, self._console = runner, console
-        self._began_at = time.monotonic()
-        self.found: list[Capacity] = []
 
-    def run(self, first: float, searches: int) -> bool:
-        """Run `searches` searches; returns whether it was interrupted."""
-        label = self._scenario.entries[0].label
-        self._console.print(
-            Text(
-                f"{label}: p99 within {self._slo * 1e3:g} ms; the workers together serve "
-                f"{with_digits(pooled(self._scenario), 4)}/s"
-            )
-        )
-        try:
-            with signals_interrupt():
-                for number in range(searches):
-                    self.found.append(search(partial(self._attempt, number=number), first))
-        except (KeyboardInterrupt, Interrupted):
-            print_stopped(self._console, "Nothing was left running.")
-            return True
-        return False
-
-    def _attempt(self, rate: float, number: int) -> RateTrial:
-        """One run at one rate, printed as one line."""
-        scenario = at_rate(self._scenario, rate, self._duration)
-        with self._console.status(
-            f"{with_digits(rate, 4)}/s for {scenario.load.duration * scenario.time_scale:g} s"
-        ):
-            seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
-            planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
-            run = self._runner.run(scenario, planned, NoObserver())
-        trial = tried(run, rate, self._slo)
-        elapsed = clock(time.monotonic() - self._began_at)
-        self._console.print(line_of(trial, f"[{elapsed}] "))
-        return trial
-
-    def present(self) -> None:
-        """Print each capacity, and the mean of several searches with its interval."""
-        for one in self.found:
-            self._console.print(Text(capacity_in_words(one), style="bold" if one.is_found else "yellow"))
-        rates = [one.passed for one in self.found if one.is_found]
-        if len(rates) > 1:
-            self._console.print(Text(over_searches(rates), style="bold"))
+def present(found: Sequence[Capacity], console: Console) -> None:
+    """Print each capacity, and the mean of several searches with its interval."""
+    for one in found:
+        console.print(Text(capacity_in_words(one), style="bold" if one.is_found else "yellow"))
+    rates = [one.passed for one in found if one.is_found]
+    if len(rates) > 1:
+        console.print(Text(over_searches(rates), style="bold"))
 
 
 def line_of(trial: RateTrial, prefix: str) -> Text:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
 from experiments.errors import BadInputError, ExperimentError
@@ -25,8 +26,6 @@ LARGEST_BODY = 1 << 20
 
 class ServiceUnreachable(ExperimentError):
     """No connection to a URL could be opened before the load."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ async def reach(
 
     The name is not resolved again: all requests of the load go to this address.
     """
-    port = int(target.authority.rpartition(":")[2]) if has_port(target) else 443 if target.is_tls else 80
+    port = urlsplit(target.origin).port or (443 if target.is_tls else 80)
     try:
         connection = await connect(NoOwner(), target.host, port, timeout, tls)
     except NotConnected as error:
@@ -159,8 +158,3 @@ async def reach(
     address = connection.transport.get_extra_info("peername")[:2]
     connection.close()
     return Destination(address, tls, message.method.encode(), message.for_target(target))
-
-
-def has_port(target: ProbeTarget) -> bool:
-    """Whether the URL names a port."""
-    return target.authority != (f"[{target.host}]" if ":" in target.host else target.host)
