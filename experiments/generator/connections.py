@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from experiments.generator.client import GeneratorConnection, GeneratorTls, NotConnected, connect
 
@@ -99,24 +100,18 @@ class Connections:
         task.add_done_callback(self._opening.discard)
 
     async def _opened(self) -> None:
-        try:
+        connection = None
+        with suppress(NotConnected):
             connection = await connect(self, self._host, self._port, CONNECT_TIMEOUT, self._tls)
-        except NotConnected:
-            self._is_opened()
-            if self._waiting:
-                self._waiting.popleft()[1]()
-            if self._waiting and self._most is not None:
-                self._open_one()
+        self._opening -= {asyncio.current_task()}  # which opens no connection any more
+        if connection is not None:
+            self._all.add(connection)
+            self._offer(connection)
             return
-        self._is_opened()
-        self._all.add(connection)
-        self._offer(connection)
-
-    def _is_opened(self) -> None:
-        """Stop counting the current task as one that opens a connection."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._opening.discard(task)
+        if self._waiting:
+            self._waiting.popleft()[1]()
+        if self._waiting and self._most is not None:
+            self._open_one()
 
     def _offer(self, connection: GeneratorConnection) -> None:
         """Pass a connection to the first waiter that still needs one, or keep it idle."""

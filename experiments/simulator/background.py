@@ -10,10 +10,11 @@ from math import inf
 from random import Random
 
 from experiments.scenario.event_kinds import FaultState, Pause
+from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import SimulatedFleet
-from experiments.simulator.model import NO_CONNECTION, CheckModel, SharedModel
+from experiments.simulator.model import NO_CONNECTION, CheckModel
 from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.clock import SWEEP_PERIOD
@@ -44,7 +45,7 @@ class ReportsToOthers:
         self,
         balancer: SimulatedBalancer,
         others: list[SimulatedBalancer],
-        model: SharedModel,
+        model: SharedTable,
         agenda: EventQueue,
     ) -> None:
         self._balancer = balancer

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
+from experiments.scenario.mechanisms import SharedTable
 from experiments.scenario.timeline import Step
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.ejection import EjectionRules
@@ -109,17 +110,6 @@ class PoolModel:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedModel:
-    """Reports between balancers, as `shared` of the balancer's configuration.
-
-    Every `every` seconds each balancer reports to all others, which hear it `delay` seconds later.
-    """
-
-    every: float = 0.02
-    delay: float = 0.001
-
-
-@dataclass(frozen=True, slots=True)
 class Mechanisms:
     """Mechanisms of a balancer other than picking; None and 0 are off. Timeouts in seconds."""
 
@@ -139,7 +129,7 @@ class Mechanisms:
     first_byte: float = inf
     attempt: float = inf
     pool: PoolModel = PoolModel()
-    shared: SharedModel | None = None
+    shared: SharedTable | None = None
 
     @property
     def need_ticks(self) -> bool:

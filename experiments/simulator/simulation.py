@@ -14,12 +14,13 @@ from random import Random
 from typing import Final
 
 from experiments.run_data import Floats
+from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
 from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import SimulatedFleet
-from experiments.simulator.model import Model, SharedModel
+from experiments.simulator.model import Model
 from policies.clock import SWEEP_PERIOD
 
 TOLERANCE: Final = 1e-6
@@ -54,7 +55,7 @@ class Simulation:
         if model.mechanisms.shared is not None:
             self._schedule_reports(model.mechanisms.shared)
 
-    def _schedule_reports(self, shared: SharedModel) -> None:
+    def _schedule_reports(self, shared: SharedTable) -> None:
         """Schedule the reports of the balancers to each other, evenly spread over the interval."""
         balancers = self.fleet.balancers
         for number, balancer in enumerate(balancers):

@@ -20,7 +20,6 @@ from experiments.simulator.model import (
     Model,
     PoolModel,
     RetryModel,
-    SharedModel,
     WorkerModel,
 )
 from policies.health.active_checks import CheckRules
@@ -82,7 +81,6 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
 def mechanisms_of(tables: Tables) -> Mechanisms:
     """Mechanisms from the balancer's configuration tables, whose durations are real seconds."""
     retry, checks, hedging, timeouts = tables.retry, tables.health_checks, tables.hedging, tables.timeouts
-    shared = tables.shared
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
     return Mechanisms(
         retries=RetryModel(tables.retries, retry.share, retry.per_second, frozenset(retry.statuses)),
@@ -101,5 +99,5 @@ def mechanisms_of(tables: Tables) -> Mechanisms:
         first_byte=timeouts.first_byte,
         attempt=inf if timeouts.attempt is None else timeouts.attempt,
         pool=PoolModel(tables.pool.idle_timeout, tables.pool.risk, timeouts.connect),
-        shared=SharedModel(shared.every, shared.delay) if shared.enabled else None,
+        shared=tables.shared if tables.shared.enabled else None,
     )

@@ -279,10 +279,10 @@ class SimulatedWorker:
             self._by_number.clear()
             self._version += 1
         for connections in self.worker_connections:
-            connections.drop_idle()
+            connections.idle.clear()
 
     def leave(self) -> None:
         """Shut down gracefully: finish the requests present and accept no new connections."""
         self.is_down = True
         for connections in self.worker_connections:
-            connections.drop_idle()
+            connections.idle.clear()

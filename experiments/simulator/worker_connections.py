@@ -44,7 +44,7 @@ class WorkerConnections:
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
         rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
-        self._idle = Idle(pool.idle, rules, balancer.clock.at)
+        self.idle = Idle(pool.idle, rules, balancer.clock.at)
         self._waiting: deque[SimulatedAttempt] = deque()
         self._unclaimed = 0
         self._connect_timeout = pool.connect_timeout
@@ -58,14 +58,14 @@ class WorkerConnections:
         self.setup, self.late = worker.rtt * worker.setup_rtts, 0.0
         if worker.is_emulated and worker.setup_rtts == 1:
             self.setup, self.late = 0.0, self.setup
-        self._idle.relink(worker.idle_timeout, worker.rtt)
+        self.idle.relink(worker.idle_timeout, worker.rtt)
         self.is_linked = worker.rtt > 0.0
         self.state.connections = self if self.is_linked else None
 
     @property
     def has_idle(self) -> bool:
         """Whether a request sent now finds an idle connection; read by policies."""
-        return self._idle.has_idle(self.balancer.clock.at)
+        return self.idle.has_idle(self.balancer.clock.at)
 
     @property
     def connect_time(self) -> float:
@@ -104,7 +104,7 @@ class WorkerConnections:
         if attempt.is_fresh:
             attempt.assignment.connecting()
             self._open(attempt, now)
-        elif self._idle.lease(now):
+        elif self.idle.lease(now):
             self.reused += 1
             self._depart(attempt, now, 0.0)
         else:
@@ -120,7 +120,7 @@ class WorkerConnections:
         Unless it `asks`, return those until the connection is open."""
         if not self.is_linked:
             return 0.0
-        if not needs_new and self._idle.lease_strict(now):
+        if not needs_new and self.idle.lease_strict(now):
             self.reused += 1
             return self.worker.rtt
         self._count_opened()
@@ -173,14 +173,10 @@ class WorkerConnections:
         """Return a connection after a complete answer; the first waiter gets it."""
         attempt = self._first_waiting()
         if attempt is None:
-            self._idle.add(now)
+            self.idle.add(now)
         else:
             self.reused += 1
             self._depart(attempt, now, 0.0)
-
-    def drop_idle(self) -> None:
-        """Drop all idle connections, which the worker has closed."""
-        self._idle.clear()
 
     def _depart(self, attempt: SimulatedAttempt, now: float, late: float) -> None:
         attempt.sent_at = now
