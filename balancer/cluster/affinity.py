@@ -22,6 +22,9 @@ from policies.routing.assignment import Assignment
 TOKEN_BYTES = 12
 """Bytes of the keyed hash in a cookie: two endpoints collide once in 10^14 pairs, and it cannot be guessed."""
 
+_TOKEN = rb"([0-9a-f]{%d})(?=[ \t]*(?:;|$))" % (2 * TOKEN_BYTES)
+"""The affinity token among a request's cookies."""
+
 
 class Stickiness:
     """Session affinity by cookie or by request field, as configured."""
@@ -29,7 +32,8 @@ class Stickiness:
     def __init__(self, config: StickyConfig) -> None:
         self._config = config
         self._secret = config.key.get_secret_value().encode() if config.key is not None else b""
-        self._find = (_cookie if config.cookie else _field)((config.cookie or config.header or "").encode())
+        name = (config.cookie or config.header or "").encode()
+        self._find: Find = (CookieSearch(name, _TOKEN) if config.cookie else first_value_of(name)).search
         self._attributes = _attributes(config)
 
     def around(self, policy: Policy, counts: StickyCounts) -> Policy:
@@ -89,12 +93,3 @@ class ResponseEdits:
 def _attributes(config: StickyConfig) -> str:
     age = f"; Max-Age={config.max_age}" if config.max_age is not None else ""
     return f"; Path=/; HttpOnly; SameSite={config.same_site.capitalize()}{age}"
-
-
-def _cookie(name: bytes) -> Find:
-    """Return a search for the affinity token among a request's cookies."""
-    return CookieSearch(name, rb"([0-9a-f]{%d})(?=[ \t]*(?:;|$))" % (2 * TOKEN_BYTES)).search
-
-
-def _field(name: bytes) -> Find:
-    return first_value_of(name).search

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from balancer.upstream.pool import Pool
 
 MOST_CHECKS = 16
-"""Connections kept for health checks and probes: they are short, and spread over their interval."""
+"""Connections that no request gets, at most an eighth: health checks and probes always have theirs. They are short, and
+spread over their interval."""
 
 
 class TransportClient(Protocol):
@@ -64,7 +65,11 @@ class PoolContext:
     @property
     def room(self) -> int | None:
         """Number of connections that may still be opened, but for checks; None: unlimited."""
-        return None if self.limit is None else max(0, self.limit - kept_for_checks(self.limit) - self._in_use)
+        return (
+            None
+            if self.limit is None
+            else max(0, self.limit - min(MOST_CHECKS, self.limit // 8) - self._in_use)
+        )
 
     def count_opened(self) -> None:
         """Count a connection that is being opened."""
@@ -116,8 +121,3 @@ class PoolContext:
         fullest = max(every, key=lambda pool: pool.idle)
         if fullest.idle:
             fullest.close_oldest()
-
-
-def kept_for_checks(limit: int) -> int:
-    """Return how many of `limit` connections no request gets: health checks and probes always have theirs."""
-    return min(MOST_CHECKS, limit // 8)

@@ -122,17 +122,14 @@ class Concurrency:
         self.short = self._sum / self._count
         moves = self._peak >= self.limit and not self._is_probe_window
         if is_first or not moves:
-            self._learn_usual()
+            weight = LOOK_WEIGHT if self._is_probe_window else USUAL_WEIGHT
+            self.long = self.short if self.long == inf else self.long + weight * (self.short - self.long)
         if moves:
             self._adjust()
         else:
             self._looked_at = now
         self._is_probe_window = moves and now - self._looked_at >= PROBE_WINDOW_EVERY
         self._open_window(now)
-
-    def _learn_usual(self) -> None:
-        weight = LOOK_WEIGHT if self._is_probe_window else USUAL_WEIGHT
-        self.long = self.short if self.long == inf else self.long + weight * (self.short - self.long)
 
     def _adjust(self) -> None:
         rules, estimate = self._rules, self._estimate

@@ -175,12 +175,10 @@ class EndpointState:
             most = float(found.limit)
         if most < inf:  # both are of all processes together
             most = float(share_of_process(int(most), self.part, self.parts))
-        self.limit = min(self._stated_limit(), most)
-
-    def _stated_limit(self) -> float:
-        """Return this process's share of the endpoint's `max_in_flight`; `inf` where there is none."""
-        whole = self.endpoint.max_in_flight
-        return inf if whole is None else share_of_process(whole, self.part, self.parts)
+        configured = self.endpoint.max_in_flight
+        if configured is not None:
+            most = min(most, share_of_process(configured, self.part, self.parts))
+        self.limit = most
 
     def set_process(self, part: int, parts: int) -> None:
         """Set this process's index and the number of sibling processes, which share the endpoint's limit."""

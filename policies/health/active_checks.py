@@ -62,7 +62,9 @@ class CheckState:
             self.failed += 1
             self.last_fault, self.failed_at = fault, now
         has_changed = self._weigh(fault is None, is_first)
-        self.due_at = now + self._interval()
+        self.due_at = now + self._jittered(
+            self.rules.fast_interval if self.is_changing else self.rules.interval
+        )
         return has_changed
 
     def check_soon(self, now: float) -> None:
@@ -80,9 +82,6 @@ class CheckState:
         self.is_healthy = has_passed
         self._against = 0
         return True
-
-    def _interval(self) -> float:
-        return self._jittered(self.rules.fast_interval if self.is_changing else self.rules.interval)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (1 + JITTER * (2 * self._rng.random() - 1))

@@ -94,10 +94,8 @@ class PrivateModules:
         if known is None or not all(hasattr(known, each) for each in fromlist or ()):
             with self._registered():
                 known = builtins.__import__(whole, None, None, fromlist or ("",), 0)
-        return known if fromlist else self._modules_now(f"{self._package}.{top}")
-
-    def _modules_now(self, name: str) -> ModuleType:
-        return self._modules[name] if name in self._modules else sys.modules[name]
+        whole = f"{self._package}.{top}"
+        return known if fromlist else self._modules.get(whole) or sys.modules[whole]
 
     def _is_beside(self, top: str) -> bool:
         """Return whether a top-level name is a module beside the file: one that is neither imported already nor

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from math import inf
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from policies.errors import WaitQueueFull
@@ -121,7 +122,7 @@ class Lane(Generic[Waiter]):
         """Add the tickets of other lanes, ordered by age."""
         places = [*self.every, *(place for lane in lanes for place in lane.every)]
         self.every, self._rows, self._by_length = OrderedDict(), OrderedDict(), [OrderedDict()]
-        for place in sorted(places, key=_joined_at):
+        for place in sorted(places, key=attrgetter("joined_at")):
             self.add(place)
 
     def _sort(self, source: object, before: int, after: int) -> None:
@@ -265,10 +266,6 @@ class WaitQueue(Generic[Waiter]):
         if first.turns % SHARE:
             return first
         return min(rows[1:], key=_age)
-
-
-def _joined_at(place: Ticket[Waiter]) -> float:
-    return place.joined_at
 
 
 def _age(row: Lane[Waiter]) -> float:

@@ -325,15 +325,6 @@ class EndpointSet:
         if has_come and len(self._available) == 1 and self.on_available is not None:
             self.on_available()
 
-    def _limit_found(self, state: EndpointState) -> None:
-        """Apply a new concurrency limit.
-
-        A lower one may unlist the endpoint here; `settle` lists it after a higher one.
-        """
-        state.update_limit()
-        if state.is_selectable and state.is_full:
-            self._refresh(state)
-
     def _update_listing(self, state: EndpointState) -> bool:
         """List or unlist `state` if its availability has changed; return whether it had."""
         is_available = state.available

@@ -92,8 +92,8 @@ class Router(EndpointSet):
             available = self._untried(facts.tried)
         if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
-        if self._has_news:
-            self._notify_changes()
+        if self._has_news and self._now() >= self._next_news_at:
+            self._notify_members()
         now, budget = self._now(), self._time_budget
         if now >= self.look_at:
             self.look(now)
@@ -143,7 +143,9 @@ class Router(EndpointSet):
         if self._observe is not None:
             self.active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
-            self._limit_found(state)
+            state.update_limit()
+            if state.is_selectable and state.is_full:
+                self._refresh(state)
         if is_failure and self.health.failed(state, outcome):
             self._reconsider(state)
         if not state.is_selectable:
@@ -283,8 +285,3 @@ class Router(EndpointSet):
         self.active.notify_members(members, began_at)
         taken = self._now() - began_at
         self._next_news_at = began_at + NOTIFY_SPACING * taken if taken > NOTIFY_FAST else -inf
-
-    def _notify_changes(self) -> None:
-        """Notify the policy of changes before a pick; after a slow notification several changes are batched."""
-        if self._now() >= self._next_news_at:
-            self._notify_members()
