@@ -47,7 +47,7 @@ SERVE_EPILOG = """\b
 Examples:
   balancer serve --config balancer.toml
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002 \\
-      --home-region emea --port 8080
+      --home-region emea --port 8080 --admin 9180
   PORT=5000 balancer serve --config balancer.toml        (Heroku)
 """
 
@@ -101,6 +101,11 @@ OVERRIDES = (
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),
     click.option(
         "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
+    ),
+    click.option(
+        "--admin",
+        metavar="[HOST:]PORT",
+        help="Address for admin requests and the live page, on 127.0.0.1 by default.",
     ),
     click.option(
         "--processes", type=click.IntRange(1), help="Number of processes (default $WEB_CONCURRENCY, else 1)."
@@ -256,6 +261,7 @@ def overrides(
     port: int | None,
     seed: int | None,
     processes: int | None = None,
+    admin: str | None = None,
 ) -> dict[str, Any]:
     """Return the command-line options as configuration keys."""
     given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
@@ -269,6 +275,8 @@ def overrides(
         )
     if host is not None or port is not None:
         given["listen"] = _listen(host, port)
+    if admin is not None:
+        given["admin"] = {"listen": admin if ":" in admin else f"127.0.0.1:{admin}"}
     return given
 
 

@@ -1,7 +1,7 @@
 """The script of docs/write-a-policy.md and the quick start of the README, run as written from an empty directory.
 
 Blocks of the page are taken by the comment before their fence, those of the README by their indentation. The ports
-8080, 9001 and 9002 are replaced by free ones. In the README the installation is left out, because the environment has
+8080, 9001, 9002 and 9180 are replaced by free ones. In the README the installation is left out, because the environment has
 it, and the campaign of a quarter of an hour is ended by Ctrl-C; nothing else is changed.
 """
 
@@ -22,7 +22,7 @@ from tests.support.root import ROOT
 
 PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PORTS = ("8080", "9001", "9002")
+PORTS = ("8080", "9001", "9002", "9180")
 
 LONG = re.compile(r"^(experiments run) +#", re.MULTILINE)
 """The campaign with all policies."""

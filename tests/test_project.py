@@ -350,7 +350,7 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
 def test_the_procfile_starts_the_workers_of_the_example() -> None:
     (first, web), *others = (line.split(": ", 1) for line in text_of("Procfile").splitlines())
     assert first == "web"  # honcho gives $PORT to the first, $PORT + 100 to the next and so on
-    assert web == "exec balancer serve --config examples/balancer.toml"
+    assert web == "exec balancer serve --config examples/balancer.toml --admin 9180"
     started = set()
     for _, line in others:
         words = shlex.split(line)

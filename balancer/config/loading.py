@@ -63,6 +63,7 @@ from policies.loading.source import Source
 MOST_PROCESSES = 256
 
 OPTIONS: Final = {
+    "admin": "--admin",
     "endpoints": "--worker",
     "home_region": "--home-region",
     "listen": "--host, --port",

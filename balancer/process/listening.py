@@ -114,8 +114,10 @@ def ready_line(settings: Settings, listening: Listening, endpoints: int) -> str:
     processes = settings.processes
     tls = {"": settings.tls} | {name: listener.tls for name, listener in settings.listeners.items()}
     urls = (url_of(one.address, is_tls=tls[name] is not None) for name, one in listening.traffic.items())
+    page = listening.admin.tcp
+    live_page = "" if page is None else f", live page http://{ListenAddress(*page.getsockname()[:2])}/-/"
     return (
         f"balancer ready on {' and '.join(urls)} "
         f"(policy {settings.policy.label}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
-        f"{f', {processes} processes' if processes != 1 else ''}, {build()} build)"
+        f"{f', {processes} processes' if processes != 1 else ''}, {build()} build){live_page}"
     )

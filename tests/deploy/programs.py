@@ -105,6 +105,8 @@ def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str
     for line in procfile.splitlines():
         process, _, command = line.partition(": ")
         words = command.split()
+        if "--admin" in words:
+            words[words.index("--admin") + 1] = str(free_port())
         if "--port" in words:
             words[words.index("--port") + 1] = str(port := free_port())
             name, region = words[words.index("--name") + 1], words[words.index("--region") + 1]

@@ -57,7 +57,8 @@ class Service(Strict):
     stop_grace_period: Duration
     entrypoint: Words | None = None
     command: Words | None = None
-    ports: list[Annotated[str, StringConstraints(pattern=r"^\d+:\d+$")]] = []
+    ports: list[Annotated[str, StringConstraints(pattern=r"^(127\.0\.0\.1:)?\d+:\d+$")]] = []
+    environment: dict[str, str] = {}
     volumes: list[str] = []
     tmpfs: list[str] = []
     ulimits: dict[str, int] = {}

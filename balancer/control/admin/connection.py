@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from balancer.cluster.cluster import Cluster
+from balancer.control.admin.exchange import PAGE
 from balancer.downstream.connection import Http1Connection
 from balancer.errors import RequestRejected
 from balancer.http.h1.request_head import Request
@@ -56,6 +57,8 @@ class AdminConnection(Http1Connection):
         return super().detach()
 
     def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
+        if request.target == b"/":
+            request.target = PAGE  # access is that of the page, to which the application redirects
         if not request.target.startswith(ADMIN_PREFIX):
             raise RequestRejected(404, "not_found", "only admin requests are taken here")
         super()._begin(cluster, request, reader)

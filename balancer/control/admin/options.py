@@ -9,19 +9,27 @@ from typing import Any, TypeVar
 import click
 
 from balancer.control.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable, target_of
+from balancer.control.admin.socket_path import running
 from balancer.syntax.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def default_url() -> str:
-    """Return the URL of this machine's balancer: the admin socket named in the environment, else $PORT or 8080."""
+    """Return the URL of this machine's balancer: the admin socket named in the environment, else $PORT or 8080, or the
+    only balancer that runs for this user. Raises `click.UsageError` if there are several, none of them there.
+    """
     path = os.environ.get("BALANCER_ADMIN__SOCKET", "")
-    return (
-        f"{UNIX_SCHEME}{path}"
-        if path.startswith("/")
-        else f"http://127.0.0.1:{os.environ.get('PORT') or 8080}"
-    )
+    if path.startswith("/"):
+        return f"{UNIX_SCHEME}{path}"
+    port = os.environ.get("PORT") or "8080"
+    found = running()
+    if not found or port in found:
+        return f"http://127.0.0.1:{port}"
+    if len(found) > 1:
+        ports = ", ".join(sorted(found))
+        raise click.UsageError(f"--url: say which balancer, http://127.0.0.1:PORT with one of {ports}")
+    return UNIX_SCHEME + found.popitem()[1]
 
 
 def connection_options(command: Command) -> Command:
@@ -29,7 +37,8 @@ def connection_options(command: Command) -> Command:
         "--url",
         default=default_url,
         metavar="URL",
-        help="Where it serves (default http://127.0.0.1:8080, or $PORT), or unix:/path of its admin socket.",
+        help="Where it serves (default http://127.0.0.1:8080, or $PORT, or the only one of this user), or "
+        "unix:/path of its admin socket.",
     )
     token = click.option(
         "--token",

@@ -72,6 +72,17 @@ def found_socket(url: str) -> str | None:
     return None
 
 
+def running() -> dict[str, str]:
+    """Return the admin sockets of the balancers that run for this user, by the port that each serves."""
+    return {
+        path.stem: str(path)
+        for directory in {*_user_directories(), own_directory()}
+        if _is_trusted(directory)
+        for path in directory.glob("*.sock")
+        if path.is_socket() and is_listening(str(path))
+    }
+
+
 def _user_directories() -> Iterator[Path]:
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(runtime) / "steelyard"

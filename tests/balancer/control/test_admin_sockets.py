@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import UsageError
 
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.admin import AdminConfig
 from balancer.control.admin.application import CLIENT_LIMIT
+from balancer.control.admin.options import default_url
 from balancer.control.admin.socket_path import found_socket, made_directory
 from balancer.control.admin.sockets import open_admin_sockets
 from balancer.downstream.listening_sockets import bind_unix
@@ -91,6 +93,20 @@ def test_socket_of_a_killed_balancer_is_not_used(runtime: Path) -> None:
         assert found_socket(url) == path
     assert Path(path).is_socket()
     assert found_socket(url) is None
+
+
+def test_only_balancer_of_this_user_is_found(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at the default port comes first; of several others, a URL must say which."""
+    monkeypatch.delenv("PORT", raising=False)
+    runtime.mkdir(mode=0o700)
+    paths = {port: str(runtime / f"{port}.sock") for port in ("8080", "8081", "8082")}
+    assert default_url() == "http://127.0.0.1:8080"
+    with bind_unix(paths["8081"]):
+        assert default_url() == f"unix:{paths['8081']}"
+        with bind_unix(paths["8082"]), pytest.raises(UsageError, match="one of 8081, 8082"):
+            default_url()
+        with bind_unix(paths["8080"]):
+            assert default_url() == "http://127.0.0.1:8080"
 
 
 def test_symbolic_link_as_directory_is_not_followed(runtime: Path, tmp_path: Path) -> None:

@@ -57,6 +57,24 @@ async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
     await client.close()
 
 
+async def test_admin_option_serves_the_live_page(run: Run, stage: Stage) -> None:
+    """The ready line has its address, and / leads to it; a mistake names the option."""
+    worker = await stage.worker(response(b"hello"))
+    process = await run("serve", *options(worker), "--port", "0", "--admin", "0")
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    found = re.search(r"\), live page http://127\.0\.0\.1:(\d+)/-/\n$", line)
+    assert found, line
+    client = await client_of(int(found[1]))
+    answer = await client.ask(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert (answer.status, answer.value(b"Location")) == (302, b"/-/")
+    await client.close()
+    process.send_signal(signal.SIGTERM)
+    await process.communicate()
+    wrong = await run("serve", *options(worker), "--admin", "x:y")
+    assert "--admin" in await refused(wrong)
+
+
 async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> None:
     """A request in flight is answered several sweeps after the signal; new clients are refused."""
     go = asyncio.Event()

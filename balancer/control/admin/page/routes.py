@@ -41,6 +41,7 @@ class PageRoutes:
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the routes."""
         return [
+            web.get("/", self._front),
             web.get("/-/", self._page),
             web.get("/-/stream", self._stream, allow_head=False),
             web.get("/-/policies", self._policies),
@@ -52,6 +53,10 @@ class PageRoutes:
         for sampler in self._samplers.values():
             sampler.close()
         self.streams.close()
+
+    async def _front(self, request: web.Request) -> web.Response:
+        """Redirect to the page, on `admin.listen`."""
+        raise web.HTTPFound("/-/")
 
     async def _page(self, request: web.Request) -> web.Response:
         body, fields = page()
