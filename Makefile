@@ -9,6 +9,7 @@ DEMO = results/demo
 COMPARED = round-robin,region-aware,latency-weighted,steelyard
 COMPILED = .venv-compiled
 FUZZ = .venv-fuzz
+DOCS = .venv-docs
 MINUTES ?= 10
 SEEDS ?= 10000
 
@@ -36,7 +37,7 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
   Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint style serve compiled wheels bench fuzz faultsim clean stale
+.PHONY: help demo test test-all lint style serve compiled wheels bench fuzz faultsim docs clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +83,12 @@ fuzz: $(FUZZ)/installed ## look for what breaks the data path, ten minutes or MI
 
 faultsim: $(VENV)/installed-dev ## seeded faults against the data path in virtual time, 10000 fresh seeds or SEEDS=…
 	$(RUN) tests.faultsim --seeds $(SEEDS)
+
+docs: $(VENV)/checkout ## the documentation as a site in results/site; a link that leads nowhere is an error
+	test -x $(DOCS)/bin/mkdocs || "$(PYTHON)" -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt mkdocs-material
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	@echo "open results/site/index.html, or: $(DOCS)/bin/mkdocs serve"
 
 clean: ## remove the virtual environment, caches and the demo's results
 	rm -rf $(VENV) .venv-* $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage.*
