@@ -37,7 +37,7 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
   Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint style serve compiled wheels bench fuzz faultsim docs clean stale
+.PHONY: help demo test test-all lint style serve compiled wheels bench fuzz faultsim docs pictures clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -89,6 +89,9 @@ docs: $(VENV)/checkout ## the documentation as a site in results/site; a link th
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt mkdocs-material
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 	@echo "open results/site/index.html, or: $(DOCS)/bin/mkdocs serve"
+
+pictures: $(VENV)/installed-dev ## those of the README and docs/, taken of a campaign and of the live page; needs Chromium
+	$(RUN) tests.support.pictures
 
 clean: ## remove the virtual environment, caches and the demo's results
 	rm -rf $(VENV) .venv-* $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage.*

@@ -1,8 +1,8 @@
 """The script of docs/write-a-policy.md and the quick start of the README, run as written from an empty directory.
 
 Blocks of the page are taken by the comment before their fence, those of the README by their indentation. The ports
-8080, 9001, 9002 and 9180 are replaced by free ones. In the README the installation is left out, because the environment has
-it, and the campaign of a quarter of an hour is ended by Ctrl-C; nothing else is changed.
+8080, 9001, 9002 and 9180 are replaced by free ones. In the README the installation is left out, because the environment
+has it, and the campaign of a quarter of an hour is ended by Ctrl-C; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def quick_start() -> str:
     """The indented commands of the README's quick start."""
     section = README.partition("## Quick start\n")[2].partition("\n## ")[0]
     lines = [line.removeprefix("    ") for line in section.splitlines() if line.startswith("    ")]
-    assert sum(line.startswith("pip install ") for line in lines) == 1
-    script = "\n".join(line for line in lines if not line.startswith("pip install ")) + "\n"
+    assert sum("pip install " in line for line in lines) == 1
+    script = "\n".join(line for line in lines if "pip install " not in line) + "\n"
     assert len(LONG.findall(script)) == 1
     return LONG.sub(INTERRUPTED, script)
 

@@ -9,10 +9,12 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": "index.md"} | {name: name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")}
+PAGES = {"README.md": "index.md"} | {
+    name: name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+}
 """Pages of the top folder, and their names in the site."""
 
-LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#]+)")
+LINK = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=srcset="))(?!https?:|#)([^)#"]+)""")
 
 
 def in_site(path: Path) -> str:
@@ -26,7 +28,11 @@ def in_site(path: Path) -> str:
 def with_links(text: str, folder: Path) -> tuple[str, dict[str, Path]]:
     """Return a page of `folder` with the links of the site, and the files outside `docs` to which it links."""
     linked = {target: (folder / target).resolve() for target in LINK.findall(text)}
-    found = {in_site(path): path for path in linked.values() if path.is_file() and not in_site(path).endswith(".md")}
+    found = {
+        in_site(path): path
+        for path in linked.values()
+        if path.is_file() and not in_site(path).endswith(".md")
+    }
     return LINK.sub(lambda match: in_site(linked[match[1]]), text), found
 
 
