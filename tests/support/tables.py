@@ -257,7 +257,7 @@ PARTS = {
 }
 
 TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
-    "README.md": {"| policy | where a request goes |": families},
+    "docs/policies.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
