@@ -30,8 +30,8 @@ LONG = re.compile(r"^(experiments run) +#", re.MULTILINE)
 INTERRUPTED = r"env --default-signal=INT timeout --preserve-status -s INT 30 \1 || [ $? = 130 ] #"
 
 
-def block(name: str) -> str:
-    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+def block(name: str, page: str = PAGE) -> str:
+    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", page, re.DOTALL)
     assert found, f"the page has no block '{name}'"
     return found[1]
 
@@ -126,6 +126,20 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
     assert len(versions) == 2
     assert versions[0] != versions[1]
     assert re.search(r"^policy Tempered, fallback picks 0$", output, re.MULTILINE), output
+
+
+@pytest.mark.second_tier
+@pytest.mark.timeout(240)
+def test_first_experiment(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "first-experiment.md").read_text(encoding="utf-8")
+    (tmp_path / "my_policy.py").write_text(block("my_policy.py"), encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(block("mine.toml", page), encoding="utf-8")
+    script = block("ask about it", page) + block("change one thing", page)
+    code, output = run_script(script, tmp_path, "0", patience=230.0)
+    assert code == 0, output
+    assert "Run steelyard: the slowest 1 % of requests are" in output
+    for name in ("mine", "more", "own"):
+        assert (tmp_path / "results" / name / "report.html").stat().st_size > 0
 
 
 @pytest.mark.second_tier

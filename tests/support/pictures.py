@@ -30,6 +30,8 @@ CAMPAIGN = (
 )
 """That of `make demo`."""
 
+FIGURES = {"paired-ratios.svg": "verdict.svg", "tail-over-time.svg": "tail-over-time.svg"}
+
 LAST_RUNS = 3
 """Lines of runs that the picture of the terminal keeps."""
 
@@ -71,7 +73,8 @@ async def campaign() -> None:
         command = (*("-m", "experiments", "run", *CAMPAIGN), "--out", f"{name}/report")
         process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, cwd=name)
         printed = (await process.communicate())[0].decode().replace(f"{name}/report", "results/report")
-        shutil.copy(f"{name}/report/figures/paired-ratios.svg", FOLDER / "verdict.svg")
+        for drawn, shown in FIGURES.items():
+            shutil.copy(f"{name}/report/figures/{drawn}", FOLDER / shown)
     (FOLDER / "terminal.svg").write_text(terminal(with_last_runs(printed)), encoding="utf-8")
 
 
