@@ -69,7 +69,13 @@ def test_policy_keeps_the_fullest_endpoint_low(name: str) -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("signal", RecoverySignal)
+@pytest.mark.parametrize(
+    "signal",
+    [
+        pytest.param(one, marks=[] if one is RecoverySignal.BY_ITS_TIME else pytest.mark.second_tier)
+        for one in RecoverySignal
+    ],
+)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_recovered_endpoint_gets_its_share_within_3_s(name: str, signal: RecoverySignal) -> None:
     """Seven tenths of a fair share, unless the row says less. The contract asks less of other policies."""

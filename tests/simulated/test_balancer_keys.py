@@ -199,6 +199,13 @@ def test_every_key_is_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(VARIED))
+def test_simulated_key_changes_the_model(key: str) -> None:
+    others, one, other = VARIED[key]
+    assert not is_same_model(setting(key, one, others), setting(key, other, others))
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize("key", sorted(VARIED))
 def test_simulated_key_changes_a_run(key: str) -> None:
     others, one, other = VARIED[key]
     policy = "round-robin" if key in BY_TURNS else "least-in-flight"
