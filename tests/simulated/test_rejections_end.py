@@ -69,7 +69,7 @@ def rejected(samples: Samples, since: float, until: float = 1e9) -> int:
 
 
 QUICK: list[Any] = [((4, 1), 0.9, 2.0, {})]
-LOADS, BURSTS = (0.5, 0.6, 0.75, 0.85, 0.9), (1.5, 2.0, 4.0)
+LOADS, BURSTS = (0.5, 0.75, 0.9), (1.5, 2.0, 4.0)
 MANY: list[Any] = [
     *((pool, 0.75, 2.0, {}) for pool in ((4, 1), (1, 4))),
     *((pool, load, BURSTS[(i + j) % 3], {}) for i, pool in enumerate(POOLS) for j, load in enumerate(LOADS)),
