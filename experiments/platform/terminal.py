@@ -211,19 +211,19 @@ def signals_interrupt() -> Iterator[None]:
         yield
         return
     numbers = [number for number in stop_signals() if number != signal.SIGINT]
-    with _handler(signal.default_int_handler, numbers):
+    with signals_handled(signal.default_int_handler, numbers):
         yield
 
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
     """Ignore every stop signal during a clean-up that must be completed."""
-    with _handler(signal.SIG_IGN, STOP_SIGNALS):
+    with signals_handled(signal.SIG_IGN, STOP_SIGNALS):
         yield
 
 
 @contextmanager
-def _handler(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+def signals_handled(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
     """Handle the signals by `handler` for a while."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from experiments.errors import BadInputError, FleetFailedError
+from experiments.platform.terminal import signals_handled
 
 CONNECT_WITHIN = 10
 """Seconds within which a Dask scheduler must answer."""
@@ -42,9 +43,10 @@ def local_processes(count: int) -> Iterator[Computers]:
     spawning = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=spawning, initializer=end_with_parent)
     try:
-        with sigint_ignored():
-            # Each of these starts a process, as none is idle yet: all inherit that they ignore Ctrl-C, and the pool
-            # notices the death only of processes that were there when it last had a result.
+        with signals_handled(signal.SIG_IGN, (signal.SIGINT,)):
+            # Each of these starts a process, as none is idle yet: all inherit that they ignore Ctrl-C, which a terminal
+            # sends to the driver's whole process group, and the pool notices the death only of processes that were
+            # there when it last had a result.
             wait([pool.submit(int) for _ in range(count)])
         yield Computers(pool, lambda: count)
     except BaseException:
@@ -53,16 +55,6 @@ def local_processes(count: int) -> Iterator[Computers]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def sigint_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C, also in processes started meanwhile: a terminal sends it to the driver's whole process group."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def end_with_parent() -> None:
