@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 from experiments.generator.client import GeneratorConnection, connect
+from experiments.platform.processes import all_of
 
 CONNECT_TIMEOUT = 150.0
 """Seconds. With a full backlog, a client connects when the kernel retries the SYN, after 1, 3, 7, 15, 31, 63 s."""
@@ -105,12 +107,26 @@ def service_in(block: bytes) -> float:
     return float(rest.partition(b"\r\n")[0]) if found else 0.0
 
 
-async def ask_once(
-    address: tuple[str, int], method: str = "GET", body: bytes = b"", call: str = ""
-) -> ClientAnswer:
-    """Send one request on a new connection. Raises `NotConnected`."""
-    client = OneCaller(*address)
-    try:
-        return await client.ask(method, body, call)
-    finally:
-        client.close()
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Finished calls, within `span` seconds."""
+
+    answers: list[ClientAnswer]
+    span: float
+
+
+async def scheduled(address: tuple[str, int], requests: Iterable[tuple[float, str, bytes, str]]) -> Calls:
+    """Open loop on new connections: of each request the instant in seconds, method, body and kind.
+
+    Raises `NotConnected`.
+    """
+    answers: list[ClientAnswer] = []
+    began_at = time.monotonic()
+
+    async def send(at: float, method: str, body: bytes, call: str) -> None:
+        await asyncio.sleep(began_at + at - time.monotonic())
+        with closing(OneCaller(*address)) as client:
+            answers.append(await client.ask(method, body, call))
+
+    await all_of(send(*request) for request in requests)
+    return Calls(answers, time.monotonic() - began_at)

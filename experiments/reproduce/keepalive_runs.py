@@ -14,7 +14,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -279,8 +279,7 @@ def oversleeping() -> float:
 def consecutive_calls(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
     """Seconds of each of `calls` requests on one connection; the first includes the handshakes."""
     took, began_at = [], time.perf_counter()
-    connection = BlockingConnection(target, context)
-    try:
+    with closing(BlockingConnection(target, context)) as connection:
         for _ in range(calls):
             response = connection.call()
             ended_at = time.perf_counter()
@@ -288,6 +287,4 @@ def consecutive_calls(target: Target, context: ssl.SSLContext | None, calls: int
             began_at = ended_at
             if response.status != 200:
                 raise FleetFailedError(f"{target.authority} answered {response.status}")
-    finally:
-        connection.close()
     return took

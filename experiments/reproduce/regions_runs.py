@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -25,7 +25,7 @@ from experiments.platform.descriptors import open_files
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target
-from experiments.reproduce.client import OneCaller
+from experiments.reproduce.client import ClientAnswer, OneCaller, failures
 from experiments.reproduce.keepalive_runs import consecutive_calls
 from experiments.reproduce.regions_cases import (
     PATIENCE,
@@ -86,10 +86,9 @@ async def unloaded_latency(plan: RegionsPlan, workers: Sequence[Child], results:
     """Call each worker sequentially, all workers in parallel."""
 
     async def call(place: Place, child: Child) -> None:
-        client = OneCaller(*child.address)
-        await client.ask()  # opens the connection
-        answers = [await client.ask() for _ in range(plan.calls)]
-        client.close()
+        with closing(OneCaller(*child.address)) as client:
+            await client.ask()  # opens the connection
+            answers = [await client.ask() for _ in range(plan.calls)]
         service = tuple(answer.service for answer in answers)
         took = tuple(answer.took for answer in answers)
         results.unloaded.append(Unloaded(place.worker, place.region, took, service))
@@ -236,21 +235,17 @@ async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
 async def overload(balancer: Child, at_once: int, requests: int, descriptors: int) -> Overload:
     """Start all clients at once; each makes its share of the requests."""
     ended: list[float] = []
-    failed = 0
+    answers: list[ClientAnswer] = []
     began_at = time.monotonic()
 
     async def calls(count: int) -> None:
-        nonlocal failed
-        client = OneCaller(*balancer.address)
-        try:
+        with closing(OneCaller(*balancer.address)) as client:
             for _ in range(count):
-                failed += not (await client.ask()).is_ok
+                answers.append(await client.ask())
                 ended.append(time.monotonic() - began_at)
-        finally:
-            client.close()
 
     await all_of(calls(count) for count in shares(requests, at_once))
-    return Overload(at_once, requests, descriptors, failed, tuple(ended))
+    return Overload(at_once, requests, descriptors, failures(answers), tuple(ended))
 
 
 def shares(requests: int, clients: int) -> list[int]:

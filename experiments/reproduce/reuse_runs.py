@@ -9,11 +9,10 @@ and the user continues.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from random import Random
 
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import ClientAnswer, OneCaller, ask_once
+from experiments.reproduce.client import Calls, ClientAnswer, OneCaller, scheduled
 from experiments.reproduce.launch import UNVERIFIED, ConnectionCounts, Keys, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
@@ -55,44 +54,20 @@ CALLS_PER_USER = sum(call.times for call in MIX)
 """The source's 19 000 calls are those of 500 users."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Finished calls, within `span` seconds."""
-
-    answers: list[ClientAnswer]
-    span: float
-
-
 async def user_calls(address: tuple[str, int], users: int, progress: Callable[[int], None]) -> Calls:
     """Run `users` at once, each with all calls of the mix on a connection of its own. Raises `FleetFailedError`."""
     answers: list[ClientAnswer] = []
     began_at = time.monotonic()
 
     async def user() -> None:
-        client = OneCaller(*address)
-        try:
+        with closing(OneCaller(*address)) as client:
             for call in MIX:
                 for _ in range(call.times):
                     answers.append(await client.ask(call.method, call.body, call.name))
                     if len(answers) % 100 == 0:
                         progress(len(answers))
-        finally:
-            client.close()
 
     await all_of(user() for _ in range(users))
-    return Calls(answers, time.monotonic() - began_at)
-
-
-async def random_calls(address: tuple[str, int], calls: int, gap: float, rng: Random) -> Calls:
-    """Open loop: calls drawn from the mix, on new connections, at Poisson instants `gap` seconds apart on average."""
-    answers: list[ClientAnswer] = []
-    began_at = time.monotonic()
-
-    async def ask(call: Call, at: float) -> None:
-        await asyncio.sleep(began_at + at - time.monotonic())
-        answers.append(await ask_once(address, call.method, call.body, call.name))
-
-    await all_of(ask(call, at) for call, at in random_instants(calls, gap, rng))
     return Calls(answers, time.monotonic() - began_at)
 
 
@@ -221,7 +196,9 @@ async def low_traffic(
         found: dict[Transport, TransportPart] = {}
 
         async def run(transport: Transport, balancer: Child) -> None:
-            calls = await random_calls(balancer.address, low.calls, low.gap, Random(seed))
+            drawn = random_instants(low.calls, low.gap, Random(seed))
+            requests = ((at, call.method, call.body, call.name) for call, at in drawn)
+            calls = await scheduled(balancer.address, requests)
             found[transport] = TransportPart(calls, await connection_counts(balancer))
 
         await all_of(run(*pair) for pair in balancers.items())

@@ -21,9 +21,9 @@ from experiments.errors import FleetFailedError
 from experiments.measured.fleet import all_ready
 from experiments.measured.process_config import serve_argv
 from experiments.platform.ports import lasting_ports
-from experiments.platform.processes import Child, all_of
+from experiments.platform.processes import Child
 from experiments.reproduce import launch
-from experiments.reproduce.client import ClientAnswer, ask_once
+from experiments.reproduce.client import ClientAnswer, scheduled
 from experiments.reproduce.latency_summary import LatencySummary, summary_of
 from experiments.reproduce.launch import (
     UNVERIFIED,
@@ -275,17 +275,11 @@ def names_keys(port: int, uncached: bool) -> Keys:
 async def measure_mode(mode: Mode, balancer: Child, plan: ThirdPartyPlan, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
     before = await connection_counts(balancer)
-    answers: list[ClientAnswer] = []
-    began_at = time.monotonic()
-
-    async def call(at: float) -> None:
-        await asyncio.sleep(began_at + at - time.monotonic())
-        answers.append(await ask_once(balancer.address))
-
-    await all_of(call(at) for at in instants(mode.group, plan, Random(f"{seed}:{mode.group}")))
-    seconds = time.monotonic() - began_at
+    due = instants(mode.group, plan, Random(f"{seed}:{mode.group}"))
+    calls = await scheduled(balancer.address, ((at, "GET", b"", "") for at in due))
     connections = (await connection_counts(balancer)).since(before)
-    return ModeResult(mode, tuple(answers), seconds, plan.rests.get(mode.group, plan.gap), connections)
+    rest = plan.rests.get(mode.group, plan.gap)
+    return ModeResult(mode, tuple(calls.answers), calls.span, rest, connections)
 
 
 def instants(group: str, plan: ThirdPartyPlan, rng: Random) -> Iterator[float]:

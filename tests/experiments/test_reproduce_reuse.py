@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.client import ClientAnswer, service_in
+from experiments.reproduce.client import Calls, ClientAnswer, service_in
 from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import ConnectionCounts
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, latency_of, reuse_figure, verdicts
@@ -22,7 +22,6 @@ from experiments.reproduce.reuse_runs import (
     OURS,
     QUICK,
     TRANSPORTS,
-    Calls,
     ReusePlan,
     TransportPart,
     TransportRun,
