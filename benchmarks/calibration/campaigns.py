@@ -51,10 +51,10 @@ class Finding:
 def made(simulate: Simulate, scenario: Scenario, planted: float | None, seed: int) -> CampaignSummaries:
     """Run one campaign; `planted` is the factor for the latencies of `STRETCHED`."""
     scenario = scenario.model_copy(update={"seed": seed})
-    entries = {entry.label: entry for entry in scenario.entries}
     plain, changed = [], []
     for planned in plan(scenario):
-        run = simulate(scenario, entries[planned.label], planned.block, planned.order, planned.seed)
+        entry = scenario.entry(planned.label)
+        run = simulate(scenario, entry, planned.block, planned.order, planned.seed)
         plain.append(summarise_run(run, scenario.slo))
         if planted is not None:
             is_it = planned.label == STRETCHED
@@ -79,10 +79,8 @@ def many(
     with ProcessPoolExecutor(jobs) as pool:
         try:
             yield from pool.map(make, seeds)
-        finally:
-            pool.shutdown(
-                cancel_futures=True
-            )  # after an interruption, campaigns that have not begun do not begin
+        finally:  # after an interruption, campaigns that have not begun do not begin
+            pool.shutdown(cancel_futures=True)
 
 
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: SeededMethod) -> Finding:

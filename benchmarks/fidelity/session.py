@@ -143,9 +143,9 @@ def otherwise(
 def seconds_left(scenario: Scenario, comparison: FidelityComparison) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
     directory = comparison.directory / scenario.name / MEASURED
-    if not (directory / CAMPAIGN_FILE).exists():
-        return sum(expected_seconds(scenario, run) for run in plan(scenario))
-    rest = missing(load_campaign(directory), directory, comparison.mend)
+    rest = plan(scenario)
+    if (directory / CAMPAIGN_FILE).exists():
+        rest = missing(load_campaign(directory), directory, comparison.mend)
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
@@ -189,12 +189,12 @@ def simulate_again(campaign: Campaign, directory: Path, console: Console, simula
     """Simulate the plan in virtual time, replacing earlier simulations."""
     if (directory / CAMPAIGN_FILE).exists():
         shutil.rmtree(directory)
-    entries = {entry.label: entry for entry in campaign.scenario.entries}
+    scenario = campaign.scenario
     execute.prepare(campaign.scenario, campaign.command, directory, world="simulated")
     with Status("simulating", console=console) as status:
         for number, run in enumerate(campaign.plan, 1):
             status.update(f"simulating, run {number} of {len(campaign.plan)}")
-            made = simulate(campaign.scenario, entries[run.label], run.block, run.order, run.seed)
+            made = simulate(scenario, scenario.entry(run.label), run.block, run.order, run.seed)
             save_result(made, run, directory)
 
 

@@ -66,19 +66,16 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
         require_owners(grid.knobs, known_policies(grid))
     except PoliciesError as error:
         raise BadInputError(f"policies: {error}") from None
-    pairs = [
-        (scenario, entry, around + within)
+    bases = [
+        (content_of(scenario, entry), scenario, entry, around + within)
         for scenario, around in scenarios_of(grid)
         for entry, within in entries_of(grid, scenario)
     ]
-    for scenario, entry, _ in pairs:
-        require_simulated_entry(scenario, entry)
-    bases = [(content_of(scenario, entry), scenario, entry, setting) for scenario, entry, setting in pairs]
     require_different([read_content(*base) for base in bases], grid)
     return [
         Cell(
             identity_of(content, seed, code),
-            alone(scenario, entry, seed),
+            scenario.model_copy(update={"entries": (entry,), "baseline": entry.label, "seed": seed}),
             setting,
             seed,
             code,
@@ -152,16 +149,13 @@ def entry_of(competitor: GridPolicy, setting: Setting, scenario: Scenario) -> En
     try:
         if not is_oracle(spec["name"]):
             registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
-        return Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
+        entry = Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
     except PoliciesError as error:
         raise BadInputError(str(error)) from None
     except ValidationError as error:
         raise BadInputError(f"policies.{competitor.name}: {first_complaint(error, Entry)}") from None
-
-
-def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
-    """The scenario reduced to one entry and seed."""
-    return scenario.model_copy(update={"entries": (entry,), "baseline": entry.label, "seed": seed})
+    require_simulated_entry(scenario, entry)
+    return entry
 
 
 def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:

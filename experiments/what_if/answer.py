@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from experiments.errors import BadInputError
 from experiments.recorded.recording import OK, Recording
-from experiments.results.directory import plan_block
+from experiments.results.directory import plan
 from experiments.run_data import Run
 from experiments.scenario.files import first_complaint
 from experiments.scenario.labels import policy_label
@@ -211,13 +211,11 @@ def answer(
 
 def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:
     """Simulate every entry in every block with the block's seed, so that all have the same demand."""
-    entries = {entry.label: entry for entry in scenario.entries}
-    runs: dict[str, list[Run]] = {label: [] for label in entries}
-    for block in range(scenario.blocks):
-        for planned in plan_block(scenario, block):
-            notify(planned.label)
-            run = simulate(scenario, entries[planned.label], block, planned.order, planned.seed)
-            runs[planned.label].append(run)
+    runs: dict[str, list[Run]] = {entry.label: [] for entry in scenario.entries}
+    for planned in plan(scenario):
+        notify(planned.label)
+        entry = scenario.entry(planned.label)
+        runs[planned.label].append(simulate(scenario, entry, planned.block, planned.order, planned.seed))
     return runs
 
 
