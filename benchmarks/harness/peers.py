@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.harness import certificates, peer_files
 from benchmarks.harness.cases import CASES, Case
-from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peer_files import Site, rendered
 from experiments.errors import BadInputError
 from experiments.platform.instant_worker import LARGE_BYTES, LARGE_NAME
 from experiments.platform.processes import program
@@ -84,14 +84,14 @@ def ours(
     return Peer(name, argv, endpoints=endpoints, connections=connections)
 
 
-def run_nginx(site: Site, text: str) -> list[str]:
-    """Command line of nginx with this configuration."""
-    return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
+def run_nginx(site: Site, template: str = "nginx.conf") -> list[str]:
+    """Command line of nginx with the configuration of this template."""
+    return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", rendered(template, site))]
 
 
-def run_haproxy(site: Site, text: str) -> list[str]:
-    """Command line of HAProxy in the foreground with this configuration."""
-    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", text)]
+def run_haproxy(site: Site, template: str = "haproxy.cfg") -> list[str]:
+    """Command line of HAProxy in the foreground with the configuration of this template."""
+    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", rendered(template, site))]
 
 
 def run_steelyard(site: Site, text: str) -> list[str]:
@@ -101,7 +101,7 @@ def run_steelyard(site: Site, text: str) -> list[str]:
 
 def run_envoy(site: Site) -> list[str]:
     """Command line of Envoy with one worker thread."""
-    config = site.file("envoy.json", peer_files.envoy(site))
+    config = site.file("envoy.json", rendered("envoy.json", site))
     quiet = ["--disable-hot-restart", "--log-level", "error"]
     return ["envoy", "-c", config, "--concurrency", "1", *quiet]
 
@@ -112,8 +112,8 @@ def program_of_ours(module: str) -> Callable[[Site], list[str]]:
 
 
 PEERS = {
-    "nginx": Peer("nginx", lambda site: run_nginx(site, peer_files.nginx(site)), "nginx"),
-    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, peer_files.haproxy(site)), "haproxy"),
+    "nginx": Peer("nginx", run_nginx, "nginx"),
+    "haproxy": Peer("haproxy", run_haproxy, "haproxy"),
     "envoy": Peer("envoy", run_envoy, "envoy"),
     "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.harness.aiohttp_session")),
     "relay": Peer("TCP relay", program_of_ours("benchmarks.harness.relay")),
@@ -163,7 +163,7 @@ def worker_argv(site: Site) -> list[str]:
     if PEERS["nginx"].absence:
         return [*program("experiments.platform.instant_worker"), *map(str, site.workers)]
     (site.folder / LARGE_NAME).write_bytes(bytes(LARGE_BYTES))
-    return run_nginx(site, peer_files.nginx_worker(site))
+    return run_nginx(site, "nginx-worker.conf")
 
 
 def worker_case(case: Case) -> Case:

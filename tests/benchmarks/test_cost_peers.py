@@ -142,11 +142,11 @@ def test_configurations_with_tls(tmp_path: Path) -> None:
     site = Site(8080, (9001,), tmp_path, made)
     own = tomllib.loads(peer_files.steelyard(site, "random"))
     assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
-    nginx = peer_files.nginx(site)
+    nginx = peer_files.rendered("nginx.conf", site)
     assert "listen 127.0.0.1:8080 ssl;" in nginx
     assert f"ssl_conf_command Ciphersuites {SUITE};" in nginx
     bind = f"bind 127.0.0.1:8080 ssl crt {made.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}"
-    assert bind in peer_files.haproxy(site)
+    assert bind in peer_files.rendered("haproxy.cfg", site)
     text = made.both.read_text(encoding="ascii")
     assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
 
@@ -154,15 +154,17 @@ def test_configurations_with_tls(tmp_path: Path) -> None:
 def test_configurations_without_tls(tmp_path: Path) -> None:
     site = Site(8080, (9001,), tmp_path)
     assert "tls" not in tomllib.loads(peer_files.steelyard(site, "random"))
-    assert "ssl" not in peer_files.nginx(site)
-    assert "ssl" not in peer_files.haproxy(site)
+    assert "ssl" not in peer_files.rendered("nginx.conf", site)
+    assert "ssl" not in peer_files.rendered("haproxy.cfg", site)
 
 
 def test_head_timeout_in_every_configuration(tmp_path: Path) -> None:
     """Without it, each has its default."""
     sites = [Site(8080, (9001,), tmp_path, head_timeout=seconds) for seconds in (2.0, None)]
     texts = [
-        peer_files.steelyard(site, "random") + peer_files.nginx(site) + peer_files.haproxy(site)
+        peer_files.steelyard(site, "random")
+        + peer_files.rendered("nginx.conf", site)
+        + peer_files.rendered("haproxy.cfg", site)
         for site in sites
     ]
     for line in (
@@ -198,9 +200,9 @@ def test_a_class_in_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.Monke
 def test_configurations_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
     site = Site(8080, (9001, 9002), tmp_path)
     texts = {
-        "nginx": peer_files.nginx(site),
-        "haproxy": peer_files.haproxy(site),
-        "envoy": peer_files.envoy(site),
+        "nginx": peer_files.rendered("nginx.conf", site),
+        "haproxy": peer_files.rendered("haproxy.cfg", site),
+        "envoy": peer_files.rendered("envoy.json", site),
     }
     for text in texts.values():
         assert all(port in text for port in ("8080", "9001", "9002"))

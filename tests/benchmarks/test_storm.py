@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import cli
-from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peer_files import Site, rendered
 from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
 from benchmarks.harness.verified.account import TIMEOUT, Account
 from benchmarks.harness.verified.load_process import steelyard
@@ -36,7 +36,7 @@ from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import doubts, introduction, pace_of
 from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
-from benchmarks.storm.proxies import OTHERS, haproxy, nginx, ours
+from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import FaultyWorkers, Storm, StormPlan, send_control
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
@@ -337,7 +337,11 @@ def test_table_has_a_column_for_each_proxy() -> None:
 def test_every_configuration_names_every_worker(tmp_path: Path) -> None:
     ports = tuple(range(9001, 9007))
     site = Site(8080, ports, tmp_path)
-    for text in (steelyard(site, "random"), nginx(site), haproxy(site)):
+    for text in (
+        steelyard(site, "random"),
+        rendered("storm-nginx.conf", site),
+        rendered("storm-haproxy.cfg", site),
+    ):
         assert all(f"127.0.0.1:{port}" in text for port in ports)
 
 
