@@ -48,7 +48,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.build",
             "balancer.syntax.printable",
             "balancer.config.documents",
-            "balancer.config.schema.pool_limits",
         ),
         *("balancer.config.schema.health", "balancer.config.schema.pool"),
         *("balancer.config.schema.queue",),

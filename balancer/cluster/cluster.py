@@ -110,10 +110,12 @@ class Cluster:
         self.retries = config.retries
         self.pools = Pools(
             process.cached_time,
-            config.pools,
+            config.settings.pool,
+            timeouts.connect,
             upstream_limit,
             config.upstream_tls,
             routes=Routes(config.network_routes, now),
+            seed=config.settings.seed,
             now=now,
         )
         self.pools.on_room = self._descriptor_freed
@@ -139,7 +141,7 @@ class Cluster:
         self._trusted = settings.trusted_proxies
         self._flood_exempt = settings.http2.flood_exempt
         self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
-        self.pools.apply(config.pools)
+        self.pools.apply(settings.pool, settings.timeouts.connect)
         self.pools.tls = config.upstream_tls
         self.pools.routes.apply(config.network_routes)
         kept, budget = settings.buffering, self.process.buffer_budget

@@ -16,7 +16,6 @@ from balancer.cluster.request_key import key_of
 from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
-from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.sticky import StickyConfig
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
@@ -43,7 +42,6 @@ class RuntimeConfig:
     hedging: Hedging | None
     health: Health
     http2: Http2Limits | None  # None: HTTP/2 is not spoken with clients
-    pools: PoolLimits
     network_routes: RoutesPlan
     internal_fields: InternalFields | None
     allowed_methods: frozenset[bytes]
@@ -80,7 +78,6 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         hedging=settings.hedging.hedging(),
         health=settings.health(),
         http2=_http2_limits(settings),
-        pools=settings.pool_limits,
         network_routes=RoutesPlan(settings.names, settings.route_watch),
         internal_fields=internal,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),

@@ -37,7 +37,6 @@ from balancer.config.schema.named_clusters import ClusterSettings, with_inherite
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.own_bodies import ErrorName, OwnBody
 from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
-from balancer.config.schema.pool_limits import PoolLimits
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.schema.route_list import check_routes
@@ -156,11 +155,6 @@ class Settings(ClusterSettings):
         check_listeners(self.listen, self.listeners, self.clusters, has_default=self.has_endpoints)
         check_rate_limits(self)
         return self
-
-    @property
-    def pool_limits(self) -> PoolLimits:
-        """Limits of the connection pools."""
-        return self.pool.limits(self.timeouts.connect, self.seed)
 
     @property
     def tls_tables(self) -> dict[str, TlsConfig]:

@@ -7,7 +7,7 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.dial.target import Routes
 
@@ -37,17 +37,20 @@ class PoolContext:
     def __init__(
         self,
         cached_time: float,
-        limits: PoolLimits,
+        limits: PoolConfig,
+        connect_timeout: float,
         limit: int | None = None,
         tls: UpstreamTls | None = None,
         *,
         routes: Routes | None = None,
+        seed: int | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self.cached_time = cached_time
         self.now = now
-        self.rng = Random(limits.seed)
+        self.rng = Random(seed)
         self.limits = limits
+        self.connect_timeout = connect_timeout
         self.limit = limit
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()

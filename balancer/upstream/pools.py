@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import NATIVE, Pool
@@ -19,9 +19,9 @@ from policies.facts import Endpoint
 class Pools(PoolContext):
     """Connection pools by endpoint id."""
 
-    def apply(self, limits: PoolLimits) -> None:
+    def apply(self, limits: PoolConfig, connect_timeout: float) -> None:
         """Apply changed limits. Maximum age and requests apply to new connections, idle limits also to open ones."""
-        self.limits = limits
+        self.limits, self.connect_timeout = limits, connect_timeout
         for pool in self.by_id.values():
             pool.apply(limits)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from balancer.config.schema.pool_limits import UNLIMITED_REQUESTS, PoolLimits
+from balancer.config.schema.pool import UNLIMITED_REQUESTS, PoolConfig
 from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
@@ -101,7 +101,7 @@ class MultiplexedConnection(Protocol):
     def close(self) -> None:
         """Close the connection at once, with all its streams."""
 
-    def prune(self, now: float, limits: PoolLimits) -> None:
+    def prune(self, now: float, limits: PoolConfig) -> None:
         """Age the connection; called by the sweep at `now`."""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules
 from balancer.upstream.http1.idle_timeout import ESTIMATE_INTERVAL, MIN_IDLE_AGE, IdleTimeout
 
 NONE: Final = -inf
@@ -24,8 +23,8 @@ class Idle:
     `limit` is the age up to which a connection may be used, `strict_limit` that for a check, which is not repeated.
     """
 
-    def __init__(self, longest: float, rules: IdleTimeoutRules, now: float) -> None:
-        self.horizon = IdleTimeout(rules, now)
+    def __init__(self, longest: float, risk: float, now: float) -> None:
+        self.horizon = IdleTimeout(risk, now)
         self.longest = longest
         self.keeps = inf
         self.margin = 0.0
@@ -126,7 +125,7 @@ class Idle:
 
     def _go_by(self) -> None:
         horizon = self.horizon
-        if not horizon.rules.risk:
+        if not horizon.risk:
             self.limit = self.strict_limit = min(self.longest, self.keeps - self.margin)
             return
         margin = self.margin if horizon.is_learned else 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules
 from experiments.simulator.attempt import BalancerBase, SimulatedAttempt
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.idle import Idle
@@ -43,8 +42,7 @@ class WorkerConnections:
         self.agenda = agenda
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
-        rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
-        self.idle = Idle(pool.idle, rules, balancer.clock.at)
+        self.idle = Idle(pool.idle, pool.risk, balancer.clock.at)
         self._waiting: deque[SimulatedAttempt] = deque()
         self._unclaimed = 0
         self._connect_timeout = pool.connect_timeout

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules
+from balancer.config.schema.pool import PoolConfig
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import DEFAULT_IDLE_TIMEOUT, MIN_IDLE_AGE, IdleTimeout
@@ -38,7 +38,7 @@ class RealPool:
 
     keeps: float
     now: float = 0.0
-    horizon: IdleTimeout = field(default_factory=lambda: IdleTimeout(IdleTimeoutRules(), 0.0))
+    horizon: IdleTimeout = field(default_factory=lambda: IdleTimeout(PoolConfig().risk, 0.0))
     young: dict[Connection, None] = field(default_factory=dict)
     all: list[Connection] = field(default_factory=list)
     reused: int = 0
@@ -103,7 +103,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         self._rng = Random(self.seed)
-        self.real, self.simulated = RealPool(self.keeps), Idle(LONGEST, IdleTimeoutRules(), 0.0)
+        self.real, self.simulated = RealPool(self.keeps), Idle(LONGEST, PoolConfig().risk, 0.0)
         self.simulated.relink(self.keeps, 0.0)
 
     def run(self, seconds: float) -> Pair:
@@ -159,7 +159,7 @@ def test_idle_timeout_estimate_agrees_with_the_pool(keeps: float, every: float) 
 
 def test_unknown_worker_is_trusted_for_the_default_time() -> None:
     """Longer only after an idle-timeout probe of the longest time has succeeded."""
-    idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
+    idle = Idle(LONGEST, PoolConfig().risk, 0.0)
     idle.add(0.0)
     assert idle.has_idle(DEFAULT_IDLE_TIMEOUT - 0.01)
     assert not idle.has_idle(DEFAULT_IDLE_TIMEOUT + 0.3)
@@ -173,7 +173,7 @@ def test_unknown_worker_is_trusted_for_the_default_time() -> None:
 
 def test_configured_idle_timeout_applies_without_an_estimate() -> None:
     """`risk = 0`: idle connections up to the limit, except those that the worker has closed."""
-    idle = Idle(LONGEST, IdleTimeoutRules(0.0, 0.0), 0.0)
+    idle = Idle(LONGEST, 0.0, 0.0)
     idle.add(0.0)
     assert idle.lease(LONGEST - 1)
     idle.relink(10.0, 0.5)
@@ -182,7 +182,7 @@ def test_configured_idle_timeout_applies_without_an_estimate() -> None:
 
 
 def test_idle_connections_of_a_stopped_worker_are_removed() -> None:
-    idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
+    idle = Idle(LONGEST, PoolConfig().risk, 0.0)
     idle.add(0.0)
     idle.clear()
     assert not idle.has_idle(0.0)

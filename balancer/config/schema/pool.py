@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from random import Random
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules, PoolLimits
 from balancer.config.schema.section import Seconds, Section
 
 HEARTBEAT_PRECONNECT = 2
 """Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests
 in a thousand find one."""
+
+JITTER_FLOOR: Final = 0.9
+"""Lower bound of the jitter on a connection's maximum age and number of requests, as a fraction, so that connections do
+not all end at once."""
+
+UNLIMITED_REQUESTS: Final = (1 << 30) - 1
+"""Value for an unlimited number of requests: more than a connection serves at its maximum age, and the largest number
+that CPython stores in one digit."""
 
 
 class PoolConfig(Section):
@@ -67,17 +75,12 @@ class PoolConfig(Section):
             raise ValueError("heartbeat: applies to spare connections only, and preconnect is 0")
         return self
 
-    def limits(self, connect_timeout: float, seed: int | None) -> PoolLimits:
-        """Return the limits of the connection pools; `connect_timeout` is in seconds."""
-        return PoolLimits(
-            idle=self.idle_timeout,
-            max_age=self.max_age,
-            connect_timeout=connect_timeout,
-            requests=self.max_requests,
-            idle_timeout=IdleTimeoutRules(self.risk, self.risk / 10),
-            warm=self.preconnect,
-            heartbeat=self.heartbeat,
-            heartbeat_method=self.heartbeat_method,
-            backoff=self.max_backoff,
-            seed=seed,
-        )
+    def lifetime(self, rng: Random) -> float:
+        """Maximum age of one connection in seconds, with jitter."""
+        return self.max_age * rng.uniform(JITTER_FLOOR, 1.0)
+
+    def grant(self, rng: Random) -> int:
+        """Number of requests that one connection may serve, with jitter."""
+        if self.max_requests is None:
+            return UNLIMITED_REQUESTS
+        return max(1, round(self.max_requests * rng.uniform(JITTER_FLOOR, 1.0)))

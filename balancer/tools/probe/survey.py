@@ -14,7 +14,7 @@ from itertools import count
 from statistics import median_low
 from time import monotonic
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
 from balancer.tools.probe.connection import ProbeAnswer, ProbeConnection, open_connection, probe_request
@@ -258,7 +258,7 @@ ANY_NUMBER = 1 << 31
 
 async def check_http2(target: ProbeTarget, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
     """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
-    pools = Pools(monotonic(), PoolLimits(connect_timeout=timeout), tls=tls)
+    pools = Pools(monotonic(), PoolConfig(), timeout, tls=tls)
     pools.transports = {target.name: "http2"}
     pools.replace([target.endpoint])
     pool = pools.by_id[target.name]

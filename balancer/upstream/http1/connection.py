@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from balancer.config.schema.pool_limits import UNLIMITED_REQUESTS
+from balancer.config.schema.pool import UNLIMITED_REQUESTS
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.chunks import chunk, last_chunk

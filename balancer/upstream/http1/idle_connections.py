@@ -139,7 +139,7 @@ class IdleConnections:
         half a round trip late each.
         """
         idle_timeout = self.idle_timeout
-        if not idle_timeout.rules.risk:
+        if not idle_timeout.risk:
             self.limit = self.strict_limit = longest
             return
         if not idle_timeout.is_learned:

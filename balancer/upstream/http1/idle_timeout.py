@@ -12,8 +12,6 @@ from __future__ import annotations
 from math import inf, log2
 from typing import Final
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules
-
 MIN_IDLE_AGE: Final = 0.25
 """Seconds of idle time below which ages are not distinguished: the period of the sweep."""
 
@@ -30,6 +28,12 @@ DEFAULT_IDLE_TIMEOUT: Final = 4.0
 """Estimate in seconds for a worker without evidence. The shortest common idle timeout is 5 s (Node, gunicorn and
 similar), and a request takes time to arrive."""
 
+STRICTER: Final = 10
+"""Factor by which less risk is accepted for requests that may not be retried."""
+
+HALF_LIFE: Final = 600.0
+"""Seconds after which evidence has half its weight."""
+
 MIN_EVIDENCE: Final = 0.5
 """Decayed number of idle times that must have reached an age for that age to be judged."""
 
@@ -44,13 +48,14 @@ them."""
 class IdleTimeout:
     """Idle-timeout estimate of one endpoint.
 
-    `age` and `strict_age`: maximum idle time in seconds at which a connection should be leased, for requests that may
-    be retried and for those that may not, as of the last `judge`. `announced`: keep-alive timeout that the worker
-    states, None: none. `is_learned`: whether the estimate rests on evidence or on `announced`.
+    `risk`: accepted probability that a leased connection is already closed, for requests that may be retried; 0 turns
+    learning off. `age` and `strict_age`: maximum idle time in seconds at which a connection should be leased, for
+    requests that may be retried and for those that may not, as of the last `judge`. `announced`: keep-alive timeout
+    that the worker states, None: none. `is_learned`: whether the estimate rests on evidence or on `announced`.
     """
 
-    def __init__(self, rules: IdleTimeoutRules, now: float) -> None:
-        self.rules = rules
+    def __init__(self, risk: float, now: float) -> None:
+        self.risk = risk
         self.age = self.strict_age = DEFAULT_IDLE_TIMEOUT
         self.announced: float | None = None
         self.is_learned = False
@@ -122,11 +127,11 @@ class IdleTimeout:
         return likely
 
     def _ages(self) -> tuple[float, float, float, float]:
-        """Ages at which survival falls below 1 - strict_risk, 1 - risk and 1/2, inf if it never does; and the greatest
-        age with enough evidence. O(`CLASSES`)."""
+        """Ages at which survival falls below 1 - risk / `STRICTER`, 1 - risk and 1/2, inf if it never does; and the
+        greatest age with enough evidence. O(`CLASSES`)."""
         standing, at_risk, reached = 1.0, sum(self._ends), 0.0
         found = [inf, inf, inf]
-        bounds = (1.0 - self.rules.strict_risk, 1.0 - self.rules.risk, 0.5)
+        bounds = (1.0 - self.risk / STRICTER, 1.0 - self.risk, 0.5)
         for at in range(CLASSES):
             if at_risk < MIN_EVIDENCE:
                 break
@@ -139,7 +144,7 @@ class IdleTimeout:
         return found[0], found[1], found[2], reached
 
     def _fade(self, now: float) -> None:
-        factor = 0.5 ** ((now - self._faded_at) / self.rules.half_life)
+        factor = 0.5 ** ((now - self._faded_at) / HALF_LIFE)
         self._faded_at = now
         self._events = [weight * factor for weight in self._events]
         self._ends = [weight * factor for weight in self._ends]

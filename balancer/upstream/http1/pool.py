@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import WORKER
@@ -31,9 +31,9 @@ class ConnectionPool(Pool):
 
     def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         super().__init__(endpoint, pools)
-        self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
-        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
-        self.idle_connections.apply(pools.limits.idle, 0.0)
+        self.idle_timeout = IdleTimeout(pools.limits.risk, pools.cached_time)
+        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle_timeout)
+        self.idle_connections.apply(pools.limits.idle_timeout, 0.0)
         self.preconnect = Preconnect(self.counts)
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
         self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
@@ -170,9 +170,9 @@ class ConnectionPool(Pool):
         limits = self.pools.limits
         self.idle_connections.judge(now, self.counts.reused)
         if len(self.idle_connections):
-            self.idle_connections.apply(limits.idle, self.round_trip)
-            self.idle_connections.expire(now, limits.idle)
-        if limits.warm or self.preconnect.heartbeats:
+            self.idle_connections.apply(limits.idle_timeout, self.round_trip)
+            self.idle_connections.expire(now, limits.idle_timeout)
+        if limits.preconnect or self.preconnect.heartbeats:
             self.preconnect.look(self, now, limits, self.pools.room)
 
     def close_oldest(self) -> None:
@@ -187,10 +187,10 @@ class ConnectionPool(Pool):
         while self.idle:
             self.close_oldest()
 
-    def apply(self, limits: PoolLimits) -> None:
+    def apply(self, limits: PoolConfig) -> None:
         super().apply(limits)
-        self.idle_timeout.rules = limits.idle_timeout
-        self.idle_connections.apply(limits.idle, self.round_trip)
+        self.idle_timeout.risk = limits.risk
+        self.idle_connections.apply(limits.idle_timeout, self.round_trip)
 
     def keep_alive(self, is_wanted: bool) -> None:
         self._takes_back = is_wanted and not self.is_retired
@@ -206,7 +206,7 @@ class ConnectionPool(Pool):
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
         """Open a connection. Raises `ConnectFailed`."""
         route = self.route
-        return await connect(self, route.host, route.port, self.pools.limits.connect_timeout, tls, route)
+        return await connect(self, route.host, route.port, self.pools.connect_timeout, tls, route)
 
     def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
         """Fail the connect's own lease waiter, or the first in the queue."""

@@ -1,6 +1,6 @@
 """Preconnect: keeps idle connections ready, opens missing ones ahead of need, and keeps them alive by heartbeats.
 
-The target is `PoolLimits.warm` idle connections beside those in use, and in total at least the recent peak of
+The target is `PoolConfig.preconnect` idle connections beside those in use, and in total at least the recent peak of
 connections in use. A connection that is about to reach the idle-timeout estimate does not count: its replacement is
 opened, or its heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE
@@ -41,12 +41,12 @@ class Preconnect:
         self._peak = Peak()
         self.heartbeats: dict[UpstreamConnection, InternalRequest] = {}
 
-    def look(self, pool: ConnectionPool, now: float, limits: PoolLimits, room: int | None) -> None:
+    def look(self, pool: ConnectionPool, now: float, limits: PoolConfig, room: int | None) -> None:
         """Sweep: end overdue heartbeats, send due ones and open missing connections. `room`: number of connections that
         may still be opened, None: unlimited."""
         for heartbeat in list(self.heartbeats.values()):
             heartbeat.end_if_overdue(now)
-        if not limits.warm or pool.idle_connections.limit < JITTER_FLOOR:
+        if not limits.preconnect or pool.idle_connections.limit < JITTER_FLOOR:
             return
         used = pool.leased - len(self.heartbeats)
         self._peak.note(used, now)
@@ -55,7 +55,7 @@ class Preconnect:
         )
         spare = pool.idle_connections.idle_probe is not None
         lasting = pool.standing - len(ending) - spare + pool.opening
-        missing = max(used + limits.warm, self._peak.value) - lasting
+        missing = max(used + limits.preconnect, self._peak.value) - lasting
         if limits.heartbeat is not None:
             together = max(
                 1, (pool.idle + len(self.heartbeats)) // 2
@@ -80,14 +80,14 @@ class Preconnect:
         self._counts.heartbeats_failed += result.error is not None
 
     def _send_heartbeat(
-        self, pool: ConnectionPool, upstream: UpstreamConnection, limits: PoolLimits, now: float
+        self, pool: ConnectionPool, upstream: UpstreamConnection, limits: PoolConfig, now: float
     ) -> None:
         method = limits.heartbeat_method
         heartbeat = self.heartbeats[upstream] = InternalRequest(
             internal_head(pool.endpoint, limits.heartbeat or "/", "heartbeat", method),
             partial(self._heartbeat_ended, upstream),
             method=method.encode(),
-            timeout=limits.connect_timeout,
+            timeout=pool.pools.connect_timeout,
             started_at=now,
         )
         pool.idle_connections.take(upstream)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, cast
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.errors import (
     ConnectionBroken,
     MalformedResponse,
@@ -132,7 +132,7 @@ class Http2Session(asyncio.Protocol):
             self.engine.terminate(NO_ERROR)
             self._lost(ConnectionBroken("the connection was closed"), self._closing_side)
 
-    def prune(self, now: float, limits: PoolLimits) -> None:
+    def prune(self, now: float, limits: PoolConfig) -> None:
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             self.engine.tick()
@@ -340,7 +340,7 @@ async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Ses
     """Open a connection. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` if ALPN selects another
     protocol than h2."""
     host, port = pool.origin
-    scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
+    scheme, timeout = b"http" if tls is None else b"https", pool.pools.connect_timeout
     session, phases = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)
     if session.agreed != "h2":
         session.transport.abort()

@@ -64,7 +64,7 @@ class MultiplexedPool(Pool):
 
     @property
     def idle_limit(self) -> float:
-        return self.pools.limits.idle
+        return self.pools.limits.idle_timeout
 
     @property
     def is_idle_limit_learned(self) -> bool:
@@ -216,14 +216,14 @@ class MultiplexedPool(Pool):
                 connection.retire()
             else:
                 connection.prune(now, limits)
-        if limits.warm and not (self._connections or self.opening) and self.pools.room != 0:
+        if limits.preconnect and not (self._connections or self.opening) and self.pools.room != 0:
             self.open_ahead()
 
     def _is_surplus(self, connection: MultiplexedConnection, now: float) -> bool:
         limits = self.pools.limits
-        if connection.leased or now - connection.life.idle_since < limits.idle:
+        if connection.leased or now - connection.life.idle_since < limits.idle_timeout:
             return False
-        return not limits.warm or connection is not self._connections[-1]
+        return not limits.preconnect or connection is not self._connections[-1]
 
     def close_oldest(self) -> None:
         idle = [connection for connection in self._connections if not connection.leased]

@@ -134,7 +134,7 @@ class AiohttpCall:
             allow_redirects=False,
             ssl=connection.context,
             server_hostname=connection.server_name,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connection.limits.connect_timeout),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connection.pool.pools.connect_timeout),
             trace_request_ctx=connection.counts,
         ) as response:
             self.stream.receive_head(
@@ -236,6 +236,6 @@ def client_of(pools: PoolContext, *, keeps_alive: bool) -> AiohttpClient:
     name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
     client = pools.clients.get(name)
     if client is None:
-        idle = pools.limits.idle if keeps_alive else None
+        idle = pools.limits.idle_timeout if keeps_alive else None
         client = pools.clients[name] = AiohttpClient(pools.limit, idle)
     return cast(AiohttpClient, client)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from balancer.config.schema.pool_limits import PoolLimits
+from balancer.config.schema.pool import PoolConfig
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
 from balancer.tls.contexts import ClientTls
@@ -28,7 +28,7 @@ class LibraryConnection(ABC):
         self._is_leaving = False
 
     @property
-    def limits(self) -> PoolLimits:
+    def limits(self) -> PoolConfig:
         """Current limits of the pools; a reload may replace them."""
         return self.pool.pools.limits
 
@@ -51,7 +51,7 @@ class LibraryConnection(ABC):
         self._is_leaving = True
         self.pool.connection_closed(self)
 
-    def prune(self, now: float, limits: PoolLimits) -> None:  # noqa: B027 there is nothing to do
+    def prune(self, now: float, limits: PoolConfig) -> None:  # noqa: B027 there is nothing to do
         """Do nothing: the library ages its own connections."""
 
 

@@ -129,11 +129,11 @@ class CurlTransfer:
         handle.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
         handle.setopt(pycurl.PROXY, "")
         handle.setopt(pycurl.NOSIGNAL, 1)
-        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(connection.limits.connect_timeout * 1000)))
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(connection.pool.pools.connect_timeout * 1000)))
         if not connection.pool.keeps_alive:
             handle.setopt(pycurl.FRESH_CONNECT, 1)
             handle.setopt(pycurl.FORBID_REUSE, 1)
-        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(connection.limits.idle)))
+        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(connection.limits.idle_timeout)))
         handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(connection.limits.max_age)))
         if connection.tls is None:
             handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from balancer.config.schema.pool_limits import IdleTimeoutRules
+from balancer.config.schema.pool import PoolConfig
 from balancer.upstream.http1.idle_timeout import (
     CLASSES,
     DEFAULT_IDLE_TIMEOUT,
@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 def idle_timeout() -> IdleTimeout:
-    return IdleTimeout(IdleTimeoutRules(), NOW)
+    return IdleTimeout(PoolConfig().risk, NOW)
 
 
 def estimates(idle_timeout: IdleTimeout, now: float = NOW) -> tuple[float, float]:
