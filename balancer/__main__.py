@@ -18,14 +18,10 @@ from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
 from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
-from balancer.config.misnamed_workers import misnamed_workers
 from balancer.config.problems import ConfigError, in_cluster
-from balancer.config.schema.health import unused_check_keys
-from balancer.config.schema.log import logged_secrets
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.rate_limits import unused_rate_limits
-from balancer.config.schema.route_list import listed, warnings_about
-from balancer.config.secret_files import exposed_secrets
+from balancer.config.schema.route_list import listed
+from balancer.config.warnings import route_warnings, warnings_about
 from balancer.configuration import load, load_with_sources
 from balancer.control.admin.change_commands import endpoints, split
 from balancer.control.admin.status_command import admin, status
@@ -220,19 +216,10 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
     for line in listed(settings.routes, has_default=settings.has_endpoints):
         say(line)
     for line in (
-        *warnings_about(
-            settings.routes,
-            settings.clusters,
-            settings.http.allow,
-            [listener.cluster for listener in settings.listeners.values()],
-        ),
+        *route_warnings(settings),
         *refused_routes(settings.routes, settings.normalise),
+        *warnings_about(reading, file, lambda each: FileSource(each).first()),
     ):
-        say(f"warning: {line}")
-    secrets = (*logged_secrets(settings.log.fields), *exposed_secrets(reading, file))
-    checks = (each.health_checks for each in (settings, *settings.clusters.values()))
-    unused = (*unused_rate_limits(settings), *unused_check_keys(checks))
-    for line in (*misnamed_workers(settings, lambda file: FileSource(file).first()), *unused, *secrets):
         say(f"warning: {line}")
 
 

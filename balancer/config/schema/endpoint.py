@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from balancer.config.schema.listen import PATH_LIMIT
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
@@ -60,13 +60,13 @@ def tls_name(origin: str) -> str:
     return host if url.scheme == "https" and parsed(host) is None else ""
 
 
-Transport = Literal["native", "http2", "curl", "aiohttp"]
-
-
-def check_installed(transport: Transport) -> None:
-    """Check that the dependencies of a transport are installed. Raises ValueError."""
+def _installed(transport: str) -> str:
     if transport == "curl" and find_spec("pycurl") is None:
         raise ValueError("'curl' needs pycurl, which is not installed: pip install '.[curl]' in the checkout")
+    return transport
+
+
+Transport = Annotated[Literal["native", "http2", "curl", "aiohttp"], AfterValidator(_installed)]
 
 
 def transports_of(endpoints: Iterable[EndpointConfig]) -> dict[str, str]:
@@ -128,6 +128,9 @@ def http_origin(text: str, allowed: str = "http://host:port or https://host:port
     return text.rstrip("/")
 
 
+HttpOrigin = Annotated[str, AfterValidator(http_origin)]
+
+
 def worker_address(text: str) -> str:
     """Return an `http_origin`, or the address of a Unix socket. Raises ValueError."""
     path = text.removeprefix(UNIX)
@@ -146,7 +149,7 @@ class EndpointConfig(Section):
     """One endpoint: a worker and its share of the load."""
 
     id: Name = Field(description="name | unique id, shown in status and metrics")
-    address: str = Field(
+    address: Annotated[str, AfterValidator(worker_address)] = Field(
         description="http://host:port, https:// or http+unix:///path | address of the worker; the default port is 80 "
         "or 443; see [Unix sockets](#unix-sockets)"
     )
@@ -190,17 +193,6 @@ class EndpointConfig(Section):
     tls: UpstreamTlsConfig | None = Field(
         default=None, description="TLS of this endpoint; replaces upstream_tls entirely"
     )
-
-    @field_validator("transport")
-    @classmethod
-    def _is_installed(cls, value: Transport) -> Transport:
-        check_installed(value)
-        return value
-
-    @field_validator("address")
-    @classmethod
-    def _is_worker_address(cls, value: str) -> str:
-        return worker_address(value)
 
     @model_validator(mode="after")
     def _transport_fits(self) -> Self:

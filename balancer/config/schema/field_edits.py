@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -22,6 +22,15 @@ _OF_CONNECTIONS: Final = (
     *("connection", "content-length", "content-type", "keep-alive", "proxy-connection", "te", "trailer"),
     *("transfer-encoding", "upgrade"),
 )
+
+
+def meant_by(name: str, fields: Iterable[str]) -> str | None:
+    """Return the field out of `fields` that `name`, which may be a prefix with `*`, stands for as CGI reads it."""
+    plain = in_cgi(name.removesuffix("*").lower().encode()).decode()
+    for field in fields:
+        if field == plain or (name.endswith("*") and field.startswith(plain)):
+            return field
+    return None
 
 
 class FieldEdits(Section):
@@ -50,8 +59,9 @@ class FieldEdits(Section):
         for key, names in (("set", self.set), ("add", self.add), ("remove", self.remove)):
             known = [in_cgi(name.lower().encode()) for name in names]
             for name, plain in zip(names, known, strict=True):
-                if self._owned(name) is not None:
-                    raise ValueError(f"{key}: {self._owned(name)} is forwarding's own, got '{name}'")
+                owned = meant_by(name, self.OWNED)
+                if owned is not None:
+                    raise ValueError(f"{key}: {owned} is forwarding's own, got '{name}'")
                 if known.count(plain) > 1:
                     raise ValueError(f"{key}: '{name}' is there twice")
         for key, values in (("set", self.set), ("add", self.add)):
@@ -61,14 +71,6 @@ class FieldEdits(Section):
                 except ValueError as error:
                     raise ValueError(f"{key}.{name}: {error}") from None
         return self
-
-    def _owned(self, name: str) -> str | None:
-        """Return the field of forwarding that `name` stands for."""
-        plain = in_cgi(name.removesuffix("*").lower().encode()).decode()
-        for owned in self.OWNED:
-            if owned == plain or (name.endswith("*") and owned.startswith(plain)):
-                return owned
-        return None
 
     def __bool__(self) -> bool:
         return bool(self.set or self.add or self.remove)

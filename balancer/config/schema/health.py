@@ -6,11 +6,10 @@ The reasons for a default are documented with the mechanism, in `policies`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
@@ -30,18 +29,40 @@ MAX_SERVICE_NAME_BYTES: Final = 127
 """Of a gRPC service in a check: its length is one byte of the message."""
 
 
+def _path(text: str) -> str:
+    if not (text.startswith("/") and text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{text}'")
+    return text
+
+
+def _service(name: str) -> str:
+    if not (name.isascii() and name.isprintable()) or " " in name:
+        raise ValueError(f"must be the name of a service, ASCII without spaces, got {name!r}")
+    return name
+
+
+def _fields(fields: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name, value in fields.items():
+        if name in NOT_OF_CHECKS:
+            raise ValueError(f"{name} cannot be set; a host is given by 'host'")
+        if not IS_FIELD_VALUE(value.get_secret_value()):
+            raise ValueError(f"{name} must have a value of 1 to 1024 printable ASCII characters")
+    return fields
+
+
 class HealthChecksConfig(Section):
     """Active checks. Without a path or a service they only connect to unreachable endpoints: no path is known to be
     cheap and meaningful on every worker.
     """
 
-    path: str | None = Field(
+    path: Annotated[str, AfterValidator(_path)] | None = Field(
         default=None,
         description="path | path of the active health check; without it there are none; see [Health](#health)",
     )
-    grpc: str | None = Field(
+    grpc: (
+        Annotated[str, StringConstraints(max_length=MAX_SERVICE_NAME_BYTES), AfterValidator(_service)] | None
+    ) = Field(
         default=None,
-        max_length=MAX_SERVICE_NAME_BYTES,
         description='name | instead of `path`: service whose health is asked for by `grpc.health.v1`; `""` asks for '
         'the worker as a whole; needs `transport = "http2"`; see [gRPC](grpc.md#health-checks)',
     )
@@ -68,7 +89,7 @@ class HealthChecksConfig(Section):
         le=65535,
         description="port that checks ask, each on a new connection; default: that of the endpoint",
     )
-    fields: dict[FieldName, SecretStr] = Field(
+    fields: Annotated[dict[FieldName, SecretStr], AfterValidator(_fields)] = Field(
         default={}, description='table | further fields of checks, `{ authorization = "Bearer …" }`'
     )
     interval: Seconds = Field(
@@ -91,31 +112,6 @@ class HealthChecksConfig(Section):
         default=3, ge=1, le=100, description="number of consecutive failed checks until it is unhealthy"
     )
 
-    @field_validator("path")
-    @classmethod
-    def _is_a_path(cls, value: str | None) -> str | None:
-        is_plain = value is None or (value.startswith("/") and value.isascii() and value.isprintable())
-        if not is_plain or (value is not None and " " in value):
-            raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{value}'")
-        return value
-
-    @field_validator("grpc")
-    @classmethod
-    def _is_a_service(cls, value: str | None) -> str | None:
-        if value is not None and not (value.isascii() and (value.isprintable() and " " not in value)):
-            raise ValueError(f"must be the name of a service, ASCII without spaces, got {value!r}")
-        return value
-
-    @field_validator("fields")
-    @classmethod
-    def _can_be_sent(cls, fields: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, value in fields.items():
-            if name in NOT_OF_CHECKS:
-                raise ValueError(f"{name} cannot be set; a host is given by 'host'")
-            if not IS_FIELD_VALUE(value.get_secret_value()):
-                raise ValueError(f"{name} must have a value of 1 to 1024 printable ASCII characters")
-        return fields
-
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.grpc is not None and {self.path, self.status, self.body} != {None}:
@@ -128,15 +124,6 @@ class HealthChecksConfig(Section):
                 f"fast_interval: must not be longer than interval ({self.interval:g}), got {self.fast_interval:g}"
             )
         return self
-
-
-def unused_check_keys(checks: Iterable[HealthChecksConfig]) -> Iterator[str]:
-    """Yield a line for each key of requests, where no cluster's checks send any."""
-    every = [*checks]
-    if not any(one.path is not None or one.grpc is not None for one in every):
-        for key in ("status", "body", "host", "port", "fields"):
-            if any(getattr(one, key) for one in every):
-                yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
 
 
 class OutlierDetectionConfig(Section):

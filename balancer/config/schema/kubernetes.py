@@ -11,11 +11,10 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 
-from balancer.config.schema.endpoint import CLIENT, WorkerHost, http_origin
+from balancer.config.schema.endpoint import CLIENT, HttpOrigin, WorkerHost
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -82,7 +81,7 @@ class KubernetesDiscovery(Section):
         description="acceptance of a Service without a ready pod, which removes all its endpoints; false: the known "
         "ones stay",
     )
-    server: str | None = Field(
+    server: HttpOrigin | None = Field(
         default=None,
         description="http://host:port or https:// | API server; default: the one of the cluster that the balancer "
         "runs in",
@@ -100,11 +99,6 @@ class KubernetesDiscovery(Section):
     timeout: Seconds = Field(
         default=5.0, description="timeout of an answer of the API server; after it the known endpoints stay"
     )
-
-    @field_validator("server")
-    @classmethod
-    def _is_http_origin(cls, value: str | None) -> str | None:
-        return None if value is None else http_origin(value)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

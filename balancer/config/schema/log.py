@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -85,12 +84,3 @@ class LogConfig(Section):
         elif self._has("path"):
             self._derive(access="text")
         return self
-
-
-def logged_secrets(fields: Iterable[str]) -> list[str]:
-    """Return a line for each chosen field that holds credentials."""
-    return [
-        f"log.fields: {name} writes credentials to the access log"
-        for name in fields
-        if name.partition(":")[2] in SECRETS
-    ]

@@ -3,7 +3,6 @@ a period."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
@@ -95,11 +94,3 @@ def check_rate_limits(settings: Settings) -> None:
 def _has_key(cluster: ClusterSettings) -> bool:
     """Return whether requests of the cluster have a key that tells clients apart."""
     return cluster.key.by is not None or cluster.sticky.header is not None
-
-
-def unused_rate_limits(settings: Settings) -> Iterator[str]:
-    """Yield a line for each limit that applies to no request."""
-    named = {route.rate_limit for route in settings.routes}
-    for limit in settings.rate_limits:
-        if not limit.everywhere and limit.name not in named:
-            yield f"rate limit {limit.name}: applies to no request; name it in a route, or set everywhere = true"

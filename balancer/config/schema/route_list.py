@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from balancer.config.schema.routes import DEFAULT, RouteConfig, check_cluster
-
-RESERVED: Final = "/-/"
-"""Paths of the admin interface, which no route gets."""
 
 
 def check_routes(routes: Sequence[RouteConfig], clusters: Mapping[str, Any], *, has_default: bool) -> None:
@@ -72,49 +69,3 @@ def listed(routes: Sequence[RouteConfig], *, has_default: bool) -> Iterator[str]
     yield "routes, the most specific first:"
     for conditions, target in lines:
         yield f"  {conditions:<{width}}  {target}"
-
-
-def warnings_about(
-    routes: Sequence[RouteConfig],
-    clusters: Mapping[str, Any],
-    allowed: Sequence[str],
-    of_listeners: Sequence[str | None] = (),
-) -> list[str]:
-    """Return a line for each route or mirror that no request can match, and for each cluster that neither a route nor a
-    listener names."""
-    lines = []
-    for at, route in enumerate(routes):
-        path = route.path or route.prefix or "/"
-        if path.startswith(RESERVED):
-            lines.append(
-                f"routes.{at}: matches no request: paths under {RESERVED} are those of the admin interface"
-            )
-        refused = [
-            method for method in route.methods if method in ("CONNECT", "TRACE") and method not in allowed
-        ]
-        if route.methods and len(refused) == len(route.methods):
-            lines.append(f"routes.{at}: matches no request: {', '.join(refused)} is refused; see http.allow")
-    for places in by_place(routes):
-        for at in places:
-            both = [each for each in places if _differs_by_scheme(routes[each], routes[at])]
-            if len(both) == 2:
-                lines.append(
-                    f"routes.{at}: matches no request: routes.{both[0]} and routes.{both[1]} take both schemes"
-                )
-    for at, route in enumerate(routes):
-        if route.mirror is not None and route.methods and not {*route.methods} & {*route.mirror.methods}:
-            lines.append(f"routes.{at}.mirror: copies nothing: none of its methods is one of the route's")
-    used = (
-        {*of_listeners}
-        | {name for route in routes for name in route.clusters}
-        | {beside.cluster for route in routes for beside in (route.mirror, route.auth) if beside is not None}
-    )
-    lines += [f"clusters.{name}: no route leads to it" for name in clusters if name not in used]
-    return lines
-
-
-def _differs_by_scheme(more: RouteConfig, less: RouteConfig) -> bool:
-    """Return whether one of two routes for the same host and path has a scheme, and nothing else differs."""
-    is_same = more.headers == less.headers and {*more.methods} == {*less.methods}
-    is_same = is_same and more.query == less.query and {*more.clients} == {*less.clients}
-    return is_same and less.scheme is None and more.scheme is not None

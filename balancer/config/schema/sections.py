@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 
-from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits
+from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits, meant_by
 from balancer.config.schema.section import FieldNames, Section
 from balancer.config.schema.sticky import Token
-from balancer.syntax.field_names import in_cgi
 
 
 class HttpConfig(Section):
@@ -43,10 +42,21 @@ class NormaliseConfig(Section):
     semicolon: Literal["refuse", "keep"] = Field(default="refuse", description="the same for a semicolon")
 
 
+NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
+
+
+def _removable(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        needed = meant_by(name, NEEDED)
+        if needed is not None:
+            raise ValueError(f"'{name}' would take out {needed}, which forwarding needs")
+    return names
+
+
 class HeadersConfig(Section):
     """Fields that are added to or removed from heads."""
 
-    internal: tuple[FieldNames, ...] = Field(
+    internal: Annotated[tuple[FieldNames, ...], AfterValidator(_removable)] = Field(
         default=(),
         description="list of names | fields that are removed from requests of clients and from responses, trailers "
         "included; `x-internal-*` matches a prefix. In requests `_` and other signs count as `-`, as CGI "
@@ -57,19 +67,6 @@ class HeadersConfig(Section):
     )
     request: RequestFieldEdits = RequestFieldEdits()
     response: ResponseFieldEdits = ResponseFieldEdits()
-
-    @field_validator("internal")
-    @classmethod
-    def _is_not_ours(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            plain = in_cgi(name.removesuffix("*").lower().encode()).decode()
-            for needed in NEEDED:
-                if needed == plain or (name.endswith("*") and needed.startswith(plain)):
-                    raise ValueError(f"'{name}' would take out {needed}, which forwarding needs")
-        return names
-
-
-NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
 
 
 class CertificateConfig(Section):

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from balancer.config.loading import Settings, file_layer
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of, without_credentials
 from balancer.config.schema.admin import AdminConfig
-from balancer.config.schema.endpoint import CLIENT, Transport, UpstreamTlsConfig, http_origin
+from balancer.config.schema.endpoint import CLIENT, HttpOrigin, Transport, UpstreamTlsConfig
 from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.listen import HostPort, ListenAddress
 from balancer.config.schema.log import LogConfig
@@ -55,7 +55,7 @@ class OriginConfig(Section):
     """One origin. An omitted key has its common value."""
 
     name: Name = Field(description="unique; shown in status, metrics and logs")
-    url: str = Field(description="https://host or http://host:port; no path")
+    url: HttpOrigin = Field(description="https://host or http://host:port; no path")
     host: HostName | None = Field(
         default=None, description="requests with this Host. None: that of the url, unless others have it, too"
     )
@@ -69,11 +69,6 @@ class OriginConfig(Section):
     tls: UpstreamTlsConfig = UpstreamTlsConfig()
     pool: PoolConfig | None = Field(default=None, description="instead of the common pool, as a whole")
     timeouts: Timeouts | None = Field(default=None, description="instead of the common ones, as a whole")
-
-    @field_validator("url")
-    @classmethod
-    def _is_origin(cls, value: str) -> str:
-        return http_origin(value)
 
     @property
     def url_host(self) -> str:

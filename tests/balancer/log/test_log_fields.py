@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from balancer.config.schema.log import FURTHER_FIELDS, LOG_FIELDS, LogConfig, logged_secrets
+from balancer.config.schema.log import FURTHER_FIELDS, LOG_FIELDS, LogConfig
+from balancer.config.warnings import logged_secrets
 from balancer.errors import ConnectFailed, QueueTimeout
 from balancer.http.h1.client import Client
 from balancer.log.formats import NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line
