@@ -18,9 +18,9 @@ from balancer.config.problems import ConfigError
 from balancer.control.reload import Read
 from balancer.process.listening import Listening, ready_line
 from balancer.process.member import ServingProcess
-from balancer.process.server import Server
+from balancer.process.server import Server, in_silence
 from balancer.process.shutdown import RELOAD, Shutdown
-from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
+from balancer.process.socket_handover import Successor, started, tell_ready
 from balancer.syntax.printable import one_line
 
 Say = Callable[[str], None]
@@ -51,7 +51,7 @@ async def attend(
 ) -> bool:
     """Start the server and serve until shutdown; `ready` returns the readiness message."""
     loop, ending = asyncio.get_running_loop(), Shutdown()
-    tell = say if member is None or not member.index else _in_silence  # the first process reports for all
+    tell = say if member is None or not member.index else in_silence  # the first process reports for all
     reloading: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
@@ -96,10 +96,6 @@ async def _ended(server: Server, ending: Shutdown) -> bool:
     return stop.result()
 
 
-def _in_silence(line: str) -> None:
-    """Discard a message that another process prints."""
-
-
 def _reload_soon(
     server: Server, say: Say, under_way: set[asyncio.Task[None]], *, everywhere: bool = False
 ) -> None:
@@ -141,23 +137,18 @@ class HotRestart:
         """Start the successor, unless one is starting already or this process is shutting down."""
         if self._successor is not None or self._listening.is_closed:
             return
-        try:
-            self._successor = Successor(self._listening.labelled())
-        except OSError as error:
-            self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
-            return
-        asyncio.get_running_loop().add_reader(self._successor.fileno(), self._heard)
+        self._successor = started(self._listening.labelled(), self._say)
+        if self._successor is not None:
+            asyncio.get_running_loop().add_reader(self._successor.fileno(), self._heard)
 
     def _heard(self) -> None:
         successor = self._successor
         if successor is None:
             return
         asyncio.get_running_loop().remove_reader(successor.fileno())
-        if successor.is_ready():
-            self._say(replaced_message(successor))
+        if successor.has_taken_over(self._say):
             self._on_ready()
         else:
-            self._say(SUCCESSOR_FAILED)
             self._successor = None
 
 

@@ -110,7 +110,7 @@ class Server:
         self.process = self.cluster.process
         config = self.control_plane.config
         # The first process reports for all.
-        self._say = complain if member is None or not member.index else _in_silence
+        self._say = complain if member is None or not member.index else in_silence
         self._apply_tracing(config.settings.tracing)
         discovery = self.control_plane.discovery
         discovery.commit(discovery.prepare(config.settings.discovery, config.settings.upstream_tls))
@@ -370,7 +370,7 @@ def _of_cluster(name: str, say: Callable[[str], None], line: str) -> None:
     say(f"cluster {name}: {line}")
 
 
-def _in_silence(line: str) -> None:
+def in_silence(line: str) -> None:
     """Discard a line that another process prints."""
 
 

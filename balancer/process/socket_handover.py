@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from balancer.errors import ListenFailed
@@ -107,6 +107,15 @@ def tell_ready() -> None:
         os.close(int(descriptor))
 
 
+def started(sockets: Sequence[tuple[str, socket.socket]], say: Callable[[str], None]) -> Successor | None:
+    """Start this program again; a failure is reported to `say`."""
+    try:
+        return Successor(sockets)
+    except OSError as error:
+        say(f"balancer goes on: cannot start the program anew: {error.strerror}")
+        return None
+
+
 class Successor:
     """This program started again, by the same command line, with the listening sockets and their labels.
 
@@ -131,22 +140,14 @@ class Successor:
     def fileno(self) -> int:
         return self._pipe
 
-    def is_ready(self) -> bool:
-        """Return whether it serves; otherwise it has ended. Call once, when `fileno()` is readable."""
+    def has_taken_over(self, say: Callable[[str], None]) -> bool:
+        """Return whether it serves, and tell the operator; otherwise it has ended. Call once, when `fileno()` is
+        readable."""
         is_ready = os.read(self._pipe, 64) == b"ready"
         os.close(self._pipe)
-        if not is_ready:
+        if is_ready:
+            say(f"balancer is replaced by process {self._process.pid}")
+        else:
             self._process.wait()
+            say("balancer goes on: the program that was to replace it has ended before it served")
         return is_ready
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-
-def replaced_message(successor: Successor) -> str:
-    """Return the message for the operator."""
-    return f"balancer is replaced by process {successor.pid}"
-
-
-SUCCESSOR_FAILED = "balancer goes on: the program that was to replace it has ended before it served"

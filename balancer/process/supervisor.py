@@ -25,7 +25,7 @@ from balancer.process.listening import listening, ready_line
 from balancer.process.member import ServingProcess
 from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.signals import Signals
-from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
+from balancer.process.socket_handover import Successor, started, tell_ready
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
@@ -176,12 +176,8 @@ class Supervisor:
                 os.kill(first, RELOAD)
 
     def _begin_hot_restart(self) -> None:
-        if self._successor is not None or self._is_stopping or not self._is_ready:
-            return
-        try:
-            self._successor = Successor(self._listening.labelled())
-        except OSError as error:
-            self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
+        if self._successor is None and self._is_ready and not self._is_stopping:
+            self._successor = started(self._listening.labelled(), self._say)
 
     # --- readiness
 
@@ -211,12 +207,10 @@ class Supervisor:
             self._succeeded(self._successor)
 
     def _succeeded(self, successor: Successor) -> None:
-        if successor.is_ready():
-            self._say(replaced_message(successor))
+        if successor.has_taken_over(self._say):
             self._listening.close()
             self._stop(REPLACED)
         else:
-            self._say(SUCCESSOR_FAILED)
             self._successor = None
 
 

@@ -20,7 +20,7 @@ from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
-from balancer.recording.recorder import Recorder, RecordingMetadata
+from balancer.recording.recorder import RecordCounts, Recorder, RecordingMetadata
 from policies.clock import Clock
 
 NONE: Final = RecordConfig()
@@ -111,26 +111,15 @@ class ClusterRecording:
 
     def status(self) -> dict[str, Any]:
         """Return whether recording is on, and the counts of the last one."""
-        recorder = self.recorder
-        left = (
-            None
-            if not self.is_on or self._until == inf
-            else max(0.0, self._until - self._control_plane.cluster.now())
-        )
-        status: dict[str, Any] = {
+        recorder, now = self.recorder, self._control_plane.cluster.now()
+        has_end = self.is_on and self._until < inf
+        return {
             "recording": self.is_on,
-            "seconds_left": left,
-            "full": False,
-            "problem": None,
-        }
-        if recorder is None:
-            return status | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
-        counts = asdict(recorder.counts)
-        return status | {
-            "full": recorder.is_full,
-            "problem": recorder.problem,
-            "waiting": recorder.waiting,
-            **counts,
+            "seconds_left": max(0.0, self._until - now) if has_end else None,
+            "full": recorder is not None and recorder.is_full,
+            "problem": None if recorder is None else recorder.problem,
+            "waiting": 0 if recorder is None else recorder.waiting,
+            **asdict(RecordCounts() if recorder is None else recorder.counts),
         }
 
     # --- callbacks of the recorder

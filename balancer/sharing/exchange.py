@@ -11,7 +11,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -327,7 +327,6 @@ class ReportExchange(StoreTask):
 
     def status(self) -> dict[str, Any]:
         """Return the field `shared` of the status."""
-        counts = self.counts
         return {
             "store": self._store,
             "connected": self.is_connected,
@@ -336,8 +335,5 @@ class ReportExchange(StoreTask):
             "interval": self.interval,
             "others": self.others,
             "in_flight_elsewhere": self._units.in_flight,
-            "sent": counts.sent,
-            "heard": counts.heard,
-            "ignored": counts.ignored,
-            "lost": counts.lost,
+            **asdict(self.counts),
         }

@@ -6,8 +6,10 @@ A worker may take `/a/../admin`, `/%61dmin` and `//admin` for `/admin`, so a rou
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from ipaddress import IPv6Address
 from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 _SLASHES: Final = re.compile(rb"/{2,}")
 _DECODED: Final = {
@@ -43,6 +45,16 @@ _AUTHORITY: Final = re.compile(
     rb"(\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]*)?"
 )
 """RFC 3986 § 3.2.2, without userinfo (RFC 9110 § 4.2.4) and never empty (§ 4.2.1)."""
+
+
+def server_url(text: str, schemes: Collection[str] = ("http", "https")) -> SplitResult | None:
+    """Return the parts of a URL of one of the schemes that names a server; None if it is not one."""
+    try:
+        url = urlsplit(text)
+        is_one = url.scheme in schemes and url.hostname and url.port != 0
+    except ValueError:
+        return None
+    return url if is_one else None
 
 
 def is_authority(authority: bytes) -> bool:

@@ -20,11 +20,12 @@ def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
 
 def upstream_tls_of(settings: Settings) -> UpstreamTls:
     """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
-    by_id = {endpoint.id: endpoint.tls for endpoint in settings.endpoints if endpoint.tls is not None}
-    fields = {
-        endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(settings.endpoints) if endpoint.tls
+    own = {
+        endpoint.id: (endpoint.tls, f"endpoints.{at}.tls.")
+        for at, endpoint in enumerate(settings.endpoints)
+        if endpoint.tls is not None
     }
-    tls = UpstreamTls(settings.upstream_tls, by_id, fields)
+    tls = UpstreamTls(settings.upstream_tls, own)
     for endpoint in settings.endpoints:
         tls.of(endpoint.endpoint(), endpoint.alpn)
     if any(source.scheme == "https" for source in settings.discovery.remote):

@@ -189,13 +189,12 @@ class UpstreamTls:
     def __init__(
         self,
         default: UpstreamTlsConfig | None = None,
-        by_id: Mapping[str, UpstreamTlsConfig] | None = None,
-        fields: Mapping[str, str] | None = None,
+        own: Mapping[str, tuple[UpstreamTlsConfig, str]] | None = None,
     ) -> None:
-        """Create no contexts yet. `fields`: configuration field of an endpoint's own settings by id, for messages."""
+        """Create no contexts yet. `own`: settings of an endpoint's own by id, each with their configuration field for
+        messages."""
         self._default = default or UpstreamTlsConfig()
-        self._by_id = dict(by_id or {})
-        self._fields = dict(fields or {})
+        self._own = dict(own or {})
         self._contexts: dict[tuple[UpstreamTlsConfig, str], ssl.SSLContext] = {}
 
     def of(self, endpoint: Endpoint, alpn: str = HTTP1) -> ClientTls | None:
@@ -207,10 +206,10 @@ class UpstreamTls:
         url = urlsplit(endpoint.address)
         if url.scheme != "https":
             return None
-        config = self._by_id.get(endpoint.id, self._default)
+        config, field = self._own.get(endpoint.id, (self._default, "upstream_tls."))
         key = config.model_copy(update={"server_name": None}), alpn
         if key not in self._contexts:
-            context = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
+            context = _client_context(config, field)
             context.set_alpn_protocols([alpn])
             self._contexts[key] = context
         return ClientTls(self._contexts[key], config.server_name or url.hostname or "", config)
@@ -218,9 +217,9 @@ class UpstreamTls:
     def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
         """Copy for another set of endpoints, which shares existing contexts. Raises `TlsProblem`."""
         endpoints = list(endpoints)
-        by_id = {endpoint.id: endpoint.tls for endpoint in endpoints if endpoint.tls is not None}
-        other = UpstreamTls(self._default, by_id, {id_: self._fields.get(id_, "tls.") for id_ in by_id})
-        other._contexts = self._contexts
+        other = self._with(
+            {one.id: (one.tls, self._field_of(one.id)) for one in endpoints if one.tls is not None}
+        )
         for endpoint in endpoints:
             other.of(endpoint.endpoint(), endpoint.alpn)
         return other
@@ -229,25 +228,28 @@ class UpstreamTls:
         """Copy with one endpoint added or changed, or this object if that endpoint has no settings of its own. Raises
         `TlsProblem`."""
         other = self
-        if endpoint.tls is not None or endpoint.id in self._by_id:
-            other = self.without(endpoint.id)
         if endpoint.tls is not None:
-            other._by_id[endpoint.id] = endpoint.tls
-            other._fields[endpoint.id] = self._fields.get(endpoint.id, "tls.")
+            other = self._with(self._own | {endpoint.id: (endpoint.tls, self._field_of(endpoint.id))})
+        elif self.has_own(endpoint.id):
+            other = self.without(endpoint.id)
         other.of(endpoint.endpoint(), endpoint.alpn)
         return other
 
     def has_own(self, endpoint_id: str) -> bool:
         """Whether an endpoint has its own table `tls`."""
-        return endpoint_id in self._by_id
+        return endpoint_id in self._own
 
     def without(self, endpoint_id: str) -> UpstreamTls:
         """Copy without the table `tls` of one endpoint."""
-        other = UpstreamTls(self._default, self._by_id, self._fields)
+        return self._with({id_: own for id_, own in self._own.items() if id_ != endpoint_id})
+
+    def _with(self, own: Mapping[str, tuple[UpstreamTlsConfig, str]]) -> UpstreamTls:
+        other = UpstreamTls(self._default, own)
         other._contexts = self._contexts
-        other._by_id.pop(endpoint_id, None)
-        other._fields.pop(endpoint_id, None)
         return other
+
+    def _field_of(self, endpoint_id: str) -> str:
+        return self._own[endpoint_id][1] if endpoint_id in self._own else "tls."
 
 
 def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:

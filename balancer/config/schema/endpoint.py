@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from balancer.config.schema.listen import PATH_LIMIT
 from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
 from balancer.syntax.networks import parsed
-from balancer.syntax.urls import is_authority
+from balancer.syntax.urls import is_authority, server_url
 from policies.facts import Endpoint
 
 CLIENT: Final = "client"
@@ -115,15 +115,10 @@ def http_origin(text: str, allowed: str = "http://host:port or https://host:port
     https://host:port; `allowed` is in the message.
     """
     problem = f"must be {allowed}, got {text[:LONGEST_ADDRESS]!r}"
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:
-        raise ValueError(problem) from None
-    extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
-    if not text.isprintable() or " " in text or len(text) > LONGEST_ADDRESS:
+    url = server_url(text)
+    if url is None or not text.isprintable() or " " in text or len(text) > LONGEST_ADDRESS:
         raise ValueError(problem)
-    if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
+    if url.path.strip("/") or url.query or url.fragment or url.username or url.password:
         raise ValueError(problem)
     return text.rstrip("/")
 

@@ -6,15 +6,25 @@ from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr
 
 from balancer.config.schema.section import Name, Section
+from balancer.syntax.urls import server_url
+
+
+def _store(address: SecretStr) -> SecretStr:
+    url = server_url(address.get_secret_value(), ("redis", "rediss"))
+    if url is None or url.query or url.fragment or url.path not in ("", "/", "/0"):
+        raise ValueError("must be redis://host:port or rediss://host:port, without a path or a query")
+    if find_spec("hiredis") is None:
+        raise ValueError("needs hiredis, which is not installed: pip install '.[shared]' in the checkout")
+    return address
 
 
 class SharedConfig(Section):
     """Sharing of requests in flight, latencies and failures between units; off without a URL."""
 
-    url: SecretStr | None = Field(
+    url: Annotated[SecretStr, AfterValidator(_store)] | None = Field(
         default=None,
         description="address | `redis://host:port` or `rediss://user:password@host:port` of a Redis or Valkey server "
         "by which units share what they learn; see [Several units](#several-units)",
@@ -31,22 +41,6 @@ class SharedConfig(Section):
         default=True,
         description="verification of the certificate of a `rediss://` server; false for self-signed ones, as Heroku's",
     )
-
-    @field_validator("url")
-    @classmethod
-    def _is_a_store(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is None:
-            return None
-        try:
-            parts = urlsplit(url.get_secret_value())
-            is_good = parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0
-        except ValueError:
-            is_good = False
-        if not is_good or parts.query or parts.fragment or parts.path not in ("", "/", "/0"):
-            raise ValueError("must be redis://host:port or rediss://host:port, without a path or a query")
-        if find_spec("hiredis") is None:
-            raise ValueError("needs hiredis, which is not installed: pip install '.[shared]' in the checkout")
-        return url
 
     @property
     def store(self) -> str:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Literal, Self
-from urllib.parse import urlsplit
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from balancer.config.schema.section import Name, Section
+from balancer.syntax.urls import server_url
 
 DEFAULT_PATH = "/v1/traces"
 """Path of OTLP over HTTP where the configured endpoint has none (OTLP specification)."""
+
+
+def _collector(endpoint: str) -> str:
+    url = server_url(endpoint)
+    if url is None or url.query or url.fragment or "@" in url.netloc or not endpoint.isprintable():
+        raise ValueError("must be http://host:port or https://host:port, with or without a path")
+    if not _has_exporter():
+        raise ValueError("needs OpenTelemetry, which is not installed: pip install '.[otel]' in the checkout")
+    return endpoint if url.path.strip("/") else f"{url.scheme}://{url.netloc}{DEFAULT_PATH}"
+
+
+def _has_exporter() -> bool:
+    """Return whether the packages of the extra are installed, without importing more than their namespaces."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 class TracingConfig(Section):
@@ -34,7 +51,7 @@ class TracingConfig(Section):
         description="share of the traces begun here that are sampled; a client's trace that is continued keeps its "
         "own decision",
     )
-    endpoint: str | None = Field(
+    endpoint: Annotated[str, AfterValidator(_collector)] | None = Field(
         default=None,
         description="http:// or https:// | OpenTelemetry collector that spans are sent to, by OTLP over HTTP; without"
         " a path, to `/v1/traces`. Needs the extra `otel`: `pip install '.[otel]'` in the checkout",
@@ -47,24 +64,6 @@ class TracingConfig(Section):
         description="spans | number of spans that may wait for export, 1 to 1000000; more are dropped and counted",
     )
 
-    @field_validator("endpoint")
-    @classmethod
-    def _is_a_collector(cls, endpoint: str | None) -> str | None:
-        if endpoint is None:
-            return None
-        try:
-            parts = urlsplit(endpoint)
-            is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            is_good = False
-        if not is_good or parts.query or parts.fragment or "@" in parts.netloc or not endpoint.isprintable():
-            raise ValueError("must be http://host:port or https://host:port, with or without a path")
-        if not _has_exporter():
-            raise ValueError(
-                "needs OpenTelemetry, which is not installed: pip install '.[otel]' in the checkout"
-            )
-        return endpoint if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{DEFAULT_PATH}"
-
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self._has("endpoint") and self.endpoint is not None:
@@ -72,11 +71,3 @@ class TracingConfig(Section):
             if not self.enabled:
                 raise ValueError("endpoint: needs enabled = true")
         return self
-
-
-def _has_exporter() -> bool:
-    """Return whether the packages of the extra are installed, without importing more than their namespaces."""
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False

@@ -124,7 +124,9 @@ def cluster_status(control_plane: ControlPlane, describe: Describe) -> dict[str,
     cluster = control_plane.cluster
     return {
         **process_counts(control_plane),
-        "responses": responses_status(cluster),
+        "responses": {
+            str(status): number for status, number in enumerate(cluster.counts.responses) if number
+        },
         "rate_limits": rate_limits_status(control_plane.rate_limits),
         "tunnels": {
             "open": len(cluster.tunnels),
@@ -176,11 +178,6 @@ def listeners_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def responses_status(cluster: Cluster) -> dict[str, int]:
-    """Return the final responses that clients were sent, by status."""
-    return {str(status): number for status, number in enumerate(cluster.counts.responses) if number}
 
 
 def shared_status(control_plane: ControlPlane) -> dict[str, Any] | None:

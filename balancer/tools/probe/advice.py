@@ -5,10 +5,10 @@ A value that differs from a default has its reason as a comment. The output must
 
 from __future__ import annotations
 
-import json
 from math import ceil, floor
 from pathlib import Path
 
+from balancer.config.effective import quoted
 from balancer.tools.probe.findings import Findings, KeepAliveFindings, Timing
 
 FAR_RTT = 0.005
@@ -44,9 +44,9 @@ def advice(findings: Findings, ca: Path | None = None) -> str:
 
 def _endpoint(findings: Findings) -> str:
     target, rows = findings.target, list[Row]()
-    rows += [("id", _text(target.name), ""), ("address", _text(target.origin), "")]
+    rows += [("id", quoted(target.name), ""), ("address", quoted(target.origin), "")]
     if target.requested is not None:
-        rows.append(("host", _text(target.requested), "it was asked for this name"))
+        rows.append(("host", quoted(target.requested), "it was asked for this name"))
     if findings.version is None:
         rows.append(("transport", '"http2"', "it speaks nothing else"))
     elif findings.http2 is not None and findings.http2.is_spoken and _is_far(findings):
@@ -57,7 +57,7 @@ def _endpoint(findings: Findings) -> str:
 
 
 def _tls(ca: Path | None) -> str:
-    return "" if ca is None else _table("[endpoints.tls]", [("ca", _text(str(ca.absolute())), "")])
+    return "" if ca is None else _table("[endpoints.tls]", [("ca", quoted(str(ca.absolute())), "")])
 
 
 def _pool(findings: Findings) -> str:
@@ -98,8 +98,8 @@ def _heartbeat(findings: Findings, kept: KeepAliveFindings) -> list[Row]:
         return []
     method = "HEAD" if findings.takes_head else "GET"
     return [
-        ("heartbeat", _text(findings.target.path), "better: the cheapest path that there is"),
-        ("heartbeat_method", _text(method), ""),
+        ("heartbeat", quoted(findings.target.path), "better: the cheapest path that there is"),
+        ("heartbeat_method", quoted(method), ""),
     ]
 
 
@@ -135,11 +135,6 @@ def _table(name: str, rows: list[Row]) -> str:
         for key, value, why in rows
     )
     return "\n".join((name, *lines)) + "\n"
-
-
-def _text(value: str) -> str:
-    """Return `value` as a TOML basic string, which has the syntax of JSON."""
-    return json.dumps(value)
 
 
 def _number(seconds: float) -> str:

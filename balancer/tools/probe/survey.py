@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median_low
 from time import monotonic
@@ -162,11 +162,9 @@ class Survey:
     def _note_again(self, timing: Timing) -> None:
         findings = self.findings
         if findings.phases is not None:
-            findings.phases = ProbePhases(findings.phases.cold, timing, findings.phases.warm)
-        tls = findings.tls
-        if tls is not None:
-            resumes = self._route.resumption.resumed > 0
-            findings.tls = TlsFindings(tls.version, tls.cipher, tls.expires, resumes)
+            findings.phases = replace(findings.phases, again=timing)
+        if findings.tls is not None:
+            findings.tls = replace(findings.tls, resumes=self._route.resumption.resumed > 0)
 
     async def _ask_in_http2(self) -> None:
         self._tell("asking in HTTP/2")
@@ -182,9 +180,7 @@ class Survey:
             found = await idle_limit(self._open, bounds.method, bounds.idle, bounds.timeout)
         finally:
             counting.cancel()
-        self.findings.keep_alive = KeepAliveFindings(
-            known.is_kept, known.hint, known.requests, known.is_bounded, found
-        )
+        self.findings.keep_alive = replace(known, idle=found)
 
     async def _count_seconds(self, limit: float) -> None:
         for elapsed in count():

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from balancer.config.schema.endpoint import UNIX, worker_address
+from balancer.syntax.urls import server_url
 from policies.facts import Endpoint
 
 MUST_BE = "must be http://host[:port][/path], https://… or http+unix:///socket[:/path]"
@@ -64,7 +64,6 @@ class ProbeTarget:
 
 def target_of(url: str, requested: str | None = None) -> ProbeTarget:
     """Parse a URL; `requested` is the Host, None: that of the URL. Raises `BadTarget`."""
-    problem = f"{MUST_BE}, got '{url}'"
     if url.startswith(UNIX):
         socket, _, path = url.removeprefix(UNIX).partition(":")
         try:
@@ -72,14 +71,10 @@ def target_of(url: str, requested: str | None = None) -> ProbeTarget:
         except ValueError as error:
             raise BadTarget(str(error)) from None
         return _target("http+unix", socket, socket, path or "/", requested, url)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise BadTarget(problem) from None
-    host = parts.hostname or ""
-    if parts.scheme not in ("http", "https") or not host or parts.username is not None or port == 0:
-        raise BadTarget(problem)
+    parts = server_url(url)
+    if parts is None or parts.username is not None:
+        raise BadTarget(f"{MUST_BE}, got '{url}'")
+    host, port = parts.hostname or "", parts.port
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shown = f"[{host}]" if ":" in host else host
     return _target(parts.scheme, shown if port is None else f"{shown}:{port}", host, path, requested, url)
