@@ -1,8 +1,7 @@
 """Steelyard, nginx and HAProxy in a storm, each in the best configuration known to the authors.
 
-Those of nginx and HAProxy are templates, `harness/templates/storm-…`, in which every relevant setting has its reason in
-a comment; that of Steelyard is in `harness/verified/load_process.py`. None knows when a fault comes or which worker it
-strikes.
+They are the templates `harness/templates/storm-…`, in which every relevant setting has its reason in a comment. None
+knows when a fault comes or which worker it strikes.
 """
 
 from __future__ import annotations

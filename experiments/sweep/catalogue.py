@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -23,7 +24,12 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep.cells import Cell
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import CellOutcome
-from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
+
+APPLICATION = 0x53544C59
+"""SQLite application id `STLY`, which distinguishes a catalogue from other SQLite files."""
+
+SCHEMA = 2
+"""Version of the tables in `schema.sql`; a catalogue of another one is refused."""
 
 PATIENCE = 5.0
 """Seconds to wait while another program holds the file's lock."""
@@ -255,9 +261,10 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 def create(connection: sqlite3.Connection) -> None:
     """Create all tables in one transaction."""
+    tables = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.executescript(
-        f"BEGIN IMMEDIATE;\n{TABLES}\nPRAGMA application_id = {APPLICATION};\n"
+        f"BEGIN IMMEDIATE;\n{tables}\nPRAGMA application_id = {APPLICATION};\n"
         f"PRAGMA user_version = {SCHEMA};\nCOMMIT;"
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.harness import peer_files
 from benchmarks.harness.cases import Case
 from benchmarks.harness.load_process import generator_argv, report_of, started
-from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peer_files import TEMPLATES, Site
 from benchmarks.harness.verified.account import TIMEOUT
 from benchmarks.harness.verified.messages import WORKERS
 from experiments.errors import FleetFailedError
@@ -21,31 +21,7 @@ from experiments.platform import cpu_time
 CHECK_PATH = "/healthz"
 CHECK = Case("check", "whether it forwards", path=CHECK_PATH)
 
-OURS = """\
-retries = 3                # further endpoints, where that is safe; POSTs are never sent twice
-
-[health_checks]            # four times a second while something changes; out after two bad answers, back after one
-path = "/healthz"
-interval = 0.5
-fast_interval = 0.25
-timeout = 0.4
-rise = 1
-fall = 2
-
-[outlier_detection]        # out after two failures in a row, on trial again a second later
-failures = 2
-latency = 5.0
-window = 5.0
-base_time = 1.0
-max_time = 2.0
-
-[timeouts]
-attempt = 0.5              # a GET leaves a worker that hangs
-
-[hedging]                  # and rather asks a second one before
-enabled = true
-share = 0.1
-"""
+OURS = TEMPLATES.get_template("storm-steelyard.toml").render()
 """Part of Steelyard's configuration with all enabled mechanisms."""
 
 

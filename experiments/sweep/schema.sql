@@ -1,18 +1,6 @@
-"""SQL schema of a catalogue.
+-- Tables of a catalogue. `cells`, `results` and `samples` hold what must be equal however often a sweep was stopped;
+-- `computations` holds what may differ. A change here raises `SCHEMA` in `catalogue.py`.
 
-`cells`, `results` and `samples` hold what must be equal however often a sweep was stopped; `computations` holds what
-may differ. A change here raises `SCHEMA`.
-"""
-
-from __future__ import annotations
-
-APPLICATION = 0x53544C59
-"""SQLite application id `STLY`, which distinguishes a catalogue from other SQLite files."""
-
-SCHEMA = 2
-"""Version of the tables; a catalogue of another one is refused."""
-
-TABLES = """
 CREATE TABLE grids (            -- each by its name, as it was swept last
     name     TEXT PRIMARY KEY,
     content  TEXT NOT NULL,     -- the grid as JSON
@@ -80,4 +68,3 @@ CREATE TABLE computations (     -- where and when each result was computed
     finished_at TEXT NOT NULL,  -- UTC, ISO 8601
     tries       INTEGER NOT NULL
 ) STRICT;
-"""
