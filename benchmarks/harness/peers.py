@@ -66,15 +66,15 @@ def ours(
     other_python: str = "",
     *,
     is_traced: bool = False,
-    tables: str = "",
+    template: str = "",
 ) -> Peer:
     """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead.
 
-    `tables` are further tables of its configuration, in which WORKER is the port of a worker.
+    `template` has further tables of its configuration.
     """
 
     def argv(site: Site) -> list[str]:
-        more = (TRACING if is_traced else "") + tables.replace("WORKER", str(site.workers[0]))
+        more = (TRACING if is_traced else "") + (rendered(template, site) if template else "")
         argv = run_steelyard(site, peer_files.steelyard(site, policy, more))
         return [other_python, *argv[1:]] if other_python else argv
 

@@ -25,7 +25,7 @@ from benchmarks.harness.options import (
 )
 from benchmarks.harness.serving import folder_in
 from benchmarks.slow_clients.flood_client import FLOODS
-from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, TABLES, SlowPlan, SlowRun, run_plan
+from benchmarks.slow_clients.runs import FLOODING, SLOW_KINDS, SlowPlan, SlowRun, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.platform.session import Session
@@ -83,7 +83,7 @@ def slow_clients(
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
     session = Session(file, check)
     proxies = (
-        *(peers.ours(one, tables=TABLES) for one in known_policies([policy])),
+        *(peers.ours(one, template="slow-steelyard.toml") for one in known_policies([policy])),
         *peers.chosen(names_in(others)),
     )
     proxy_core, load_core = proxy_and_load_cores()

@@ -45,18 +45,6 @@ CONNECTIONS = 64
 FLOODING = 50
 """Clients that flood HTTP/2 connections."""
 
-TABLES = """
-[[routes]]
-prefix = "/held/"
-cluster = "full"
-[[routes]]
-prefix = "/"
-cluster = "default"
-[clusters.full]
-endpoints = [{id = "full", region = "here", address = "http://127.0.0.1:WORKER", max_in_flight = 1}]
-"""
-"""Configuration that lets requests of floods wait for an endpoint that is full."""
-
 LOOK_AGAIN = 0.05
 MOST_WAIT = 5.0
 """Seconds from a probe to the next one, and up to which an answer is waited for."""
