@@ -58,7 +58,6 @@ HOT = [
     "balancer/http/h1/cookies.py",
     "balancer/exchange/client_side.py",
     "balancer/exchange/responder.py",
-    "balancer/clients/byte_budget.py",
     "balancer/clients/turns.py",
     "balancer/exchange/call_rules.py",
     "balancer/http/grpc/call.py",

@@ -34,16 +34,11 @@ class LogFailed(Exception):
 
 
 class RecordingRefused(Exception):
-    """A recording cannot be started. Ends the command."""
-
-    exit_code = 2
-    status = 409
+    """A recording cannot be started."""
 
 
 class EndpointConflict(Exception):
     """An endpoint command conflicts with the current endpoints."""
-
-    status = 409
 
 
 class RequestRejected(ForwardingError):

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from balancer.clients.byte_budget import ByteBudget
 from balancer.clients.client_connection import ClientConnection
-from balancer.clients.client_usage import ClientUsage, ClientUsages
+from balancer.clients.client_usage import ByteBudget, ClientUsage, ClientUsages
 from balancer.clients.turns import Turns
 from balancer.errors import SHUTTING_DOWN
 from balancer.http.h1.client import OWN_NAME

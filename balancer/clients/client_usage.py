@@ -1,4 +1,5 @@
-"""Usage of the process by each client over all its connections, and the bytes of requests that wait.
+"""Usage of the process by each client over all its connections, budgets of bytes that are kept for clients, and the
+bytes of requests that wait.
 
 A client is an address, of IPv6 one /64. Its record is found when a connection opens, so a request costs the increment
 of an attribute. Behind a trusted proxy clients are told apart by the forwarded address as soon as a request waits; the
@@ -10,8 +11,46 @@ them, two get a third each, and there is always room for another.
 
 from __future__ import annotations
 
-from balancer.clients.byte_budget import ByteBudget, Charge
 from balancer.rate_limits.request_source import network_of
+
+
+class ByteBudget:
+    """Bytes that may be kept for all clients of a process, and counts of bodies.
+
+    `total` is the bound, which a reload may set below what is `kept` now. `requests` and `responses` count bodies that
+    were kept whole while the client was slow; `requests_streamed` and `responses_streamed` those that were not because
+    of the bound.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.kept = 0
+        self.requests = self.responses = 0
+        self.requests_streamed = self.responses_streamed = 0
+
+
+class Charge:
+    """The bytes of one body that are charged to a budget. At its end, `resize(0)` gives them back."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget = budget
+        self.size = 0
+
+    def resize(self, size: int) -> bool:
+        """Charge `size` bytes. Returns False, and changes nothing, if they are more than before and beyond the
+        bound."""
+        budget = self.budget
+        kept = budget.kept + size - self.size
+        if size > self.size and kept > budget.total:
+            return False
+        budget.kept = kept
+        self.size = size
+        return True
+
+    def whole(self, unsent: int) -> None:
+        """Count a response that was taken over whole; charges its last read too, if that is within the bound."""
+        self.resize(unsent)
+        self.budget.responses += 1
 
 
 class ClientUsage:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from balancer.clients.byte_budget import ByteBudget
+from balancer.clients.client_usage import ByteBudget
 from balancer.cluster.admission import Admission
 from balancer.cluster.affinity import ResponseEdits
 from balancer.cluster.explaining import Explaining

@@ -35,11 +35,11 @@ from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
-from balancer.config.schema.own_bodies import ErrorName, OwnBody
 from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.schema.route_list import check_routes
+from balancer.config.schema.route_parts import ErrorName, OwnBody
 from balancer.config.schema.routes import RouteConfig
 from balancer.config.schema.section import Name
 from balancer.config.schema.sections import (

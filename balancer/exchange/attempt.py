@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from balancer.clients.byte_budget import Charge
+from balancer.clients.client_usage import Charge
 from balancer.cluster.cluster import BufferingRules
 from balancer.cluster.retry_rules import IDEMPOTENT
 from balancer.errors import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.clients.byte_budget import ByteBudget, Charge
+from balancer.clients.client_usage import ByteBudget, Charge
 from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.request_body import RequestBody
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from balancer.clients.byte_budget import Charge
+from balancer.clients.client_usage import Charge
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ForwardingError
 from balancer.exchange.client_side import ClientSide

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from balancer.cluster.cluster import Cluster
-from balancer.config.schema.mirroring import MirrorConfig
+from balancer.config.schema.route_parts import MirrorConfig
 from balancer.config.schema.routes import RouteConfig
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request

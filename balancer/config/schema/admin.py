@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from balancer.config.documents import read_text
 from balancer.config.schema.listen import PATH_LIMIT, HostPort, ListenAddress
@@ -17,12 +17,29 @@ MIN_TOKEN = 16
 """Characters of the shortest token: 64 bits, if it is hexadecimal."""
 
 
+def _is_printable(token: str) -> bool:
+    return all("!" <= letter <= "~" for letter in token)
+
+
+def _token(token: SecretStr) -> SecretStr:
+    if not _is_printable(token.get_secret_value()):
+        raise ValueError("must be printable ASCII without spaces")
+    return token
+
+
+def _socket(path: str) -> str:
+    if path not in ("auto", "off") and not (path.startswith("/") and "\0" not in path):
+        raise ValueError(f"must be auto, off or an absolute path, got '{path}'")
+    if len(os.fsencode(path)) > PATH_LIMIT:
+        raise ValueError(f"must have at most {PATH_LIMIT} bytes")
+    return path
+
+
 class AdminConfig(Section):
     """Addresses of the admin interface (paths that begin with /-/), and its token."""
 
-    token: SecretStr | None = Field(
+    token: Annotated[SecretStr, Field(min_length=MIN_TOKEN), AfterValidator(_token)] | None = Field(
         default=None,
-        min_length=MIN_TOKEN,
         description="text | token that every admin request needs, 16 characters or more, printable ASCII without "
         "spaces; see [Admin interface](#admin-interface)",
     )
@@ -30,7 +47,7 @@ class AdminConfig(Section):
         default=None,
         description="instead of `token`: file that holds it, in its only line; read at the start and at each reload",
     )
-    socket: str = Field(
+    socket: Annotated[str, AfterValidator(_socket)] = Field(
         default="auto",
         description="path, `auto` or `off` | Unix socket for admin requests of the same user; `auto`: a path that "
         "`balancer status` derives from the port",
@@ -41,22 +58,6 @@ class AdminConfig(Section):
         "`timeouts.head` applies from the connect on; of more than 64 connections the oldest that asks "
         "nothing is reset",
     )
-
-    @field_validator("token")
-    @classmethod
-    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
-        if token is not None and not _is_printable(token.get_secret_value()):
-            raise ValueError("must be printable ASCII without spaces")
-        return token
-
-    @field_validator("socket")
-    @classmethod
-    def _is_a_path(cls, socket: str) -> str:
-        if socket not in ("auto", "off") and not (socket.startswith("/") and "\0" not in socket):
-            raise ValueError(f"must be auto, off or an absolute path, got '{socket}'")
-        if len(os.fsencode(socket)) > PATH_LIMIT:
-            raise ValueError(f"must have at most {PATH_LIMIT} bytes")
-        return socket
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -86,7 +87,3 @@ class AdminConfig(Section):
                 "printable ASCII without spaces"
             )
         return self.model_copy(update={"token": SecretStr(token)})
-
-
-def _is_printable(token: str) -> bool:
-    return all("!" <= letter <= "~" for letter in token)

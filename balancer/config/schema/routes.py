@@ -9,12 +9,16 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, model_validator
 
-from balancer.config.schema.authorization import AuthConfig
 from balancer.config.schema.field_edits import FieldEdits, RequestFieldEdits, ResponseFieldEdits
-from balancer.config.schema.mirroring import Method, MirrorConfig
-from balancer.config.schema.own_bodies import OwnBody
+from balancer.config.schema.route_parts import (
+    AuthConfig,
+    Method,
+    MirrorConfig,
+    OwnBody,
+    Weight,
+    check_weights,
+)
 from balancer.config.schema.section import Name, Section
-from balancer.config.schema.splitting import Weight, check_weights
 from balancer.config.schema.sticky import KeyConfig
 from balancer.syntax.printable import with_digits
 from balancer.syntax.urls import host_in, normalized

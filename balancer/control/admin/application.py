@@ -18,11 +18,10 @@ from aiohttp import HttpVersion11, web
 
 from balancer.control.admin.access import Entrance, has_token, is_admitted
 from balancer.control.admin.channel import SiblingChannel, ways_of
+from balancer.control.admin.cluster_routes import cluster_routes
 from balancer.control.admin.connection import AdminConnection
-from balancer.control.admin.endpoint_routes import endpoint_routes
 from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
-from balancer.control.admin.live_routes import live_routes
 from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
@@ -122,8 +121,7 @@ class AdminApplication:
             *([web.get(ORDERS, self._orders.tell)] if self._orders is not None else []),
             web.post("/-/reload", tell(self._reload, self._reload_order)),
             *self._policy.routes(),
-            *endpoint_routes(self._channel),
-            *live_routes(self._channel),
+            *cluster_routes(self._channel),
             *self._splits.routes(),
             *self._page.routes(),
         ]

@@ -31,10 +31,9 @@ from balancer.control.admin.families import (
     rows_of_each,
 )
 from balancer.control.admin.health import PANIC, SERVING, endpoint_condition, readiness
-from balancer.control.admin.mirroring_report import mirror_families
+from balancer.control.admin.mirrors_splits_report import mirror_families, split_families
 from balancer.control.admin.policy_report import policy_families
 from balancer.control.admin.routes_report import route_families
-from balancer.control.admin.splits_report import split_families
 from balancer.control.admin.status import checks_status
 from balancer.control.admin.traffic_report import (
     buffering_families,

@@ -56,17 +56,17 @@ class AdminRefused(Exception):
 
 STATUSES: Final[dict[type[Exception], int]] = {
     ConfigError: 422, TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
-    UnknownCluster: 404,
+    UnknownCluster: 404, RecordingRefused: 409,
 }  # fmt: skip
 """Status of the answer to a request that ends with such an error."""
 
-REFUSALS: Final[tuple[type[Exception], ...]] = (AdminRefused, RecordingRefused, *STATUSES)
+REFUSALS: Final[tuple[type[Exception], ...]] = (AdminRefused, *STATUSES)
 """Errors of handlers that are answered."""
 
 
 def refusal(error: Exception) -> web.Response:
     """Return the answer to a request that ends with one of `REFUSALS`."""
-    status = error.status if isinstance(error, AdminRefused | RecordingRefused) else STATUSES[type(error)]
+    status = error.status if isinstance(error, AdminRefused) else STATUSES[type(error)]
     return problem(status, str(error))
 
 

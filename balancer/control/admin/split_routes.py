@@ -11,10 +11,10 @@ from functools import partial
 
 from aiohttp import web
 
-from balancer.config.schema.splitting import SplitChange
+from balancer.config.schema.route_parts import SplitChange
 from balancer.control.admin.channel import SiblingChannel, ways_of
+from balancer.control.admin.mirrors_splits_report import split_status
 from balancer.control.admin.requests import body_of
-from balancer.control.admin.splits_report import split_status
 from balancer.control.control_plane import ControlPlane
 from balancer.routes.split import Split
 

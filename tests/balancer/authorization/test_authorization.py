@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from balancer.authorization import authorizer
-from balancer.config.schema.authorization import AuthConfig
+from balancer.config.schema.route_parts import AuthConfig
 from balancer.http.h1.client import Client
 from balancer.log.formats import outcome
 from tests.support.documentation import text_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.clients.byte_budget import ByteBudget, Charge
+from balancer.clients.client_usage import ByteBudget, Charge
 from balancer.exchange.buffering import KeptBody
 from balancer.upstream.request_body import RequestBody
 from tests.support.example_counts import examples

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from balancer.clients.byte_budget import ByteBudget
+from balancer.clients.client_usage import ByteBudget
 from balancer.exchange.buffering import BLOCK, KeptBody
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads

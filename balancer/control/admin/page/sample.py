@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
+from balancer.control.admin.mirrors_splits_report import splits_status
 from balancer.control.admin.policy_report import policy_status, raw
 from balancer.control.admin.routes_report import events_status
-from balancer.control.admin.splits_report import splits_status
 from balancer.control.admin.status import (
     clients_status,
     endpoint_facts,

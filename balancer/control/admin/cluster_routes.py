@@ -1,0 +1,153 @@
+"""Admin routes about one cluster: /-/endpoints changes its endpoints at run time, /-/record, /-/explain and /-/latency
+inspect its live traffic.
+
+Bodies are validated by the models of the configuration. Every error is one line with a 4xx status and changes nothing.
+An inspection has a time limit or is stopped here; while it is off it costs a request nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Self
+
+from aiohttp import web
+from pydantic import Field, model_validator
+
+from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.section import EndpointWeight, Seconds, Section
+from balancer.control.admin.channel import SiblingChannel, ways_of
+from balancer.control.admin.requests import DESCRIBE, body_of, plane_of
+from balancer.control.admin.status import endpoint_status, latency_status, leaving_status, panic_status
+from policies.facts import AdminState
+
+
+class EndpointChange(Section):
+    """Body of PATCH and PUT of an endpoint: the attributes that can be changed."""
+
+    state: AdminState | None = None
+    weight: EndpointWeight | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.state is None and self.weight is None:
+            raise ValueError("state, weight: give one of them or both")
+        return self
+
+
+class RecordRequest(Section):
+    """Body of POST /-/record."""
+
+    seconds: Seconds | None = Field(default=None, description="until it ends by itself. None: by DELETE")
+
+
+class ExplainRequest(Section):
+    """Body of POST /-/explain."""
+
+    seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="until it ends by itself"
+    )
+    keep: int = Field(default=100, ge=1, le=1000, description="last picks that are kept")
+
+
+def cluster_routes(channel: SiblingChannel | None) -> list[web.RouteDef]:
+    """Return the routes."""
+    ask, tell = ways_of(channel)
+    one, change = "/-/endpoints/{id}", tell(_change)
+    return [
+        web.get("/-/endpoints", ask(_list)),
+        web.post("/-/endpoints", tell(_add)),
+        web.get(one, ask(_get)),
+        web.delete(one, tell(_remove)),
+        web.patch(one, change),
+        web.put(one, change),
+        web.get("/-/explain", ask(_explain)),
+        web.post("/-/explain", tell(_start_explaining)),
+        web.delete("/-/explain", tell(_stop_explaining)),
+        web.get("/-/latency", ask(_latency)),
+        web.get("/-/record", ask(_record)),
+        web.post("/-/record", tell(_start_recording)),
+        web.delete("/-/record", tell(_stop_recording)),
+    ]
+
+
+async def _list(request: web.Request) -> web.Response:
+    plane, describe = plane_of(request), request.app[DESCRIBE]
+    return web.json_response(
+        {
+            "panic": panic_status(plane.cluster),
+            "endpoints": [endpoint_status(plane, state, describe) for state in plane.cluster.router.states],
+            "leaving": leaving_status(plane),
+        }
+    )
+
+
+async def _get(request: web.Request) -> web.Response:
+    return _answer(request, request.match_info["id"])
+
+
+async def _add(request: web.Request) -> web.Response:
+    """Body: the keys of an `[[endpoints]]`."""
+    config = await body_of(request, EndpointConfig)
+    # The first TLS context takes up to a quarter of a second to create.
+    await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
+    plane_of(request).registry.add(config)
+    return _answer(request, config.id, 201)
+
+
+async def _change(request: web.Request) -> web.Response:
+    """Body: `state`, `weight` or both; an omitted key stays unchanged."""
+    endpoint_id = request.match_info["id"]
+    change = await body_of(request, EndpointChange)
+    plane_of(request).registry.change(endpoint_id, change.state, change.weight)
+    return _answer(request, endpoint_id)
+
+
+async def _remove(request: web.Request) -> web.Response:
+    endpoint_id = request.match_info["id"]
+    in_flight = plane_of(request).registry.remove(endpoint_id)
+    return web.json_response({"id": endpoint_id, "in_flight": in_flight})
+
+
+def _answer(request: web.Request, endpoint_id: str, status: int = 200) -> web.Response:
+    plane = plane_of(request)
+    plane.registry.member(endpoint_id)
+    state = plane.cluster.router.find(endpoint_id)
+    return web.json_response(endpoint_status(plane, state, request.app[DESCRIBE]), status=status)
+
+
+async def _explain(request: web.Request) -> web.Response:
+    """Return the last explained picks; they are kept after the end until explaining starts again."""
+    return web.json_response(plane_of(request).explanations.document())
+
+
+async def _start_explaining(request: web.Request) -> web.Response:
+    """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
+    order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
+    plane_of(request).explanations.start(order.seconds, order.keep)
+    return web.json_response(plane_of(request).explanations.status(), status=201)
+
+
+async def _stop_explaining(request: web.Request) -> web.Response:
+    plane_of(request).explanations.stop()
+    return web.json_response(plane_of(request).explanations.status())
+
+
+async def _latency(request: web.Request) -> web.Response:
+    """Return every bucket of every histogram, for a client that computes the difference of two readings."""
+    return web.json_response(latency_status(plane_of(request)))
+
+
+async def _record(request: web.Request) -> web.Response:
+    return web.json_response(plane_of(request).recording.status())
+
+
+async def _start_recording(request: web.Request) -> web.Response:
+    """Body: `seconds`, or nothing."""
+    order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
+    plane_of(request).recording.start(order.seconds)
+    return web.json_response(plane_of(request).recording.status(), status=201)
+
+
+async def _stop_recording(request: web.Request) -> web.Response:
+    plane_of(request).recording.stop()
+    return web.json_response(plane_of(request).recording.status())
