@@ -19,6 +19,7 @@ from rich.text import Text
 from experiments.commands.live_options import table_in
 from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, require_writable, write_json
+from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, region_in_words
@@ -33,6 +34,8 @@ Examples:
   experiments what-if balancer.recording --without-region asia
   experiments what-if balancer.recording --without-region asia --policy peak-ewma --policy region-aware
   experiments what-if balancer.recording --policy '{"name": "least-in-flight", "choices": 3}' --slots 4
+  experiments what-if access.log --format nginx --policy least-in-flight --policy steelyard
+  experiments what-if haproxy.log --format haproxy --region eu=eu- --region us=us- --without-region us
 
 \b
 The recording is written by a balancer that is configured to:
@@ -43,6 +46,26 @@ The recording is written by a balancer that is configured to:
 
 @click.command("what-if", epilog=EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--format",
+    "name",
+    type=click.Choice(["steelyard", *FORMATS]),
+    default="steelyard",
+    show_default=True,
+    help="What wrote RECORDING: a recording of Steelyard, or another proxy's access log.",
+)
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    metavar="NAME=START",
+    help="Of a log: the region of workers whose name or address begins so; may be repeated.",
+)
+@click.option(
+    "--placed-by",
+    metavar="NAME|JSON",
+    help="Of a log: the policy that the proxy picked by.  [default: round-robin]",
+)
 @click.option(
     "--without-region", "lost", multiple=True, metavar="NAME", help="A region that is lost; may be repeated."
 )
@@ -67,6 +90,9 @@ The recording is written by a balancer that is configured to:
 )
 def what_if(
     recording: tuple[Path, ...],
+    name: str,
+    regions: tuple[str, ...],
+    placed_by: str | None,
     lost: tuple[str, ...],
     policies: tuple[str, ...],
     slots: int | None,
@@ -74,15 +100,25 @@ def what_if(
     seed: int,
     file: Path | None,
 ) -> int:
-    """Simulate the traffic of RECORDING with other regions or policies; files of several processes are merged."""
+    """Simulate the traffic of RECORDING with other regions or policies; several files are merged.
+
+    RECORDING is of Steelyard, or, with --format, an access log of another proxy.
+    """
     from experiments.simulator.run import simulate
 
     require_writable("--json", file)
     console = console_here()
-    read, left_out = longest_span(read_recording(recording))
-    regions = [region if slots is None else replace(region, slots=slots) for region in fit(read)]
-    question = Question(checked(lost, regions), chosen(policies, read), blocks, seed)
-    introduce(console, read, regions)
+    if name == "steelyard":
+        given = [option for option, value in (("--region", regions), ("--placed-by", placed_by)) if value]
+        if given:
+            raise BadInputError(f"{given[0]}: is for a log; a recording knows it")
+        whole = read_recording(recording)
+    else:
+        whole = read_log(console, recording, name, regions, placed_by)
+    read, left_out = longest_span(whole)
+    fitted = [region if slots is None else replace(region, slots=slots) for region in fit(read)]
+    question = Question(checked(lost, fitted), chosen(policies, read), blocks, seed)
+    introduce(console, read, fitted)
     if left_out:
         console.print(Text(left_out, style="yellow"))
     with Progress(
@@ -97,11 +133,27 @@ def what_if(
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
             instants = Path(folder) / "instants.txt"
             write_instants(read, instants)
-            found = answer(read, instants, regions, question, simulate, notify)
+            found = answer(read, instants, fitted, question, simulate, notify)
     present(console, found)
     if file is not None:
         write_json("--json", file, found.as_dict())
     return 0
+
+
+def read_log(
+    console: Console, paths: tuple[Path, ...], name: str, regions: tuple[str, ...], placed_by: str | None
+) -> Recording:
+    """Read another proxy's log, and print first what it cannot tell. Raises `BadInputError`."""
+    pairs = [region.partition("=")[::2] for region in regions]
+    for region, start in pairs:
+        if not region or not start:
+            raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
+    policy = None if placed_by is None else parsed_policy(placed_by)
+    found, others = read_proxy_logs(paths, FORMATS[name], pairs, policy)
+    console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
+    if others:
+        console.print(Text(f"{others} lines are no requests in this format", style="yellow"))
+    return found
 
 
 def write_instants(recording: Recording, path: Path) -> None:
@@ -122,11 +174,15 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(known[name.lower()] for name in lost))
 
 
+def parsed_policy(text: str) -> dict[str, Any]:
+    """Return a policy from its name or JSON. Raises `BadInputError`."""
+    policy: dict[str, Any] = located_here(table_in(text) if text.lstrip().startswith("{") else {"name": text})
+    return policy
+
+
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
-    tables = [
-        located_here(table_in(text) if text.lstrip().startswith("{") else {"name": text}) for text in policies
-    ]
+    tables = [parsed_policy(text) for text in policies]
     for policy in tables or [recording.policy]:
         options = {key: value for key, value in policy.items() if key != "name"}
         try:

@@ -7,8 +7,9 @@ For each endpoint:
 - **round trip**: the time outside the worker, latency − reported service: its median over requests with the fewest
   others in flight. Without reports, the quickest TCP handshake.
 - **slots**: the most requests in flight while the median wait, or without reports the median stay, was at most a tenth
-  of a service time above that of requests that found none: one more has to wait for another to end. For a worker that
-  was never busy it is a lower bound, so a simulation with it is rather too slow than too fast.
+  of a service time above that of requests that found none: one more has to wait for another to end. At least as many as
+  served at a time on average (Little's law). For a worker that was never busy it is a lower bound, so a simulation with
+  it is rather too slow than too fast.
 
 A region gets one distribution, the nearest by Kolmogorov-Smirnov distance to its workers' times divided by their means,
 among fixed, uniform, exponential and lognormal; a worker's speed is relative to the region's mean.
@@ -171,7 +172,9 @@ def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any]) -> WorkerFit | No
     else:
         unloaded = ahead <= np.percentile(ahead, 25)
         service, waited = np.maximum(inside[unloaded], LEAST_SERVICE), inside
-    slots = estimated_slots(waited, ahead, float(service.mean()))
+    span = float(sent.max() - sent.min())
+    served_at_once = math.ceil(len(rows) * float(service.mean()) / span) if span else 1
+    slots = max(served_at_once, estimated_slots(waited, ahead, float(service.mean())))
     return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported)
 
 

@@ -1,0 +1,227 @@
+"""Read access logs of nginx, HAProxy, Envoy, AWS load balancers and Traefik as recordings.
+
+Each line becomes a request with its arrival, the worker that answered it and the time that this took. What a format
+cannot tell is in `FORMATS`, and is said before any result. Lines of other programs are counted and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.errors import BadInputError
+from experiments.platform.printable import checked_name
+from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, ROW, RecordedEndpoint, Recording
+
+REGION = "here"
+"""Region of workers for which none is given."""
+
+FAILED = ENDS.index("error_status")
+
+
+class LoggedRequest(NamedTuple):
+    """A request of a log. `at` is Unix time; durations in seconds, nan where the log has none."""
+
+    at: float
+    endpoint: str
+    status: int
+    queue: float
+    connect: float
+    service: float
+
+
+@dataclass(frozen=True)
+class LogFormat:
+    """How lines are read, the policy by which the proxy picks at its defaults, and what lines do not tell."""
+
+    read: Callable[[str], LoggedRequest | None]
+    policy: str
+    unknown: str
+
+
+def nginx(line: str) -> LoggedRequest | None:
+    """A line that has variables by name, as JSON or as `name=value`: `msec`, `request_time` and those of upstreams."""
+    found: Mapping[str, Any] = json.loads(line) if line.startswith("{") else dict(_PAIR.findall(line))
+    if "msec" not in found:
+        return None
+    taken = [part.strip() for part in str(found["upstream_response_time"]).replace(":", ",").split(",")]
+    service = _seconds(taken[-1])
+    connect = _seconds(str(found.get("upstream_connect_time", "-")).replace(":", ",").split(",")[-1].strip())
+    total = float(found["request_time"])
+    address = str(found["upstream_addr"]).split(",")[-1].split(" : ")[-1].strip()
+    known = 0.0 if connect != connect else connect
+    return LoggedRequest(
+        float(found["msec"]) - total,
+        "" if address == "-" else address,
+        int(found["status"]),
+        0.0,
+        known,
+        service - known,
+    )
+
+
+_PAIR = re.compile(r'(\w+)="?([^"\s,]*(?:(?:,| :) [^"\s,]+)*)')
+
+
+def haproxy(line: str) -> LoggedRequest | None:
+    """A line of `option httplog`."""
+    found = _HAPROXY.search(line)
+    if found is None:
+        return None
+    asked, queue, connect, _, total = (
+        float(each) / 1e3 for each in found["times"].replace("+", "").split("/")
+    )
+    began = datetime.strptime(found["at"], "%d/%b/%Y:%H:%M:%S.%f").replace(
+        tzinfo=UTC
+    )  # only differences count
+    at = began.timestamp() + max(0.0, asked)
+    queue, connect = max(0.0, queue), max(0.0, connect)
+    server = "" if found["server"].startswith("<") else found["server"]
+    return LoggedRequest(
+        at, server, max(0, int(found["status"])), queue, connect, total - max(0.0, asked) - queue - connect
+    )
+
+
+_HAPROXY = re.compile(
+    r"\[(?P<at>\d\d/\w{3}/\d{4}:[\d:.]+)\] \S+ \S+/(?P<server>\S+) (?P<times>-?\d+(?:/\+?-?\d+){4}) (?P<status>-?\d+) "
+)
+
+
+def envoy(line: str) -> LoggedRequest | None:
+    """A line of the default format."""
+    found = _ENVOY.match(line)
+    if found is None:
+        return None
+    host = found["host"].removeprefix("tcp://").removeprefix("http://")
+    service = nan if found["service"] == "-" else float(found["service"]) / 1e3
+    at = datetime.fromisoformat(found["at"]).timestamp()
+    return LoggedRequest(at, "" if host == "-" else host, int(found["status"]), 0.0, 0.0, service)
+
+
+_ENVOY = re.compile(
+    r'\[(?P<at>[^]]+)\] "[^"]*" (?P<status>\d+) \S+ (?:"[^"]*" )*?\d+ \d+ \d+ (?P<service>\d+|-) '
+    r'"[^"]*" "[^"]*" "[^"]*" "[^"]*" "(?P<host>[^"]*)"'
+)
+
+
+def alb(line: str) -> LoggedRequest | None:
+    """A line of an Application Load Balancer's access log."""
+    words = line.split(" ", 9)
+    if len(words) < 10 or words[0] not in ("http", "https", "h2", "grpcs", "ws", "wss"):
+        return None
+    asked, service, answered = (float(each) for each in words[5:8])
+    lasted = sum(max(0.0, each) for each in (asked, service, answered))
+    at = datetime.fromisoformat(words[1]).timestamp() - lasted
+    target = "" if words[4] == "-" else words[4]
+    taken = nan if service < 0 else service + max(0.0, answered)
+    return LoggedRequest(at, target, int(words[8]), max(0.0, asked), 0.0, taken)
+
+
+def traefik(line: str) -> LoggedRequest | None:
+    """A line of the format `json`."""
+    if not line.startswith("{"):
+        return None
+    found = json.loads(line)
+    if "StartUTC" not in found:
+        return None
+    at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", found["StartUTC"])).timestamp()
+    worker = found.get("ServiceURL") or found.get("ServiceAddr") or ""
+    name = worker if isinstance(worker, str) else worker.get("Host", "")
+    service = found["OriginDuration"] / 1e9 if name else nan
+    return LoggedRequest(
+        at, name.partition("://")[2] or name, int(found["DownstreamStatus"]), 0.0, 0.0, service
+    )
+
+
+_NANOSECONDS = re.compile(r"(\.\d{6})\d+")
+
+NO_WORK = "not how long workers themselves took: distance and time of service are estimated"
+FORMATS = {
+    "nginx": LogFormat(nginx, "round-robin", f"milliseconds only; {NO_WORK}"),
+    "haproxy": LogFormat(haproxy, "round-robin", f"milliseconds only; {NO_WORK}"),
+    "envoy": LogFormat(
+        envoy, "round-robin", f"milliseconds only, no time of connecting, and of retries the sum; {NO_WORK}"
+    ),
+    "alb": LogFormat(alb, "round-robin", f"no time of connecting; {NO_WORK}"),
+    "traefik": LogFormat(traefik, "round-robin", f"no time of connecting; {NO_WORK}"),
+}
+
+
+def _seconds(text: str) -> float:
+    return nan if text == "-" else float(text)
+
+
+def read_proxy_logs(
+    paths: Sequence[Path], log: LogFormat, regions: Sequence[tuple[str, str]], policy: dict[str, Any] | None
+) -> tuple[Recording, int]:
+    """Return the requests of logs as a recording, and the number of lines that are none.
+
+    `regions` are names of regions, each with the beginning of the names of its workers; `policy` is what the proxy
+    picks by, if it is not the default. Raises `BadInputError`.
+    """
+    found, others = list[LoggedRequest](), 0
+    for path in paths:
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                others += _collect(file, log, found)
+        except OSError as error:
+            raise BadInputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise BadInputError(f"{paths[0]}: holds no request in this format; see --format")
+    found.sort()
+    began = found[0].at
+    if found[-1].at - began > MAX_SPAN_S:
+        raise BadInputError(f"{paths[0]}: spans more than {MAX_SPAN_S / 86400:.0f} days")
+    names = list(dict.fromkeys(request.endpoint for request in found if request.endpoint))
+    rows = np.zeros(len(found), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
+    numbers = {name: number for number, name in enumerate(names)} | {"": -1}
+    rows["at"] = [request.at - began for request in found]
+    for name in ("queue", "connect", "service", "status"):
+        rows[name] = [getattr(request, name) for request in found]
+    rows["first_byte"], rows["reported"] = rows["service"], nan
+    rows["endpoint"] = [numbers[request.endpoint] for request in found]
+    is_ok = (rows["status"] < 500) & (rows["status"] > 0) & (rows["endpoint"] >= 0)
+    rows["end"], rows["attempts"] = np.where(is_ok, OK, FAILED), 1
+    endpoints = tuple(
+        RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))
+        for number, name in enumerate(names)
+    )
+    chosen = policy or {"name": log.policy}
+    return Recording(rows, endpoints, began, chosen, None, 0, 0), others
+
+
+def _collect(lines: Iterable[str], log: LogFormat, found: list[LoggedRequest]) -> int:
+    """Add the requests of lines; return the number of other lines."""
+    others = 0
+    for line in lines:
+        try:
+            request = log.read(line)
+            if request is not None:
+                checked_name(request.endpoint or "-")
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError):
+            request = None
+        if request is None:
+            others += not line.isspace()
+        else:
+            found.append(request)
+    return others
+
+
+def _region_of(name: str, regions: Sequence[tuple[str, str]]) -> str:
+    """Return the region whose workers begin most like this one."""
+    fitting = [(len(start), region) for region, start in regions if name.startswith(start)]
+    return max(fitting)[1] if fitting else REGION
+
+
+def _handshake(rows: Any, number: int) -> float:
+    """Return the quickest handshake with a worker, 0 if the log has none."""
+    times = rows["connect"][(rows["endpoint"] == number) & (rows["connect"] > 0)]
+    return float(times.min()) if len(times) else 0.0

@@ -1,0 +1,151 @@
+"""Access logs of other proxies as recordings: lines as each proxy writes them, and the answer of what-if to one."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from math import isnan, nan
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
+from experiments.errors import BadInputError
+from experiments.recorded.proxy_logs import FORMATS, LoggedRequest
+
+AT = datetime(2026, 11, 28, 17, 0, 0, 123_000, tzinfo=UTC).timestamp()
+W1 = "10.0.1.5:8080"
+ENVOY = (
+    '[2026-11-28T17:00:00.123Z] "GET /a HTTP/2" {status} - 154 0 226 {service} "10.0.35.28" "curl" "cc21" "shop" '
+    '"{host}"'
+)
+ALB = (
+    "https 2026-11-28T17:00:00.323000Z app/lb/50dc 192.0.2.7:2817 {target} {times} {status} 200 34 366 "
+    '"GET https://shop:443/a HTTP/1.1" "curl" ECDHE TLSv1.2 arn "Root=1" "-" "-" 0'
+)
+TRAEFIK = {
+    "StartUTC": "2026-11-28T17:00:00.123000456Z", "Duration": 21_000_000, "OriginDuration": 20_000_000,
+    "DownstreamStatus": 200, "ServiceURL": "http://10.0.1.5:8080", "OriginStatus": 200,
+}  # fmt: skip
+NGINX = (
+    'msec=1795885200.144 request_time=0.021 status={status} upstream_addr="{address}" '
+    "upstream_connect_time={connect} upstream_response_time={taken}"
+)
+HAPROXY = (
+    "haproxy[9]: 192.0.2.7:33317 [28/Nov/2026:17:00:00.120] front back/{server} {times} {status} 2750 - - ---- "
+    '1/1/1/1/0 0/0 "GET /a HTTP/1.1"'
+)
+VARIABLES = {
+    "msec": "1795885200.144", "request_time": "0.021", "status": "200", "upstream_addr": W1,
+    "upstream_connect_time": "0.001", "upstream_response_time": "0.021",
+}  # fmt: skip
+ONE_TRY = NGINX.format(status=200, address=W1, connect="0.001", taken="0.021")
+TWO_TRIES = NGINX.format(status=200, address=f"10.0.1.4:80, {W1}", connect="-, 0.001", taken="0.000, 0.021")
+OWN = NGINX.format(status=404, address="-", connect="-", taken="-")
+LINES = [
+    ("nginx", ONE_TRY, LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
+    ("nginx", TWO_TRIES, LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
+    ("nginx", json.dumps(VARIABLES), LoggedRequest(AT, W1, 200, 0, 0.001, 0.02)),
+    ("nginx", OWN, LoggedRequest(AT, "", 404, 0, 0, nan)),
+    (
+        "haproxy",
+        HAPROXY.format(server="w1", times="3/2/1/19/26", status=200),
+        LoggedRequest(AT, "w1", 200, 0.002, 0.001, 0.02),
+    ),
+    (
+        "haproxy",
+        HAPROXY.format(server="<NOSRV>", times="3/-1/-1/-1/+3", status=503),
+        LoggedRequest(AT, "", 503, 0, 0, 0),
+    ),
+    (
+        "envoy",
+        ENVOY.format(status=200, service=20, host=f"tcp://{W1}"),
+        LoggedRequest(AT, W1, 200, 0, 0, 0.02),
+    ),
+    ("envoy", ENVOY.format(status=503, service="-", host="-"), LoggedRequest(AT, "", 503, 0, 0, nan)),
+    (
+        "alb",
+        ALB.format(target=W1, times="0.180 0.019 0.001", status=200),
+        LoggedRequest(AT, W1, 200, 0.18, 0, 0.02),
+    ),
+    (
+        "alb",
+        ALB.format(target="-", times="-1 -1 -1", status=503),
+        LoggedRequest(AT + 0.2, "", 503, 0, 0, nan),
+    ),
+    ("traefik", json.dumps(TRAEFIK), LoggedRequest(AT, W1, 200, 0, 0, 0.02)),
+]
+
+
+@pytest.mark.parametrize(("kind", "line", "expected"), LINES)
+def test_line_of_each_format(kind: str, line: str, expected: LoggedRequest) -> None:
+    found = FORMATS[kind].read(line + "\n")
+    assert found is not None
+    assert (found.endpoint, found.status) == (expected.endpoint, expected.status)
+    times, wanted = (found.at, *found[3:]), (expected.at, *expected[3:])
+    assert times == pytest.approx(wanted, abs=2e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_line_of_another_program_is_no_request(kind: str) -> None:
+    """Nor is that of another format."""
+    for line in ("", "started\n", '192.0.2.7 - - [28/Nov/2026:17:00:00 +0000] "GET / HTTP/1.1" 200 5\n'):
+        assert FORMATS[kind].read(line) is None
+
+
+def log_of(path: Path, number: int = 4000) -> Path:
+    """Requests of two regions by turns, 5 and 50 ms away, 100 a second, exponential 20 ms, one at a time."""
+    rng, at, lines = Random(1), 1_795_885_200.0, []
+    for one in range(number):
+        at += rng.expovariate(100)
+        address, far = ("10.0.1.1:80", 0.005) if one % 2 else ("10.0.2.1:80", 0.05)
+        connect = far if one % 50 < 2 else 0.0
+        taken = connect + far + rng.expovariate(50)
+        lines.append(
+            f'msec={at + taken:.3f} request_time={taken:.3f} status=200 upstream_addr="{address}" '
+            f"upstream_connect_time={connect:.3f} upstream_response_time={taken:.3f}\n"
+        )
+    path.write_text("".join(["nginx: started\n", *lines]), encoding="utf-8")
+    return path
+
+
+def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
+    """Distance by region comes from handshakes; what the format cannot tell is said first."""
+    log, found = log_of(tmp_path / "access.log"), tmp_path / "found.json"
+    asked = ("what-if", str(log), "--format", "nginx", "--region", "eu=10.0.1.", "--region", "us=10.0.2.")
+    ran = CliRunner().invoke(
+        cli, [*asked, "--policy", "steelyard", "--slots", "8", "--blocks", "2", "--json", str(found)]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert ran.output.startswith("A log of nginx tells milliseconds only;")
+    assert "1 lines are no requests in this format" in ran.output
+    answer = json.loads(found.read_text(encoding="utf-8"))
+    assert {each["region"]: each["rtt"] for each in answer["regions"]} == pytest.approx(
+        {"eu": 0.005, "us": 0.05}, abs=1e-3
+    )
+    recorded, simulated, chosen = answer["lines"]
+    assert (recorded["label"], chosen["label"]) == ("round-robin", "steelyard")
+    assert simulated["mean"] == pytest.approx(recorded["mean"], rel=0.1)
+    assert chosen["mean"] < 0.8 * simulated["mean"]
+    assert not isnan(chosen["p99"])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--format", "haproxy"), "holds no request in this format; see --format"),
+        (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
+        (("--format", "nginx", "--placed-by", "nonsense"), "--policy: unknown policy 'nonsense'"),
+        (("--region", "eu=10."), "--region: is for a log"),
+        (
+            ("--format", "nginx", "--slots", "8", "--without-region", "eu"),
+            "--without-region: unknown 'eu'; known: here",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, options: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(BadInputError, match=re.escape(complaint)):
+        cli.main(["what-if", str(log_of(tmp_path / "access.log", 200)), *options], standalone_mode=False)
