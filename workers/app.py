@@ -107,8 +107,10 @@ class WorkerApp:
         moved_at = await self._standstill.over()
         while (treatment := self.switchboard.treatment()) is Treatment.HANG:
             await self.switchboard.changed()
+        if treatment is Treatment.RESET:
+            reset(request.transport)
         if treatment is not Treatment.SERVE:
-            return self._respond_fault(request, treatment)
+            return self._refuse(self.switchboard.current.fail_status, "fault")
         return await self._serve(request, wish, digest, moved_at)
 
     async def _serve(
@@ -186,12 +188,7 @@ class WorkerApp:
         await response.write_eof()
         return response
 
-    # ── faults and rejections ────────────────────────────────────────────────────────────────────────────
-
-    def _respond_fault(self, request: web.Request, treatment: Treatment) -> web.Response:
-        if treatment is Treatment.RESET:
-            reset(request.transport)
-        return self._refuse(self.switchboard.current.fail_status, "fault")
+    # ── rejections ──────────────────────────────────────────────────────────────────────────────────────
 
     def _refuse(self, status: int, error: str, retry_after: float | None = None) -> web.Response:
         headers = self._load.headers(time.monotonic())

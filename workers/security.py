@@ -1,17 +1,20 @@
-"""TLS contexts of a worker: one protocol version, with or without session resumption.
+"""TLS contexts of a worker: one protocol version, with or without session resumption, and a certificate.
 
 A context remembers sessions, so a worker without resumption has a new context for each connection; OpenSSL would
 otherwise resume TLS 1.2 sessions from its own cache, even without tickets.
+
+Unless one is given, the certificate is made by the `openssl` program and not kept. The program is available wherever
+Python's `ssl` is; a library that makes certificates would be a dependency of every installation.
 """
 
 from __future__ import annotations
 
 import ssl
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.certificates import certificate_in
 from workers.errors import CannotCertify
 from workers.settings import Settings
 
@@ -54,3 +57,26 @@ def _context(settings: Settings, pem: Path) -> ssl.SSLContext:
         reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
         raise CannotCertify(f"{pem}: {reason}; it must hold a certificate and its key, as PEM") from None
     return context
+
+
+PROGRAM = "openssl"
+PATIENCE = 30.0  # seconds
+
+_REQUEST = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+_SUBJECT = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+
+
+def certificate_in(folder: Path) -> Path:
+    """Write a new P-256 key and a self-signed certificate for 127.0.0.1 to one PEM file. Raises CannotCertify."""
+    key, certificate, both = (folder / f"{name}.pem" for name in ("key", "certificate", "both"))
+    argv = [PROGRAM, *_REQUEST, *_SUBJECT, "-keyout", str(key), "-out", str(certificate)]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        raise CannotCertify(f"no program '{PROGRAM}' that makes one; give one with --certificate") from None
+    if done.returncode:
+        raise CannotCertify(done.stderr.strip()[-200:])
+    both.write_text(
+        certificate.read_text(encoding="ascii") + key.read_text(encoding="ascii"), encoding="ascii"
+    )
+    return both

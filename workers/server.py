@@ -83,7 +83,13 @@ class Worker:
         self.switchboard = Switchboard(loop, Random(f"{self.settings.seed}:faults"))
         self.switchboard.subscribe(self._link.apply)
         self.app = WorkerApp(self.settings, self._timer, self.switchboard)
-        self._runner = self._make_runner()
+        self._runner = web.AppRunner(
+            self.app.application(),
+            access_log=None,
+            keepalive_timeout=self.settings.keep_alive,
+            shutdown_timeout=self.settings.grace,
+            handler_cancellation=True,  # a client that disconnects must not leave a hanging request behind
+        )
         await self._runner.setup()
         self._site = self._site_on(self.settings.port)
         if self.settings.starts_down:
@@ -104,15 +110,6 @@ class Worker:
 
     def _site_on(self, port: int) -> LinkedSite:
         return LinkedSite(self._runner, self._link, self._front, self.settings.host, port)
-
-    def _make_runner(self) -> web.AppRunner:
-        return web.AppRunner(
-            self.app.application(),
-            access_log=None,
-            keepalive_timeout=self.settings.keep_alive,
-            shutdown_timeout=self.settings.grace,
-            handler_cancellation=True,  # a client that disconnects must not leave a hanging request behind
-        )
 
     async def _watch_listener(self) -> None:
         """Close the listening socket while the fault `down` is active, and open it again afterwards."""

@@ -18,9 +18,19 @@ from rich.text import Text
 
 from balancer.syntax.printable import with_digits
 from experiments.capacity.criteria import RateTrial, tried
-from experiments.capacity.offered import at_rate, pooled
+from experiments.capacity.curve import is_curve
+from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.capacity.search import Capacity, search
-from experiments.commands.options import DURATION, SIMULATED, Number, named, require_none
+from experiments.commands.options import (
+    DURATION,
+    SIMULATED,
+    Number,
+    command_line,
+    named,
+    new_directory,
+    require_none,
+)
+from experiments.commands.report import report_curve
 from experiments.errors import BadInputError
 from experiments.platform.terminal import (
     STOPPED,
@@ -32,7 +42,9 @@ from experiments.platform.terminal import (
     signals_interrupt,
     write_json,
 )
-from experiments.results.directory import PlannedRun
+from experiments.results.directory import PlannedRun, require_new
+from experiments.running.execute import execute, prepare
+from experiments.running.progress import CampaignProgress
 from experiments.running.runner import Interrupted, NoObserver, Runner
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
@@ -102,8 +114,6 @@ def capacity(
     from experiments.commands.session import runner_of
 
     if curve:
-        from experiments.commands.load_curve import measure_curve
-
         search_only = {"policy": policy, "slo": slo, "start": start, "searches": searches, "json": file}
         require_none(search_only, "not with --curve")
         given = Overrides(policies=named(policies), seed=seed, blocks=blocks or CURVE_BLOCKS)
@@ -172,6 +182,40 @@ def present(found: Sequence[Capacity], console: Console) -> None:
     rates = [one.passed for one in found if one.is_found]
     if len(rates) > 1:
         console.print(Text(over_searches(rates), style="bold"))
+
+
+def measure_curve(
+    scenario: Scenario, rates: str, duration: float | None, runner: Runner, out: Path | None
+) -> int:
+    """Run the scenario at one rate after another and draw the curve; returns the exit code.
+
+    Raises `ExperimentError`.
+    """
+    steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
+    directory = out or new_directory(f"{scenario.name}-load")
+    require_new(directory)
+    console = console_here()
+    was_stopped = run_steps(steps, directory, runner, console)
+    if is_curve(directory):
+        report_curve(directory, console)
+    return STOPPED if was_stopped else 0
+
+
+def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, console: Console) -> bool:
+    """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
+    for number, scenario in enumerate(steps, 1):
+        folder = directory / f"rate-{number:02d}"
+        console.print(
+            Text(f"{with_digits(scenario.load.rate, 4)}/s, rate {number} of {len(steps)}", style="bold")
+        )
+        campaign = prepare(scenario, command_line(), folder, runner.name)
+        try:
+            with CampaignProgress(campaign, console) as progress:
+                execute(campaign, folder, runner, progress)
+        except KeyboardInterrupt:
+            print_stopped(console, "Nothing was left running.")
+            return True
+    return False
 
 
 def line_of(trial: RateTrial, prefix: str) -> Text:

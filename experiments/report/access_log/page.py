@@ -134,16 +134,6 @@ def method(log: LogRuns, command: str) -> list[str]:
     return lines
 
 
-def cautions(log: LogRuns) -> list[str]:
-    """Warnings about a sampled log."""
-    if log.least_sample == 1:
-        return []
-    return [
-        f"Of what went well only a share of {log.least_sample:g} was logged, and every failure: "
-        "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
-    ]
-
-
 def headline(log: LogRuns) -> str:
     """Failures and the best supported percentile of the whole log, in one line."""
     samples, latency = log.whole.samples, success_latency([log.whole])
@@ -162,6 +152,10 @@ def headline(log: LogRuns) -> str:
 
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
     """The report as a document."""
+    sampled = (
+        f"Of what went well only a share of {log.least_sample:g} was logged, and every failure: "
+        "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
+    )
     heading = f"{grouped_digits(len(log.whole.samples))} requests from {log.name}"
     return Document(
         title=heading,
@@ -172,7 +166,7 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
             Section(
                 "Lines that could not be read", lines=[log.unreadable_in_words] if log.unreadable else []
             ),
-            Section("A sample", lines=cautions(log)),
+            Section("A sample", lines=[sampled] if log.least_sample < 1 else []),
         ],
         sections=sections_of(tables, pictures, method(log, command)),
     )
