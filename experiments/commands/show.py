@@ -46,21 +46,18 @@ def show(what: str | None, grid: str | None, measure: str | None) -> None:
     """
     from experiments.platform.terminal import console_here
 
-    if what is None:
-        require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
-        list_scenarios()
-        return
-    path = place_of(what)
-    names_scenario = is_scenario(what) and not (is_drawn(what) and path.exists())
-    if not names_scenario and not path.exists() and what in registry.known():
-        require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
-        show_policy(what, console_here())
-        return
-    if not names_scenario and not path.is_dir():
+    path = place_of(what or "")
+    names_scenario = what is not None and is_scenario(what) and not (is_drawn(what) and path.exists())
+    names_policy = not names_scenario and not path.exists() and what in registry.known()
+    if not (names_scenario or names_policy or path.is_dir()):
         show_catalogue(path, grid, measure, console_here())
         return
     require_none({"grid": grid, "measure": measure}, "only for the catalogue of a sweep")
-    if names_scenario:
+    if what is None:
+        list_scenarios()
+    elif names_policy:
+        show_policy(what, console_here())
+    elif names_scenario:
         scenario = load_scenario(what)
         overridden(scenario, Overrides())  # refuses what `run` would refuse
         show_scenario(scenario, console_here())

@@ -56,7 +56,12 @@ class PageServer:
             self._note = command["note"]
         if "follow" in command:
             self._forget_events()
-            self._turn_to(command["follow"])
+            if (target := command["follow"]) is None:
+                self._follower.leave()
+                self._state = BETWEEN
+            else:
+                self._state = None
+                self._follower.follow(target["url"], target["token"], target["cluster"])
         if "events" in command:
             self._forget_events()
             loop = asyncio.get_running_loop()
@@ -72,14 +77,6 @@ class PageServer:
         self.obey({"end": True})
         self.feed.close()
         self._streams.close()
-
-    def _turn_to(self, target: dict[str, Any] | None) -> None:
-        if target is None:
-            self._follower.leave()
-            self._state = BETWEEN
-        else:
-            self._state = None
-            self._follower.follow(target["url"], target["token"], target["cluster"])
 
     def _followed(self, problem: str | None) -> None:
         state = None if problem is None else "no data"

@@ -18,7 +18,6 @@ from experiments.report.entry_tables import CSV_COLUMNS, csv_row
 from experiments.report.text import csv_text, plainly
 from experiments.results.directory import Results
 from experiments.run_data import Samples
-from experiments.stats.comparison import Comparison
 from experiments.verdict.summary import Summary
 
 SHARE_COLUMNS = ("entry", "policy", "region", "worker", "share")
@@ -64,28 +63,15 @@ def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
     kinds = [("baseline", one) for one in summary.comparisons]
     kinds += [("rival", one) for one in (choice.rivals if choice else ())]
     for kind, one in kinds:
-        yield comparison_row(kind, one, decides)
+        of = one.interval
+        p_value = one.p_value if of.blocks > 1 else None  # empty where there is no interval
+        numbers = map(plainly, (of.ratio, of.low, of.high, p_value, of.blocks))
+        labels = (one.measure, one.measure == decides, one.label, one.baseline)
+        yield (kind, *labels, *numbers, one.standing, one.judged_by)
     original, repeated = summary.scenario.control_pair or ("", "")
     for measure, floor in summary.noise_floor.items():
         numbers = map(plainly, (floor.ratio, floor.low, floor.high, None, floor.blocks))
         yield ("control", measure, measure == decides, repeated, original, *numbers, "noise floor", measure)
-
-
-def comparison_row(kind: str, one: Comparison, decides: str) -> tuple[object, ...]:
-    """Values of `COMPARISON_COLUMNS`; the p-value is empty where there is no interval."""
-    of = one.interval
-    p_value = one.p_value if of.blocks > 1 else None
-    numbers = map(plainly, (of.ratio, of.low, of.high, p_value, of.blocks))
-    return (
-        kind,
-        one.measure,
-        one.measure == decides,
-        one.label,
-        one.baseline,
-        *numbers,
-        one.standing,
-        one.judged_by,
-    )
 
 
 def require_parquet() -> None:

@@ -14,7 +14,6 @@ from random import Random
 from typing import Final
 
 from experiments.run_data import Floats
-from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
 from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
 from experiments.simulator.columns import Columns
@@ -52,16 +51,12 @@ class Simulation:
                 checks.begin(self.clock.at)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self._repeat(model.staleness, partial(exchange, fleet.balancers))
-        if model.mechanisms.shared is not None:
-            self._schedule_reports(model.mechanisms.shared)
-
-    def _schedule_reports(self, shared: SharedTable) -> None:
-        """Schedule the reports of the balancers to each other, evenly spread over the interval."""
-        balancers = self.fleet.balancers
-        for number, balancer in enumerate(balancers):
-            others = [other for other in balancers if other is not balancer]
-            reports = ReportsToOthers(balancer, others, shared, self.agenda)
-            self._repeat(shared.every, reports.send, shared.every * (number + 1) / len(balancers))
+        if (shared := model.mechanisms.shared) is not None:
+            for number, balancer in enumerate(fleet.balancers, 1):
+                others = [other for other in fleet.balancers if other is not balancer]
+                reports = ReportsToOthers(balancer, others, shared, self.agenda)
+                evenly_spread = shared.every * number / len(fleet.balancers)
+                self._repeat(shared.every, reports.send, evenly_spread)
 
     def _repeat(self, seconds: float, what: Callable[[float], None], first: float | None = None) -> None:
         """Call `what` every so many seconds, at `first` for the first time."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from experiments.stats.comparison import Comparison, Interval, compare
 from experiments.stats.estimates import geometric_mean
@@ -69,6 +68,7 @@ def evidence(
 ) -> Evidence:
     """Collect the evidence. `comparisons` are in every measure, `floor` is that of the deciding one."""
     order, kept = ranking(contest, runs), counted(runs)
+    place = places_in(order)
     of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
     ours = [one for one in comparisons if one.measure == contest.measure]
     others = [
@@ -80,7 +80,7 @@ def evidence(
         contest=contest,
         runs=runs,
         order=order,
-        comparisons=best_first(ours, [label for label, _ in order]),
+        comparisons=sorted(ours, key=lambda one: place(one.label)),
         floor=floor,
         choice=choose(contest, order, ours, runs),
         explaining=others,
@@ -134,17 +134,7 @@ def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, flo
     return sorted(means, key=place)
 
 
-class Labelled(Protocol):
-    """Anything of one entry."""
-
-    @property
-    def label(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=Labelled)
-
-
-def best_first(found: Sequence[Item], labels: Sequence[str]) -> list[Item]:
-    """Items in the order of `labels`, followed by those of other entries."""
-    place = {label: index for index, label in enumerate(labels)}
-    return sorted(found, key=lambda one: place.get(one.label, len(place)))
+def places_in(order: Sequence[tuple[str, float]]) -> Callable[[str], int]:
+    """Place of a label in an order of (label, value), by which to sort; other labels follow."""
+    place = {label: index for index, (label, _) in enumerate(order)}
+    return lambda label: place.get(label, len(place))

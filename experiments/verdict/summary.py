@@ -21,7 +21,7 @@ from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.run_summary import RunSummary, counted, summarise_run
 from experiments.verdict.advice import remedy
 from experiments.verdict.contest import Contest, contest_of
-from experiments.verdict.evidence import best_first, compared, evidence
+from experiments.verdict.evidence import compared, evidence, places_in
 from experiments.verdict.thresholds import Judgement, judge
 from experiments.verdict.verdict import Verdict, conclude
 
@@ -87,7 +87,7 @@ def summarise(results: Results) -> Summary:
     every = (*runs, *repeated)
     contest = contest_of(scenario, campaign.world, every)
     comparisons, floors, verdict = judged(contest, every)
-    labels = [label for label, _ in verdict.order]
+    place = places_in(verdict.order)
     entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
         world=campaign.world,
@@ -101,11 +101,14 @@ def summarise(results: Results) -> Summary:
         missing_runs=results.missing,
         measure=contest.measure,
         verdict=verdict,
-        entries=tuple(best_first(entries, labels)),
+        entries=tuple(sorted(entries, key=lambda one: place(one.label))),
         comparisons=tuple(
             sorted(
-                best_first(comparisons, labels),
-                key=lambda one: (one.measure != contest.measure, one.measure == "throughput", one.measure),
+                comparisons,
+                key=lambda one: (
+                    *(one.measure != contest.measure, one.measure == "throughput"),
+                    *(one.measure, place(one.label)),
+                ),
             )
         ),
         noise_floor=floors,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.recorded.access_log import LogColumns
-from experiments.report.palette import INK, REGION_COLOURS, Competitor, policy_colour, worker_colours
+from experiments.report.palette import INK, Competitor, policy_colour, region_colours, worker_colours
 from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 
 ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
@@ -60,11 +60,9 @@ class LogRuns:
 
     def by_region(self) -> list[Competitor]:
         """Parts by region, in order of first appearance, each in the first colour of its workers."""
-        regions = self.whole.facts.regions
         found = []
-        for index, region in enumerate(regions):
+        for region, colour in region_colours(self.places).items():
             mine = np.isin(self.place, [i for i, p in enumerate(self.places) if p.region == region])
-            colour = REGION_COLOURS[index % len(REGION_COLOURS)][0]
             found.append(competitor(self.whole, f"region {region}", colour, mine))
         return found
 
