@@ -45,9 +45,7 @@ class Health:
         self.panic.share, self.panic.overprovisioning = other.panic.share, other.panic.overprovisioning
         self.slow_start.window, self.slow_start.minimum = other.slow_start.window, other.slow_start.minimum
 
-    def evaluate(
-        self, states: Sequence[EndpointState], now: float, routed: int, *, keeps_to_regions: bool, warms: bool
-    ) -> None:
+    def evaluate(self, states: Sequence[EndpointState], now: float, routed: int, *, warms: bool) -> None:
         """Update `is_healthy` and `is_eligible` of all endpoints.
 
         `warms`: an endpoint that took no requests before and does now begins a slow start.
@@ -55,7 +53,7 @@ class Health:
         self._update_health(states, now, warms)
         if self._enforce_ejection_limit(states, now):
             self._update_health(states, now, warms)
-        self.panic.evaluate(self.counts, keeps_to_regions, routed)
+        self.panic.evaluate(self.counts, routed)
         self.panic.admit(states)
         if self.slow_start:
             self.slow_start.advance(states, now)
@@ -64,15 +62,7 @@ class Health:
         """Remove `state` from the counts before a change of the endpoint or its admin state; `enter` must follow."""
         self.counts.remove(state)
 
-    def enter(
-        self,
-        states: Sequence[EndpointState],
-        state: EndpointState,
-        now: float,
-        routed: int,
-        *,
-        keeps_to_regions: bool,
-    ) -> bool:
+    def enter(self, states: Sequence[EndpointState], state: EndpointState, now: float, routed: int) -> bool:
         """Like `evaluate`, if only `state` was added, updated or removed; `states` are all present ones.
 
         Returns whether `is_eligible` of others may have changed. O(regions), unless there is panic or more are
@@ -88,7 +78,7 @@ class Health:
         if self.counts.exceeds_limit(state.region) and self._enforce_ejection_limit(states, now):
             is_returning = True
             self._update_health(states, now, warms=True)
-        self.panic.evaluate(self.counts, keeps_to_regions, routed)
+        self.panic.evaluate(self.counts, routed)
         state.is_eligible = state.is_healthy
         if was_panic or self.panic or is_returning:
             self.panic.admit(states)

@@ -30,6 +30,7 @@ class Panic:
     def __init__(self, share: float = 0.5, overprovisioning: float = OVERPROVISIONING) -> None:
         self.share = share
         self.overprovisioning = overprovisioning
+        self.keeps_to_regions = False  # the policy in force does
         self.loads: Loads = {}
         self.is_everywhere = False
         self.regions: frozenset[Region] = frozenset()
@@ -44,7 +45,7 @@ class Panic:
         """Return how many of the `routed` requests so far were routed in panic."""
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
-    def evaluate(self, counts: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
+    def evaluate(self, counts: HealthCounts, routed: int) -> None:
         """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
         carries_all = False
@@ -56,13 +57,10 @@ class Panic:
         self.is_everywhere = not carries_all and counts.healthy_share(None) < self.share
         if self.is_everywhere:
             self.loads = {}
-        keeps_to_regions = keeps_to_regions and not carries_all
-        ill = (region for region in counts.size if region is not None) if keeps_to_regions else ()
+        has_regions = self.keeps_to_regions and not carries_all
+        ill = (region for region in counts.size if region is not None) if has_regions else ()
         self.regions = frozenset(region for region in ill if 0 < counts.healthy_share(region) < self.share)
         self.times += len(self.regions - were) + (self.is_everywhere and not was_everywhere)
-        self._count(routed)
-
-    def _count(self, routed: int) -> None:
         self._requests = self.requests(routed)
         self._routed_before = routed if self else None
 

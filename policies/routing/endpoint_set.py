@@ -38,7 +38,6 @@ class EndpointSet:
         self._loads: Loads = {}  # of the priority levels; empty while there is no choice between levels
         self._latency_prior = LatencyPrior()
         self.routed = 0
-        self.keeps_to_regions = False
         self.on_available: Callable[[], None] | None = None
         self.on_members: Callable[[], None] | None = None
         self.on_member: Callable[[EndpointState], None] | None = None
@@ -116,10 +115,7 @@ class EndpointSet:
 
     def _enter(self, state: EndpointState) -> None:
         """Undo `health.withdraw`, and update the list of available endpoints for `state`."""
-        keeps = self.keeps_to_regions
-        has_changed_others = self.health.enter(
-            self._states, state, self._now(), self.routed, keeps_to_regions=keeps
-        )
+        has_changed_others = self.health.enter(self._states, state, self._now(), self.routed)
         if self.health.slow_start:
             self._has_news = True
         if self._apply_loads((state,)):
@@ -148,7 +144,7 @@ class EndpointSet:
         self._latency_prior.states = self._states
         if self.on_members is not None:
             self.on_members()
-        self._evaluate_all(warms=warms)
+        self.health.evaluate(self._states, self._now(), self.routed, warms=warms)
         self._apply_loads(self._states)
         self._relist()
 
@@ -296,7 +292,7 @@ class EndpointSet:
 
     def _reevaluate_all(self) -> None:
         """Evaluate the health of all endpoints."""
-        self._evaluate_all(warms=True)
+        self.health.evaluate(self._states, self._now(), self.routed, warms=True)
         if self._apply_loads():
             self._relist()
         else:
@@ -306,10 +302,6 @@ class EndpointSet:
         self._refresh_all()
         if self.health.slow_start:
             self._notify_members()
-
-    def _evaluate_all(self, *, warms: bool) -> None:
-        keeps = self.keeps_to_regions
-        self.health.evaluate(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
 
     def _refresh_all(self) -> None:
         """Update the list of available endpoints for all states, then call `on_available`, which may route at once."""

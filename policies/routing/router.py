@@ -271,7 +271,7 @@ class Router(EndpointSet):
         self._observe = in_force.observe
         self._probes = in_force.probes
         self._fallback_pick = in_force.fallback_pick
-        self.keeps_to_regions = in_force.keeps_to_regions
+        self.health.panic.keeps_to_regions = in_force.keeps_to_regions
 
     def _loads_changed(self) -> None:
         """Choose between the priority levels by their new loads."""
