@@ -116,28 +116,24 @@ def test_sudden_burst_spills_over_at_once() -> None:
     assert burst["emea"] < 60
 
 
-def test_failing_home_region_is_left_and_returned_to() -> None:
-    """Within seconds both ways, without active checks."""
+@pytest.mark.parametrize(
+    ("slowness", "left_at", "left", "back"), [(None, 23, 0.03, 0.85), (10.0, 30, 0.1, 0.7)]
+)
+def test_home_region_in_trouble_is_left_and_returned_to(
+    slowness: float | None, left_at: float, left: float, back: float
+) -> None:
+    """Within seconds both ways, without active checks; where it is ten times slower, only the price changes."""
     t, fleet = trial("region-aware")
     t.open_loop(80, 20)
-    fleet.dead = {"emea"}
+    if slowness is None:
+        fleet.dead = {"emea"}
+    else:
+        fleet.slowness["emea"] = slowness
     t.open_loop(80, 30)
-    assert shares(t, since=23)["emea"] < 0.03
-    fleet.dead = set()
-    t.open_loop(80, 40)
-    assert shares(t, since=75)["emea"] > 0.85
-
-
-def test_slow_home_region_is_left_and_returned_to() -> None:
-    """Ten times slower, yet healthy: only the price changes."""
-    t, fleet = trial("region-aware")
-    t.open_loop(80, 20)
-    fleet.slowness["emea"] = 10.0
-    t.open_loop(80, 30)
-    assert shares(t, since=30)["emea"] < 0.1
-    fleet.slowness["emea"] = 1.0
+    assert shares(t, since=left_at)["emea"] < left
+    fleet.dead, fleet.slowness["emea"] = set(), 1.0
     t.open_loop(80, 50)
-    assert shares(t, since=80)["emea"] > 0.7
+    assert shares(t, since=80)["emea"] > back
 
 
 def test_cheapest_region_serves_requests_without_an_available_home() -> None:

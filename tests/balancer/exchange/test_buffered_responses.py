@@ -189,26 +189,17 @@ def test_client_that_reads_nothing_is_cut() -> None:
         assert sum(stage.cluster.router.states[0].outcomes.values()) == 1
 
 
-def test_client_that_leaves_gives_its_bytes_back() -> None:
+@pytest.mark.parametrize("is_client", [True, False])
+def test_side_that_leaves_gives_what_is_kept_back(is_client: bool) -> None:
+    """The worker's connection is closed, or the client sees a reset."""
     with buffered() as stage:
         client, worker = asks(stage)
         sends(stage, worker, by_length(3 * READ) + b"x" * READ, b"x" * READ)
         assert stage.cluster.process.buffer_budget.kept == client.unread
-        client.vanish()
+        (client if is_client else worker).vanish()
         stage.turn()
         assert stage.cluster.process.buffer_budget.kept == 0
-        assert not worker.is_open
-
-
-def test_response_that_breaks_off() -> None:
-    """The client sees a reset, and what is kept is given back."""
-    with buffered() as stage:
-        client, worker = asks(stage)
-        sends(stage, worker, by_length(3 * READ) + b"x" * READ, b"x" * READ)
-        worker.vanish()
-        stage.turn()
-        assert client.ending == "reset"
-        assert stage.cluster.process.buffer_budget.kept == 0
+        assert not worker.is_open if is_client else client.ending == "reset"
 
 
 def test_events_are_not_delayed() -> None:

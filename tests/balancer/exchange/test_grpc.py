@@ -399,8 +399,9 @@ async def answer_after_message(client: Http2Client, has_come: asyncio.Event) -> 
     return await client.answer(stream)
 
 
-@pytest.mark.parametrize("code", [CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR])
-async def test_reset_by_the_worker_reaches_the_client(stage: Stage, code: int) -> None:
+@pytest.mark.parametrize("code", [CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, None])
+async def test_end_amid_a_response_reaches_the_client(stage: Stage, code: int | None) -> None:
+    """A reset as it is, and a broken connection as a status."""
     has_come = asyncio.Event()
 
     async def script(play: Play) -> None:
@@ -408,13 +409,17 @@ async def test_reset_by_the_worker_reaches_the_client(stage: Stage, code: int) -
         await play.head(200)
         await play.data(MESSAGE)
         await has_come.wait()
-        play.reset(code)
+        play.die() if code is None else play.reset(code)
 
     await serve_grpc(stage, script)
     client = await http2_client(stage)
     answer = await answer_after_message(client, has_come)
     assert (answer.body, answer.reset) == (MESSAGE, code)
-    assert stage.outcomes() == {"reset": 1}
+    if code is None:
+        assert answer.trailers[b"grpc-status"] == b"14"
+        assert answer.trailers[b"grpc-message"].startswith(b"connection_broken: ")
+    else:
+        assert stage.outcomes() == {"reset": 1}
 
 
 @pytest.mark.parametrize(
@@ -430,22 +435,6 @@ async def test_reset_before_the_response_is_a_status(stage: Stage, code: int, na
     await serve_grpc(stage, script)
     client = await http2_client(stage)
     assert own(await client.answer(rpc(client)))[0] == name
-
-
-async def test_broken_connection_ends_the_stream_with_a_status(stage: Stage) -> None:
-    has_come = asyncio.Event()
-
-    async def script(play: Play) -> None:
-        await play.head(200)
-        await play.data(MESSAGE)
-        await has_come.wait()
-        play.die()
-
-    await serve_grpc(stage, script)
-    client = await http2_client(stage)
-    answer = await answer_after_message(client, has_come)
-    assert (answer.body, answer.trailers[b"grpc-status"]) == (MESSAGE, b"14")
-    assert answer.trailers[b"grpc-message"].startswith(b"connection_broken: ")
 
 
 async def test_worker_may_end_before_the_client(stage: Stage) -> None:
