@@ -54,6 +54,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
     assert message in complaint(cli, "benchmarks", "cost", *arguments)
 
 
+@pytest.mark.second_tier
 def test_short_run_without_other_programs(tmp_path: Path) -> None:
     """With an empty PATH, the built-in worker and generator are used, and other proxies are reported as absent."""
     file = tmp_path / "bench.json"

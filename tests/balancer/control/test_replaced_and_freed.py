@@ -118,11 +118,30 @@ SECTIONS: dict[str, Section] = {
 }
 
 
+OFTEN = [pytest.mark.second_tier, pytest.mark.timeout(300)]
+IN_FIRST_TIER = (
+    *(
+        "clusters",
+        "pools-with-all",
+        "pools-shared",
+        "discovery",
+        "rate_limits",
+        "mirrors",
+        "tls",
+        "upstream_tls",
+    ),
+    *("export", "log", "health", "sticky", "record", "endpoints"),
+)
+
+
 @pytest.mark.no_cover  # on CPython 3.13 it keeps an object for each new code object
 @pytest.mark.parametrize(
-    "reloads", [12, pytest.param(300, marks=[pytest.mark.second_tier, pytest.mark.timeout(300)])]
+    ("name", "reloads"),
+    [
+        *((name, 12) for name in IN_FIRST_TIER),
+        *(pytest.param(name, 300, marks=OFTEN) for name in SECTIONS),
+    ],
 )
-@pytest.mark.parametrize("name", SECTIONS)
 async def test_replaced_section_is_freed(
     stage: Stage, names: NameServer, tmp_path: Path, name: str, reloads: int
 ) -> None:
