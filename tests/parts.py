@@ -119,7 +119,7 @@ def other_interpreters(choice: Choice) -> list[Part]:
             ]
         else:
             tested = [(*run, "-m", chosen_tests)]
-        parts.append(Part(f"CPython {name_of(version)}", 150, (made, *tested)))
+        parts.append(Part(f"CPython {name_of(version)}", 120, (made, *tested)))
     return parts
 
 
@@ -146,8 +146,8 @@ def second_tier(choice: Choice) -> list[Part]:
         Part("more examples", 60, (more_examples,)),
         Part("faultsim", 35, (pytest(COMPILED, "tests/faultsim", *SECOND, *TWO_PROCESSES),)),
         tests_part("experiments", 160, "tests/experiments", *SECOND),
-        tests_part("simulated", 240, "tests/simulated", *SECOND),
-        tests_part("benchmarks", 150, "tests/benchmarks", *SECOND),
+        tests_part("simulated", 150, "tests/simulated", *SECOND),
+        tests_part("benchmarks", 135, "tests/benchmarks", *SECOND),
         tests_part("rest", 120, *REST, *SECOND),
         *([] if is_covered else [tests_part("coverage", 200, *covered)]),
         Part("deploy", 430, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
