@@ -123,6 +123,7 @@ def shortest_of_two(rho: float, most: int) -> float:
     return float(share @ np.indices((size, size)).sum(axis=0).ravel() / (2 * rho))
 
 
+@pytest.mark.second_tier
 def test_equal_workers_with_one_slot_are_the_shortest_of_two_queues() -> None:
     """Which is above M/M/2 with its one queue."""
     pair = tuple(WorkerModel(name) for name in "ab")

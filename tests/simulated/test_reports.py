@@ -35,7 +35,17 @@ def latencies(scenario: Scenario, policy: PolicySpec, *, reports: bool) -> list[
     return list(simulation.open(first_instants(scenario.load, 1, 1.0)).latencies)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+READING = ("c3", "prequal", "region-aware", "reported-load")
+"""Some that read reports; the second tier tries all policies."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in (*READING, "random") else pytest.mark.second_tier)
+        for name in sorted(TABLE)
+    ],
+)
 def test_reports_matter_to_the_policies_that_read_them(name: str) -> None:
     """Every policy that says so serves requests otherwise without reports, and no other one does."""
     for scenario in SCENARIOS:

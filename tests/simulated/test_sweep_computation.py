@@ -29,6 +29,7 @@ def fatal(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -
     return fake_simulator.simulate(scenario, entry, block, order, seed)
 
 
+@pytest.mark.second_tier
 @pytest.mark.timeout(120)
 def test_only_the_cell_that_ends_its_process_fails() -> None:
     """Those that were in flight with it are computed again, one at a time."""
