@@ -22,6 +22,7 @@ from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME
 from balancer.tools.sidecar.origins import Origin, Origins
+from tests.support.admin_requests import local
 from tests.support.certificates import Shelf
 from tests.support.root import ROOT
 from tests.support.sidecars import StagedSidecar, request_for, url_of
@@ -418,6 +419,9 @@ async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
     sidecar.config = SidecarConfig.model_validate({"listen": "127.0.0.1:0", "origins": [broken]})
     with pytest.raises(ConfigError, match="cannot read /nonexistent"):
         await server.reload()
+    refused = await stage.ask(local(b"/-/reload", method=b"POST"))
+    assert refused.status == 422
+    assert b"cannot read /nonexistent" in refused.body
     assert (await stage.ask(request_for(b"a.org"))).body == b"a"
     sidecar.config = SidecarConfig.model_validate(
         {"listen": "127.0.0.1:0", "origins": [rows["a"], rows["c"]]}
