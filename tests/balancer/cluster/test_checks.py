@@ -427,6 +427,7 @@ async def test_status_and_metrics_of_health(stage: Stage) -> None:
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())
+    stage.cluster.router.tick()
     report = await status(stage)
     first, second, third = report["endpoints"]
     assert (first["state"], first["healthy"], first["reachable"], first["available"]) == (
