@@ -6,7 +6,6 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.overload.shedding import PERIOD
 from policies.stats.latency import GRAIN, TAU
 from policies.steelyard.costs import Costs
 from policies.steelyard.pace import FEW, DelayedSum, Pace
@@ -23,6 +22,10 @@ Otherwise it would need many answers to correct its mean, and get one in ten sec
 
 FULL_STEP: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
+
+FULL_FOR_S: Final = 5.0
+"""Seconds after a rejection for which failures cost nothing: most of them were rejections, and to charge them sends the
+traffic to the next endpoint, whose queue then fills up."""
 
 NORMAL: Final = Phase.NORMAL
 SUSPECT: Final = Phase.SUSPECT
@@ -184,6 +187,5 @@ class Estimate(EndpointService):
         return in_flight < self._full * (1.0 - FULL_STEP + FULL_STEP * (now - self._full_at))
 
     def is_full(self, now: float) -> bool:
-        """Whether its queue was full lately, so that failures cost nothing: most of them were rejections, and to charge
-        them sends the traffic to the next endpoint, whose queue then fills up."""
-        return now - self._full_at <= PERIOD
+        """Whether its queue was full lately."""
+        return now - self._full_at <= FULL_FOR_S
