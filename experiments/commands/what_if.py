@@ -148,7 +148,8 @@ def read_log(
     for region, start in pairs:
         if not region or not start:
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
-    policy = None if placed_by is None else parsed_policy(placed_by)
+    policy = parsed_policy(placed_by or "round-robin")
+    require_known("--placed-by", policy)
     found, others = read_proxy_logs(paths, FORMATS[name], pairs, policy)
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
     if others:
@@ -180,15 +181,19 @@ def parsed_policy(text: str) -> dict[str, Any]:
     return policy
 
 
+def require_known(option: str, policy: dict[str, Any]) -> None:
+    """Check that a policy can be made. Raises `BadInputError`."""
+    try:
+        registry.make(policy["name"], {key: policy[key] for key in policy if key != "name"}, Random(0))
+    except PoliciesError as error:
+        raise BadInputError(f"{option}: {error}") from None
+
+
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
     tables = [parsed_policy(text) for text in policies]
     for policy in tables or [recording.policy]:
-        options = {key: value for key, value in policy.items() if key != "name"}
-        try:
-            registry.make(policy["name"], options, Random(0))
-        except PoliciesError as error:
-            raise BadInputError(f"--policy: {error}") from None
+        require_known("--policy", policy)
     found: dict[str, dict[str, Any]] = {}
     for policy in tables or [recording.policy]:
         found[policy_label(policy, found)] = policy

@@ -40,10 +40,9 @@ class LoggedRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class LogFormat:
-    """How lines are read, the policy by which the proxy picks at its defaults, and what lines do not tell."""
+    """How lines are read, and what they do not tell."""
 
     read: Callable[[str], LoggedRequest | None]
-    policy: str
     unknown: str
 
 
@@ -145,13 +144,11 @@ _NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
 NO_WORK = "not how long workers themselves took: distance and time of service are estimated"
 FORMATS = {
-    "nginx": LogFormat(nginx, "round-robin", f"milliseconds only; {NO_WORK}"),
-    "haproxy": LogFormat(haproxy, "round-robin", f"milliseconds only; {NO_WORK}"),
-    "envoy": LogFormat(
-        envoy, "round-robin", f"milliseconds only, no time of connecting, and of retries the sum; {NO_WORK}"
-    ),
-    "alb": LogFormat(alb, "round-robin", f"no time of connecting; {NO_WORK}"),
-    "traefik": LogFormat(traefik, "round-robin", f"no time of connecting; {NO_WORK}"),
+    "nginx": LogFormat(nginx, f"milliseconds only; {NO_WORK}"),
+    "haproxy": LogFormat(haproxy, f"milliseconds only; {NO_WORK}"),
+    "envoy": LogFormat(envoy, f"milliseconds only, no time of connecting, and of retries the sum; {NO_WORK}"),
+    "alb": LogFormat(alb, f"no time of connecting; {NO_WORK}"),
+    "traefik": LogFormat(traefik, f"no time of connecting; {NO_WORK}"),
 }
 
 
@@ -160,12 +157,12 @@ def _seconds(text: str) -> float:
 
 
 def read_proxy_logs(
-    paths: Sequence[Path], log: LogFormat, regions: Sequence[tuple[str, str]], policy: dict[str, Any] | None
+    paths: Sequence[Path], log: LogFormat, regions: Sequence[tuple[str, str]], policy: dict[str, Any]
 ) -> tuple[Recording, int]:
     """Return the requests of logs as a recording, and the number of lines that are none.
 
     `regions` are names of regions, each with the beginning of the names of its workers; `policy` is what the proxy
-    picks by, if it is not the default. Raises `BadInputError`.
+    picks by. Raises `BadInputError`.
     """
     found, others = list[LoggedRequest](), 0
     for path in paths:
@@ -194,8 +191,7 @@ def read_proxy_logs(
         RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))
         for number, name in enumerate(names)
     )
-    chosen = policy or {"name": log.policy}
-    return Recording(rows, endpoints, began, chosen, None, 0, 0), others
+    return Recording(rows, endpoints, began, policy, None, 0, 0), others
 
 
 def _collect(lines: Iterable[str], log: LogFormat, found: list[LoggedRequest]) -> int:

@@ -138,7 +138,7 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
     [
         (("--format", "haproxy"), "holds no request in this format; see --format"),
         (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
-        (("--format", "nginx", "--placed-by", "nonsense"), "--policy: unknown policy 'nonsense'"),
+        (("--format", "nginx", "--placed-by", "nonsense"), "--placed-by: unknown policy 'nonsense'"),
         (("--region", "eu=10."), "--region: is for a log"),
         (
             ("--format", "nginx", "--slots", "8", "--without-region", "eu"),
