@@ -9,12 +9,15 @@ from math import isnan, nan
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.proxy_logs import FORMATS, LoggedRequest
+from experiments.recorded.recording import ROW, RecordedEndpoint
+from experiments.what_if.fit import fit_worker
 
 AT = datetime(2026, 11, 28, 17, 0, 0, 123_000, tzinfo=UTC).timestamp()
 W1 = "10.0.1.5:8080"
@@ -149,3 +152,14 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path, options: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(BadInputError, match=re.escape(complaint)):
         cli.main(["what-if", str(log_of(tmp_path / "access.log", 200)), *options], standalone_mode=False)
+
+
+def test_worker_serves_as_many_at_a_time_as_it_did_on_average() -> None:
+    """Noise that grows with the requests in flight looks like waiting from the second on."""
+    rows = np.zeros(2000, dtype=ROW)
+    rows["at"] = np.arange(2000) * 0.01
+    rows["service"] = np.where(np.arange(2000) % 4, 0.05, 0.03)
+    rows["reported"] = nan
+    worker = fit_worker(RecordedEndpoint("a", "here", 1.0, 0.0), rows)
+    assert worker is not None
+    assert worker.slots >= 100 * worker.mean
