@@ -155,7 +155,7 @@ def test_every_line_of_the_procfile_runs(compiled: Installed, sources: Path) -> 
         }
         ready = {name: program.line() for name, program in started.items()}
         assert all(" ready on " in line for line in ready.values()), ready
-        assert re.search(rf"http://0\.0\.0\.0:{port} .*compiled build\)$", ready["web"].rstrip())
+        assert re.search(rf"http://0\.0\.0\.0:{port} .*compiled build\), live page ", ready["web"])
         answer = get(port, "/work")
         assert answer.status == 200
         assert answer.fields["X-Worker-Name"] in {f"{name}-0" for name in started if name != "web"}
