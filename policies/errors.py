@@ -43,12 +43,26 @@ OWN_PACKAGES = frozenset(("policies", "balancer", "experiments"))
 """Packages that call a policy: the first other module of a traceback is the policy's own."""
 
 
+def is_own(module: str) -> bool:
+    """Return whether a module is one of this distribution and not of a user's policy."""
+    return module.partition(".")[0] in OWN_PACKAGES
+
+
+def place_of_pick(policy: object) -> str:
+    """Return ` (pick at file:line)` of a user's policy; empty for one of this distribution."""
+    pick = getattr(type(policy), "pick", None)
+    code = getattr(pick, "__code__", None)
+    if code is None or is_own(getattr(pick, "__module__", None) or ""):
+        return ""
+    return f" (pick at {code.co_filename}:{code.co_firstlineno})".replace("\n", " ")
+
+
 def _place(fault: BaseException) -> str:
     """Return ` at file:line` of the innermost frame in the module of a user's policy; empty if there is none."""
     module, place = None, ""
     for frame, line in walk_tb(fault.__traceback__):
         name = frame.f_globals.get("__name__", "")
-        if module is None and name.partition(".")[0] not in OWN_PACKAGES:
+        if module is None and not is_own(name):
             module = name
         if name == module:
             place = f" at {frame.f_code.co_filename}:{line}"

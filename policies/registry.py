@@ -170,12 +170,24 @@ def reads_reports(spec: str | Mapping[str, Any]) -> bool:
     factory = find(table["name"])
     if getattr(factory, "reads_reports", table["name"] not in TABLE):
         return True
+    return any(map(reads_reports, _inner_specs(factory, table)))
+
+
+def is_built_in(spec: str | Mapping[str, Any]) -> bool:
+    """Return whether a policy and those that it wraps are of the table, without a user's code."""
+    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
+    factory = TABLE.get(table["name"])
+    return factory is not None and all(map(is_built_in, _inner_specs(factory, table)))
+
+
+def _inner_specs(factory: Factory, table: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
+    """Return the specifications of the policies that a policy wraps."""
     inner = [
         table.get(name, option.default)
         for name, option in options_of(factory).items()
         if option.annotation == PolicyMaker
     ]
-    return any(reads_reports(one) for one in inner if isinstance(one, str | Mapping))
+    return [one for one in inner if isinstance(one, str | Mapping)]
 
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:

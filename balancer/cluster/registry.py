@@ -112,6 +112,11 @@ class EndpointRegistry:
         configuration. Raises `TlsProblem`."""
         config.upstream_tls.of_these([*(member.config for member in self._members.values()), *found])
 
+    def under(self, config: RuntimeConfig) -> list[Endpoint]:
+        """Return the endpoints that there are under another runtime configuration."""
+        lists = {**self._lists, CONFIGURATION: by_id(config.settings.endpoints)}
+        return [member.config.endpoint() for member in self._merged(lists).values()]
+
     def apply(self, config: RuntimeConfig) -> None:
         """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
         named = {endpoint.id for endpoint in config.settings.endpoints}

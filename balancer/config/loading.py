@@ -35,7 +35,7 @@ from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
-from balancer.config.schema.policy_spec import PlainPolicy, PolicySpec
+from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
 from balancer.config.schema.route_list import check_routes
@@ -225,9 +225,9 @@ def read_with_sources(
     try:
         settings = Settings.model_validate(merged.document)
         problems = list[Problem]()
-        for place, spec in policies_of(settings):
-            spec.library.give(files)
-            problems += policy_problems(spec, place)
+        for place, cluster in clusters_of(settings):
+            cluster.policy.library.give(files)
+            problems += policy_problems(cluster.policy, (*place, "policy"), cluster)
     except ValidationError as error:
         problems = [*problems_of(error, Settings), *policy_problems_in(merged.document.get("policy"))]
         problems = [each for each in problems if not _is_inherited(each, problems)]
@@ -276,11 +276,11 @@ PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 """Variables that platforms set: the key of each, and the function that makes its value of the text."""
 
 
-def policies_of(settings: Settings) -> Iterator[tuple[Place, PolicySpec]]:
-    """Yield the policy of the top level and those of the named clusters, with their places."""
-    yield ("policy",), settings.policy
+def clusters_of(settings: Settings) -> Iterator[tuple[Place, ClusterSettings]]:
+    """Yield the default cluster and the named ones, with their places."""
+    yield (), settings
     for name, cluster in settings.clusters.items():
-        yield ("clusters", name, "policy"), cluster.policy
+        yield ("clusters", name), cluster
 
 
 def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:
@@ -297,16 +297,18 @@ def policy_problems_in(document: Any) -> Iterator[Problem]:
     yield from policy_problems(spec)
 
 
-def policy_problems(spec: PolicySpec, at: Place = ("policy",)) -> Iterator[Problem]:
-    """Yield the problems with the names and options of the policy, its canary and its shadows; reads their files."""
-    parts: dict[Place, PlainPolicy] = {at: spec}
-    if spec.canary is not None:
-        parts[*at, "canary"] = spec.canary
-    for number, shadow in enumerate(spec.shadow):
-        parts[*at, "shadow", number] = shadow
-    for place, part in parts.items():
+def policy_problems(
+    spec: PolicySpec, at: Place = ("policy",), cluster: ClusterSettings | None = None
+) -> Iterator[Problem]:
+    """Yield the problems with the policy, its canary and its shadows: their names, options and files, and trial picks
+    over the endpoints of the `cluster`."""
+    for place, part in spec.parts(at).items():
         try:
-            part.alone(Random(0), dotted(place), spec.library)
+            if cluster is None:
+                part.alone(Random(0), dotted(place), spec.library)
+            else:
+                members = [endpoint.endpoint() for endpoint in cluster.endpoints]
+                part.require_pick(dotted(place), spec.library, members, cluster.home_region)
         except BadPolicyOption as error:
             yield from_message(str(error))
         except PoliciesError as error:

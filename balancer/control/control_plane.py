@@ -20,7 +20,7 @@ from balancer.cluster.explaining import Explanations
 from balancer.cluster.registry import EndpointRegistry, without_reuse
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
-from balancer.config.problems import in_cluster
+from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.endpoint import transports_of
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
@@ -38,6 +38,7 @@ from balancer.sharing.shared_counters import key_of
 from balancer.sharing.token_exchange import TokenExchange
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.load_probes import LoadProbes
+from policies.errors import PoliciesError
 from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
@@ -158,6 +159,19 @@ class ControlPlane:
             return gone
 
         return commit
+
+    def try_policy(self, config: RuntimeConfig) -> None:
+        """Let the policy of a runtime configuration make a trial pick, if it is not in force. Raises `ConfigError`.
+
+        That of `Settings` is over the endpoints of the file only; this includes discovered ones.
+        """
+        spec = config.settings.policy
+        if not spec.is_same_as(self.policy):
+            try:
+                spec.require_picks(self.registry.under(config), config.settings.home_region)
+            except PoliciesError as error:
+                with in_cluster(self.cluster.name):
+                    raise ConfigError(f"policy: {error}") from None
 
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was

@@ -95,6 +95,7 @@ class Reloads:
             plane = self._control_plane if not name else self._control_plane.named.get(name)
             if plane is not None:
                 plane.registry.warm(one)  # here, in a thread, because it takes long
+                plane.try_policy(one)
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, config, LogOutput(settings.log.path) if is_new else None)
 

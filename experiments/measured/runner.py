@@ -24,7 +24,7 @@ from experiments.run_data import Run, RunFacts, WorldName
 from experiments.running.runner import Interrupted, Observer
 from experiments.scenario.places import first_connections, profiles_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.measures import achieved_rate, lag_percentiles, validity
+from experiments.stats.measures import POLICY_FAILED, achieved_rate, lag_percentiles, validity
 
 T = TypeVar("T")
 
@@ -203,5 +203,5 @@ def faults(status: dict[str, Any]) -> tuple[str, ...]:
     if fallback_picks <= MOST_FALLBACK_PICKS * routed:
         return ()
     return (
-        f"the policy failed {fallback_picks} of {routed} times and was stood in for: {policy.get('last_fault')}",
+        f"{POLICY_FAILED} {fallback_picks} of {routed} times and was stood in for: {policy.get('last_fault')}",
     )

@@ -21,7 +21,7 @@ from experiments.scenario.places import first_connections, places_of, warm_reque
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
-from experiments.stats.measures import achieved_rate
+from experiments.stats.measures import POLICY_FAILED, achieved_rate
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 """(scenario, entry, block, order, seed of the block) -> run; pure."""
@@ -105,7 +105,7 @@ def faults(policy: Mapping[str, Any], samples: Samples) -> tuple[str, ...]:
     picks = policy["fallback_picks"]
     if not picks and bool(np.isfinite(samples.ended_at).all()):
         return ()
-    return (f"the policy failed {picks} times and was stood in for: {policy['last_fault']}",)
+    return (f"{POLICY_FAILED} {picks} times and was stood in for: {policy['last_fault']}",)
 
 
 class SimulatedRunner:

@@ -29,8 +29,10 @@ LAG_LIMIT = 0.001
 
 LAG = "generator lag"
 ACHIEVED = "achieved"
+POLICY_FAILED = "the policy failed"
 INTERRUPTED = "interrupted"
-"""Prefixes of the reasons of runs that are invalid because of lag, of too few requests sent in time, or stopped."""
+"""Prefixes of the reasons of runs that are invalid because of lag, of too few requests sent in time, of faults of the
+policy, or of a stop."""
 
 ACHIEVED_LIMIT = 0.99
 """Minimum fraction of the offered rate that a valid open loop achieves."""

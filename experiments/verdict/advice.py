@@ -15,7 +15,7 @@ from experiments.stats.comparison import (
     noise,
 )
 from experiments.stats.estimates import anytime_reach, anytime_student
-from experiments.stats.measures import ACHIEVED, LAG
+from experiments.stats.measures import ACHIEVED, LAG, POLICY_FAILED
 from experiments.stats.student import quantile
 from experiments.verdict.evidence import Evidence
 from experiments.verdict.phrases import SUBJECTS, difference, percent
@@ -127,7 +127,10 @@ def unjudged_advice(found: Evidence) -> str:
 
 def remedy(reasons: Sequence[str], is_open: bool) -> str:
     """Why runs are invalid, and what helps."""
+    failed = [reason for reason in reasons if reason.startswith(POLICY_FAILED)]
     reason = next(filter(late, reasons), reasons[0])
+    if failed:
+        return f"Runs are invalid: {failed[0]}. Correct the policy; `python -m policies.contract` tests it in seconds."
     if not late(reason):
         return f"Runs are invalid: {reason}. Repeat the command."
     smaller = "--rate" if is_open else "--batch"

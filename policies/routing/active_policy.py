@@ -12,7 +12,7 @@ from typing import Any, Final
 from policies.clock import cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.errors import raised
+from policies.errors import place_of_pick, raised
 from policies.facts import NONE_TRIED, RequestFacts
 from policies.health.priority_levels import LevelTurns, Loads
 from policies.insight.explanation import Trace, set_trace
@@ -157,7 +157,7 @@ class ActivePolicy:
     ) -> EndpointState:
         """Return a fallback pick, and count and record the `fault` that made it necessary."""
         self.fallback_picks += 1
-        self._note(fault)
+        self._note(fault if fault.startswith("raised") else f"{fault}{place_of_pick(self.policy)}")
         trace = self.trace
         if trace is not None:
             trace.note(reason)

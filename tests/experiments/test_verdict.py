@@ -16,6 +16,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
 from experiments.stats.comparison import compare_all, inverted
 from experiments.stats.run_summary import RunSummary, counted
+from experiments.verdict.advice import remedy
 from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.evidence import compared, evidence
@@ -310,6 +311,9 @@ def test_an_entry_that_is_invalid_by_its_own_fault_cannot_win() -> None:
     contest = contest_of(scenario_of(), "measured", runs)
     blocks = {one.label: one.interval.blocks for one in compared(contest, runs)[0]}
     assert (blocks["steelyard"], blocks["c3"]) == (9, 8)
+    assert remedy([LATE, fault], is_open=True) == (
+        f"Runs are invalid: {fault}. Correct the policy; `python -m policies.contract` tests it in seconds."
+    )
 
 
 def test_nothing_answered_has_no_verdict() -> None:

@@ -211,7 +211,9 @@ def test_policy_that_exceeds_its_time_budget_is_replaced_by_the_fallback(is_busy
         policy.takes = takes
         r.route(FACTS)
         assert r.fallback_picks == (0 if is_busy else fallbacks)
-    assert r.last_fault == (None if is_busy else "policy First took over 2 ms of CPU time")
+    pick = First.pick.__code__
+    place = f"{pick.co_filename}:{pick.co_firstlineno}"
+    assert r.last_fault == (None if is_busy else f"policy First took over 2 ms of CPU time (pick at {place})")
     policy.takes = 0.0
     for _ in range(2 * MEASURED_PICKS):
         r.route(FACTS)

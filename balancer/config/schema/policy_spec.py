@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from random import Random
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from balancer.config.keys import dotted
+from balancer.config.positions import Place
 from policies import registry
+from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed, randomness
 from policies.loading.library import Library
 from policies.loading.reference import label_of, labels_of, located_here
 from policies.policy import Policy
+from policies.routing.trial_pick import require_pick
 
 
 class PlainPolicy(BaseModel):
@@ -43,6 +48,17 @@ class PlainPolicy(BaseModel):
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
         """Build the policy. Raises `PoliciesError` for an unknown name or option."""
         return registry.make(self.name, self.options, rng, path, library)
+
+    def require_pick(
+        self, path: str, library: Library, endpoints: Iterable[Endpoint], region: str | None
+    ) -> None:
+        """Build the policy a first time and let it pick once, if it has a user's code; the instance is not used again.
+
+        Raises `PoliciesError` as `alone` does, and for a fault of the policy.
+        """
+        policy = self.alone(Random(0), path, library)
+        if not registry.is_built_in({"name": self.name, **self.options}):
+            require_pick(policy, endpoints, region)
 
 
 class CanarySpec(PlainPolicy):
@@ -86,6 +102,18 @@ class PolicySpec(PlainPolicy):
     def library(self) -> Library:
         """The files that the policy, its canary and its shadows name: each is read once for each specification."""
         return Library()
+
+    def parts(self, at: Place = ("policy",)) -> dict[Place, PlainPolicy]:
+        """Return the policy, its canary and its shadows by their places."""
+        parts: dict[Place, PlainPolicy] = {at: self}
+        if self.canary is not None:
+            parts[*at, "canary"] = self.canary
+        return parts | {(*at, "shadow", number): each for number, each in enumerate(self.shadow)}
+
+    def require_picks(self, endpoints: Collection[Endpoint], region: str | None) -> None:
+        """Let the policy, its canary and its shadows pick once over these endpoints. Raises `PoliciesError`."""
+        for place, part in self.parts().items():
+            part.require_pick(dotted(place), self.library, endpoints, region)
 
     def is_same_as(self, other: PolicySpec) -> bool:
         """Whether both are the same policies with the same options, of the same versions of their files."""

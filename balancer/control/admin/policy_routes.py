@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from random import Random
 from typing import Any
 
 from aiohttp import web
@@ -77,9 +76,12 @@ class PolicyRoutes:
     async def _carried_out(self, request: web.Request, *, is_applied: bool) -> web.Response:
         try:
             spec = self._spec(request, await json_of(request))
-            await asyncio.to_thread(spec.make, Random(0))  # the code of a file may take its time
+            plane = plane_of(request)
+            endpoints = [state.endpoint for state in plane.cluster.router.states]
+            region = plane.config.settings.home_region
+            await asyncio.to_thread(spec.require_picks, endpoints, region)  # a file's code may take its time
             if is_applied:
-                plane_of(request).apply_policy(spec)
+                plane.apply_policy(spec)
         except AdminRefused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:

@@ -13,6 +13,7 @@ import pytest
 
 from balancer.config.loading import read_settings
 from balancer.config.problems import ConfigError
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged
 from balancer.control.admin.policy_order import reload_order
@@ -43,7 +44,7 @@ def configured(folder: Path, policy: str) -> Path:
 
 def test_path_in_a_file_is_relative_to_the_file(here: Path) -> None:
     folder = here / "conf"
-    path = configured(folder, '{ name = "mine.py:Nth", number = 1, canary = { name = "sub/mine.py:Nth" } }')
+    path = configured(folder, '{ name = "mine.py:Nth", number = -1, canary = { name = "sub/mine.py:Nth" } }')
     (folder / "sub").mkdir()
     for target in (folder / "mine.py", folder / "sub" / "mine.py"):
         target.write_text(TEXT)
@@ -91,6 +92,56 @@ def test_mistake_is_one_line_of_the_configuration(here: Path, text: str, message
     assert str(caught.value) == f"{here / 'balancer.toml'}:1: " + message.format(file=here / "mine.py")
 
 
+FAULTY = """class Faulty:
+    def pick(self, facts, available, now): return available[0]
+"""
+"""A policy without a fault yet."""
+
+PICKS = "return self.missing", "raised AttributeError"
+
+
+def with_hook(hook: str) -> str:
+    return f"return available[0]\n    def {hook}(self, *arguments): return self.missing"
+
+
+@pytest.mark.parametrize(
+    ("body", "fault", "config", "key"),
+    [
+        (*PICKS, 'policy = "mine.py:Faulty"', "policy: Faulty"),
+        ("return None", "returned what is no endpoint", 'policy = "mine.py:Faulty"', "policy: Faulty"),
+        (*PICKS, 'policy = { name = "random", canary = "mine.py:Faulty" }', "policy.canary: Faulty"),
+        (*PICKS, 'policy = { name = "random", shadow = ["mine.py:Faulty"] }', "policy.shadow.0: Faulty"),
+        (*PICKS, 'policy = { name = "region-aware", inner = "mine.py:Faulty" }', "policy: RegionAware"),
+        (*PICKS, 'clusters.api.policy = "mine.py:Faulty"', "clusters.api.policy: Faulty"),
+        *(
+            (with_hook(hook), "raised AttributeError", 'policy = "mine.py:Faulty"', "policy: Faulty")
+            for hook in ("observe", "members_changed", "tick")
+        ),
+    ],
+)
+@pytest.mark.parametrize("source", ["endpoints", "discovery"])
+def test_policy_that_fails_at_its_trial_pick_is_refused(
+    here: Path, body: str, fault: str, config: str, key: str, source: str
+) -> None:
+    """In one line, with file and line of the user's code, whoever reads the configuration, also before any endpoint
+    has been discovered."""
+    text = FAULTY.replace("return available[0]", body)
+    (here / "mine.py").write_text(text)
+    tables = {
+        "endpoints": '[{ id = "a", address = "http://127.0.0.1:1" }]',
+        "discovery": '{ dns = [{ name = "workers.example", port = 1 }] }',
+    }
+    path = here / "balancer.toml"
+    path.write_text(
+        f"{config}\n{source} = {tables[source]}\nclusters.api.{source} = {tables[source]}\n"
+        '[[routes]]\ncluster = "api"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path, {})
+    assert f"{key} {fault}" in caught.value.problems[0]
+    assert f" at {here}/mine.py:{text.count(chr(10))}" in caught.value.problems[0]
+
+
 def test_policy_is_made_of_the_file_that_was_checked(here: Path) -> None:
     """A file that is damaged between the check and its use does not matter."""
     spec: Any = PolicySpec.model_validate("mine.py:Nth")
@@ -136,6 +187,7 @@ async def test_put_reads_the_file_again_and_a_mistake_keeps_the_policy(stage: St
         ("raise SystemExit", ":1: SystemExit"),
         ("class Nth(", ":1: SyntaxError"),
         ("", "no class"),
+        ("class Nth:\n def pick(self, facts, available, now): 1 / 0", "mine.py:2, in a trial pick"),
     ):
         (here / "mine.py").write_text(text)
         answer = await stage.ask(put("mine.py:Nth"))
@@ -171,3 +223,30 @@ async def test_file_of_several_pools_is_sent_once(stage: Stage, here: Path) -> N
     assert [each.policy.name for each in stage.control_plane.named.values()] == [policy] * 2
     order = json.loads(reload_order(stage.control_plane))
     assert [file["path"] for file in order["files"]] == [f"{here}/mine.py"]
+
+
+async def test_reload_tries_a_policy_over_the_endpoints_present(stage: Stage, here: Path) -> None:
+    """Also over those that the configuration does not name. A fault changes nothing, and the instance in force is not
+    the one that was tried."""
+    (here / "mine.py").write_text(
+        "class Known:\n picked = ()\n def pick(self, facts, available, now):\n"
+        "  self.picked = [*self.picked, facts]\n"
+        "  if any(each.id == 'added' for each in available): raise KeyError('added')\n"
+        "  return available[0]\n"
+    )
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    await stage.reload(policy="mine.py:Known")
+    policy = stage.cluster.router.policy
+    assert getattr(policy, "picked", None) == ()
+    config = EndpointConfig(id="added", address=f"http://127.0.0.1:{worker.port}")
+    stage.control_plane.registry.add(config)
+    (here / "mine.py").write_text((here / "mine.py").read_text() + "# changed\n")
+    with pytest.raises(ConfigError) as caught:
+        await stage.reload(policy="mine.py:Known")
+    [problem] = caught.value.problems
+    assert problem == (
+        f"policy: Known raised KeyError('added') at {here}/mine.py:5, in a trial pick before it is put in force"
+    )
+    assert stage.control_plane.reload_counts.problem == problem
+    assert stage.cluster.router.policy is policy
