@@ -256,6 +256,8 @@ class Scene:
             buffering=step.buffering,
             admin={"token": TOKEN},
         )
+        assert stage.running._sweep is not None
+        stage.running._sweep.stop()  # it runs in real time, and would ask a client that has closed its half
         if step.ahead:
             self.ahead = await stage.client()
             await self.ahead.send(step.ahead)
