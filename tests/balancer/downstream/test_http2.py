@@ -40,7 +40,7 @@ from tests.support.scripted_transports import (
     values,
 )
 from tests.support.stage import Stage
-from tests.support.wire import PATIENCE, ScriptedWorker, fault_of, get, post, response
+from tests.support.wire import PATIENCE, fault_of, get, post, response
 
 # --- streams
 
@@ -279,14 +279,6 @@ async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str
     assert detail is None or detail in message
     assert stage.outcomes() == {"reset": 1}
     assert stage.cluster.counts.errors == {"malformed_response": 1}
-
-
-async def test_http1_response(stage: Stage) -> None:
-    worker = ScriptedWorker(lambda wire: wire.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
-    await serve_over(stage, worker, "http2", retries=0)
-    status, error, detail = fault_of(await stage.ask(post(b"")))
-    assert (status, error) == (502, "malformed_response")
-    assert "HTTP/1" in detail
 
 
 async def test_continuation_flood(stage: Stage) -> None:

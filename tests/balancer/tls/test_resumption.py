@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,38 +114,3 @@ async def test_handshakes_are_counted_by_kind(stage: Stage, shelf: Shelf) -> Non
 
 
 # --- certificates that are not trusted
-
-
-async def faults(stage: Stage, context: ssl.SSLContext, tls: dict[str, Any]) -> dict[str, int]:
-    worker = await stage.worker(CLOSING, tls=context)
-    await stage.serve(worker, upstream_tls=tls, retries=0)
-    assert (await stage.ask(get())).status == 502
-    assert worker.requests == []
-    counts: dict[str, int] = (await status(stage))["endpoints"][0]["route"]["faults"]
-    return counts
-
-
-async def test_fault_of_an_expired_certificate(stage: Stage, shelf: Shelf) -> None:
-    found = await faults(stage, shelf.worker("127.0.0.1", is_expired=True), {"ca": str(shelf.ca)})
-    assert found == {"certificate_expired": 1}
-
-
-async def test_fault_of_a_certificate_for_another_name(stage: Stage, shelf: Shelf) -> None:
-    found = await faults(stage, shelf.worker("other.test"), {"ca": str(shelf.ca)})
-    assert found == {"certificate_name": 1}
-
-
-async def test_fault_of_a_self_signed_certificate(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
-    own = tmp_path / "own.pem"
-    own.write_bytes(shelf.authority.cert_pem.bytes() + shelf.authority.private_key_pem.bytes())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own)
-    (tmp_path / "other").mkdir()
-    found = await faults(stage, context, {"ca": str(Shelf(tmp_path / "other").ca)})
-    assert found == {"certificate_self_signed": 1}
-
-
-async def test_fault_of_an_unknown_authority(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    found = await faults(stage, shelf.worker("127.0.0.1"), {"ca": str(Shelf(tmp_path / "other").ca)})
-    assert found == {"certificate_authority": 1}

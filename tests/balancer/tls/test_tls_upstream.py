@@ -37,29 +37,6 @@ async def test_server_name_is_sent_and_verified(stage: Stage, shelf: Shelf) -> N
     assert server_names == ["inner.example.org"]
 
 
-@pytest.mark.parametrize(
-    ("names", "is_expired", "fault"),
-    [
-        (("other.example.org",), False, "IP address mismatch"),
-        (("127.0.0.1",), True, "certificate has expired"),
-    ],
-)
-async def test_invalid_certificate_is_answered_502(
-    stage: Stage, shelf: Shelf, names: tuple[str, ...], is_expired: bool, fault: str
-) -> None:
-    """Nothing is sent to the worker; status has the reason, the response does not."""
-    worker = await stage.worker(response(), tls=shelf.worker(*names, is_expired=is_expired))
-    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)}, retries=0)
-    answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (502, "tls_failed")
-    assert b"certificate" not in answer.body
-    assert fault.encode() not in answer.body
-    assert fault in (stage.pool().last_fault or "")
-    status = await stage.ask(b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert fault in json.loads(status.body)["endpoints"][0]["connections"]["last_fault"]
-    assert (worker.received, stage.outcomes()) == (b"", {"refused": 1})
-
-
 async def test_worker_of_unknown_authority_is_skipped(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
     """By default the authorities of this machine are trusted. The request goes to another endpoint."""
     bad = await stage.worker(response(b"bad"), tls=shelf.worker("127.0.0.1"))

@@ -9,12 +9,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.certificates import Shelf
 from tests.support.scripted_transports import (
     KEEPS,
     MEBI,
@@ -381,28 +379,6 @@ async def test_client_leaves_before_the_response(stage: Stage, begin: Begin) -> 
     assert (await stage.ask(get())).body == b"hello"
 
 
-async def test_worker_is_verified_over_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
-    """The worker is verified by CA and name; nothing is sent to an unverified worker."""
-    shelf = Shelf(tmp_path)
-    good, bad = shelf.worker("127.0.0.1"), shelf.worker("other.example.org")
-    for context in (good, bad):
-        context.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
-    plays: list[Play] = []
-    workers = [over(transport, echo, plays) for _ in "ab"]
-    for worker, context in zip(workers, (good, bad), strict=True):
-        worker.tls = context
-        await stage.start(worker)
-    endpoints = [
-        {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
-        for i, worker in enumerate(workers)
-    ]
-    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)}, retries=0)
-    assert (await stage.ask(post(MEBI))).body == MEBI
-    answer = await stage.ask(post(b"secret"))
-    assert (answer.status, reason_of(answer)) == (502, "tls_failed")
-    assert (len(plays), stage.outcomes("w1")) == (1, {"refused": 1})
-
-
 async def pass_time(stage: Stage, steps: int) -> None:
     """Advance by one interval of checks at a time, and let each check end."""
     for _ in range(steps):
@@ -420,15 +396,6 @@ async def test_active_checks(stage: Stage, begin: Begin) -> None:
     await pass_time(stage, 8)
     assert not stage.state().passes_checks
     assert not stage.state().is_reachable
-
-
-async def test_refused_connection_is_retried(stage: Stage, transport: str) -> None:
-    """A refused connection allows another attempt even for POST."""
-    endpoints = [{"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "transport": transport}]
-    await stage.serve(endpoints=endpoints, retries=1)
-    answer = await stage.ask(post(b"x"))
-    assert (answer.status, reason_of(answer)) == (502, "connect_failed")
-    assert stage.outcomes() == {"refused": 2}
 
 
 async def test_malformed_response_is_answered_502(stage: Stage, transport: str) -> None:
