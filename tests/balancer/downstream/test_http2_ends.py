@@ -193,18 +193,6 @@ async def test_body_that_stalls_is_answered_408(stage: Stage) -> None:
     assert (await client.ask()).status == 200
 
 
-async def test_worker_that_does_not_answer(stage: Stage) -> None:
-    go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await stage.serve(worker, retries=0, timeouts={"first_byte": 2.0})
-    client = await http2_client(stage)
-    stream = client.request()
-    await stage.eventually(lambda: worker.requests)
-    stage.advance(3.0)
-    assert (await client.answer(stream)).status == 504
-    go.set()
-
-
 @pytest.mark.parametrize("is_stated", [True, False])
 async def test_body_above_the_limit(stage: Stage, is_stated: bool) -> None:
     await stage.serve(await stage.worker(response()), limits={"body": 10})

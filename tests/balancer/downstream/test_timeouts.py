@@ -35,59 +35,6 @@ def check(answer: Message, status: int, reason: str) -> None:
     assert (answer.status, json.loads(answer.body)["error"]) == (status, reason)
 
 
-async def test_late_first_byte_is_answered_504(stage: Stage) -> None:
-    """504, counted as a timeout; it is not retried, and its connection is closed."""
-    worker = await stage.worker(read_silently)
-    await stage.serve(worker, timeouts={"first_byte": 5})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.received)
-    stage.advance(4.9)
-    await stage.turn()
-    assert stage.cluster.process.in_flight == 1
-    stage.advance(0.2)
-    check(await client.response(), 504, "response_timeout")
-    assert stage.outcomes() == {"timeout": 1}
-    assert len(worker.connections) == 1
-    assert stage.pool().idle == 0
-
-
-async def test_stalled_response_resets_the_client(stage: Stage) -> None:
-    """Whatever its length; a response that moves does not time out."""
-    more = asyncio.Event()
-    script = playing(Wire.request, response(b"x" * 20_050)[:-20_000], more, b"x", Wire.closed)
-    await stage.serve(await stage.worker(script), timeouts={"body_idle": 5})
-    client = await stage.client()
-    await client.send(get())
-    await client.until(b"x" * 50)
-    stage.advance(4)
-    more.set()
-    await client.exactly(1)
-    stage.advance(4)
-    await stage.turn()
-    stage.advance(1.5)
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
-    assert stage.outcomes() == {"timeout": 1}
-
-
-async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
-    """A client that reads nothing for `body_idle` is reset, and the outcome is "abandoned"."""
-    await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
-    client = await stage.client(receive_buffer=4096)
-    await client.send(get())
-    await stage.eventually(lambda: [d for d in stage.downstreams if d.is_write_paused])
-    await stage.turn(500)
-    stage.advance(4)  # notes how much is unsent
-    stage.advance(4)
-    await stage.turn()
-    assert len(stage.downstreams) == 1
-    stage.advance(2)
-    await stage.eventually(lambda: not stage.downstreams)
-    assert stage.outcomes() == {"abandoned": 1}
-    client.reset()
-
-
 async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
     """408, counted from the first byte of the head, even if bytes keep coming."""
     worker = await stage.worker(response())
@@ -130,38 +77,6 @@ async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, 
     assert sorted(json.loads(line)["host"] or "" for line in log.read_text().splitlines()) == sorted(hosts)
 
 
-async def test_stalled_request_body_is_answered_408(stage: Stage) -> None:
-    """408, and the worker's connection is closed before it could take the request for complete."""
-    worker = await stage.worker(read_silently)
-    await stage.serve(worker, timeouts={"request_idle": 5})
-    client = await stage.client()
-    await client.send(post(b"x" * 100)[:-50])
-    await stage.eventually(lambda: b"x" * 50 in worker.received)
-    stage.advance(4.9)
-    await client.send(b"x")
-    await stage.eventually(lambda: b"x" * 51 in worker.received)
-    stage.advance(4.9)
-    await stage.turn()
-    assert stage.cluster.process.in_flight == 1
-    stage.advance(0.2)
-    check(await client.response(), 408, "body_timeout")
-    client.half_close()
-    await client.closed()
-    assert stage.outcomes() == {"abandoned": 1}
-
-
-async def test_idle_client_is_closed_after_keep_alive(stage: Stage) -> None:
-    """With or without an earlier request."""
-    await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 95})
-    mute, client = await stage.client(), await stage.client()
-    assert (await client.ask(get())).status == 200
-    stage.advance(94)
-    await stage.turn()
-    assert len(stage.downstreams) == 2
-    stage.advance(2)
-    assert await mute.rest() == await client.rest() == b""
-
-
 async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
     """503 with Retry-After."""
     worker = await stage.worker(read_silently)
@@ -186,11 +101,6 @@ async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
     for _ in range(2):
         assert (await stage.ask(post(b"body"))).body == b"fine"
     assert stage.outcomes("w0") == {"refused": stage.cluster.counts.retried}
-
-
-async def test_connect_timeout_without_another_endpoint_is_answered_504(stage: Stage) -> None:
-    await stage.serve(stage.deaf_port(), timeouts={"connect": 0.05})
-    check(await stage.ask(get()), 504, "connect_timeout")
 
 
 async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:

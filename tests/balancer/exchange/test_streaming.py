@@ -138,20 +138,6 @@ read_all = playing(Wire.closed)
 """Read until the end."""
 
 
-async def test_abandoned_request_is_counted(stage: Stage) -> None:
-    """A disconnect is no error of the endpoint; `test_cancellation.py` has every step."""
-    worker = await stage.worker(read_all)
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.received)
-    client.reset()
-    await stage.eventually(lambda: not stage.downstreams)
-    assert repr(stage.pool()) == "<Pool w0 idle=0 leased=0 opening=0>"
-    assert stage.outcomes() == {"abandoned": 1}
-    assert (stage.cluster.counts.abandoned, stage.cluster.counts.errors) == (1, {})
-
-
 async def test_client_disconnects_after_pipelining(stage: Stage) -> None:
     """The client is not read while it waits; the disconnect is noticed at the response."""
     go = asyncio.Event()
@@ -162,20 +148,6 @@ async def test_client_disconnects_after_pipelining(stage: Stage) -> None:
     go.set()
     await stage.eventually(lambda: not stage.downstreams)
     assert len(worker.requests) <= 3
-
-
-async def test_half_close_within_a_body(stage: Stage) -> None:
-    """A FIN within a body: the worker must not take the part for the whole."""
-    worker = await stage.worker(read_all)
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(CHUNKED_POST + b"5\r\nhello\r\n")
-    await stage.eventually(lambda: b"hello" in worker.received)
-    client.half_close()
-    await client.closed()
-    await stage.eventually(lambda: not stage.pool().leased)
-    assert b"\r\n0\r\n" not in worker.received
-    assert stage.outcomes() == {"abandoned": 1}
 
 
 async def test_client_disconnects_while_dialling(stage: Stage) -> None:

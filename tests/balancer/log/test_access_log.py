@@ -15,7 +15,6 @@ import pytest
 from balancer.config.schema.log import LogConfig
 from balancer.log.access_log import AccessLog
 from tests.support.log_entries import LogRecord, written
-from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
 from tests.support.wire import Wire, answering_after, get, playing, post, response
 
@@ -202,19 +201,6 @@ async def test_successful_retry(stage: Stage, watched: WatchedLog) -> None:
     assert {line["endpoint"] for line in lines} == {"w1"}
     assert sorted(line["attempts"] for line in lines) in ([1, 2], [2, 2])
     assert {line["end"] for line in lines} == {"ok"}
-
-
-async def test_truncated_response(stage: Stage, watched: WatchedLog) -> None:
-    """The client received 200 and three of 20 000 bytes."""
-    await watched.serve(
-        await stage.worker(send_then_disconnect(response(b"0123456789" * 2000)[:-19_997], cleanly=True))
-    )
-    client = await stage.client()
-    await client.send(get())
-    await client.closed()
-    line = await watched.line()
-    assert (line["end"], line["reason"], line["status"]) == ("reset", "connection_broken", 200)
-    assert line["bytes"] == 3
 
 
 async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
