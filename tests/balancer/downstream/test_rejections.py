@@ -47,22 +47,6 @@ async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
     assert worker.connections == []
 
 
-@pytest.mark.parametrize("name", ["not-http", "no-host", "two-hosts", "connect", "trace"])
-async def test_malformed_request_after_a_valid_one_is_rejected(stage: Stage, name: str) -> None:
-    """The valid request is answered first, and bytes after the malformed one are not read."""
-    worker = await stage.worker(response(b"fine"))
-    await stage.serve(worker, limits={"head": 1024})
-    client = await stage.client()
-    request, status = MALFORMED[name]
-    await client.send(get(b"/good") + request + get(b"/ghost"))
-    assert (await client.response()).body == b"fine"
-    answer = await client.response()
-    assert (answer.status, answer.value(b"Connection")) == (status, b"close")
-    client.half_close()
-    await client.closed()
-    assert [request.line for request in worker.requests] == [b"GET /good HTTP/1.1"]
-
-
 @pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhelloXX", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n"])
 @pytest.mark.parametrize("is_split", [True, False])
 async def test_malformed_chunk_is_rejected(stage: Stage, body: bytes, is_split: bool) -> None:
@@ -85,19 +69,6 @@ async def test_malformed_chunk_is_rejected(stage: Stage, body: bytes, is_split: 
     assert worker.requests == []
     assert b"\r\n0\r\n" not in worker.received
     assert stage.outcomes() == ({"abandoned": 1} if is_split else {})
-
-
-async def test_malformed_chunk_of_a_pipelined_request_is_rejected_in_turn(stage: Stage) -> None:
-    worker = await stage.worker(response(b"fine"))
-    await stage.serve(worker)
-    client = await stage.client()
-    bad = get(b"/bad", b"Transfer-Encoding: chunked", method=b"POST") + b"zz\r\n"
-    await client.send(get(b"/good") + bad)
-    assert (await client.response()).body == b"fine"
-    assert (await client.response()).status == 400
-    client.half_close()
-    await client.closed()
-    assert [request.line for request in worker.requests] == [b"GET /good HTTP/1.1"]
 
 
 async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stage) -> None:
@@ -137,19 +108,6 @@ async def test_lingering_connection_is_closed(stage: Stage) -> None:
     assert len(stage.downstreams) == 1
     stage.advance(0.2)
     await stage.eventually(lambda: not stage.downstreams)
-
-
-async def test_body_of_a_rejected_request_is_not_a_request(stage: Stage) -> None:
-    """A classic smuggling attempt."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    client = await stage.client()
-    smuggled = get(b"/smuggled")
-    await client.send(head(b"TRACE / HTTP/1.1", b"Host: a", b"Content-Length: %d" % len(smuggled)) + smuggled)
-    assert (await client.response()).status == 405
-    client.half_close()
-    await client.closed()
-    assert worker.connections == []
 
 
 async def test_head_below_the_limit_is_forwarded(stage: Stage) -> None:

@@ -9,11 +9,9 @@ import pytest
 from tests.support.stage import Stage
 from tests.support.wire import (
     Message,
-    Wire,
     answering,
     answering_after,
     get,
-    playing,
     post,
     post_chunked,
     response,
@@ -79,34 +77,6 @@ async def test_clients_share_worker_connections(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "fields", "stays"),
-    [
-        (b"HTTP/1.1", [], True),
-        (b"HTTP/1.1", [b"Connection: close"], False),
-        (b"HTTP/1.0", [], False),
-        (b"HTTP/1.0", [b"Connection: keep-alive"], True),
-    ],
-)
-async def test_client_connection_persistence(
-    stage: Stage, version: bytes, fields: list[bytes], stays: bool
-) -> None:
-    """RFC 9112 § 9.3; the worker's connection is kept in any case."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    client = await stage.client()
-    answer = await client.ask(get(b"/", *fields, version=version))
-    assert answer.line == b"HTTP/1.1 200 OK"
-    if stays:
-        assert answer.value(b"Connection") == (b"keep-alive" if version == b"HTTP/1.0" else None)
-        assert (await client.ask(get())).body == b"ok"
-    else:
-        assert answer.value(b"Connection") == b"close"
-        assert await client.rest() == b""
-    await stage.ask(get())
-    assert len(worker.connections) == 1
-
-
-@pytest.mark.parametrize(
     "last",
     [
         response(b"ok", b"Connection: close"),
@@ -128,36 +98,11 @@ async def test_connection_announced_as_closing_is_not_reused(stage: Stage, last:
 
 # --- order
 
-CHUNKED_THEN = post_chunked(b"he\r\n\r\nllo", b"!" * 20)
-PIPELINE = get(b"/0") + post(b"one\r\n\r\n") + CHUNKED_THEN + get(b"/3") + post(b"") + get(b"/5")
-PIPELINED_BODIES = [b"", b"one\r\n\r\n", b"he\r\n\r\nllo" + b"!" * 20, b"", b"", b""]
-
-
 echo = answering(lambda request: response(request.line + b"|" + request.body))
 
 
 def echoed(answers: list[Message]) -> list[bytes]:
     return [answer.body.partition(b"|")[2] for answer in answers]
-
-
-async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
-    """All in one segment with bodies between them (RFC 9112 § 9.3.2)."""
-    worker = await stage.worker(echo)
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(PIPELINE)
-    answers = [await client.response() for _ in PIPELINED_BODIES]
-    assert echoed(answers) == PIPELINED_BODIES
-    assert [request.line.split()[1] for request in worker.requests] == [b"/0", b"/", b"/", b"/3", b"/", b"/5"]
-
-
-async def test_request_byte_by_byte(stage: Stage) -> None:
-    await stage.serve(await stage.worker(echo))
-    client = await stage.client()
-    for i in range(len(CHUNKED_THEN)):
-        await client.send(CHUNKED_THEN[i : i + 1])
-        await stage.turn(3)
-    assert echoed([await client.response()]) == [PIPELINED_BODIES[2]]
 
 
 async def test_pipelined_requests_are_sent_one_at_a_time(stage: Stage) -> None:
@@ -185,93 +130,12 @@ async def test_thousand_pipelined_requests(stage: Stage) -> None:
     assert len(worker.connections) == 1
 
 
-async def test_requests_after_connection_close_are_ignored(stage: Stage) -> None:
-    """What follows the last request is not forwarded."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get(b"/last", b"Connection: close") + get(b"/ghost"))
-    assert (await client.response()).status == 200
-    await client.closed()
-    assert [request.line for request in worker.requests] == [b"GET /last HTTP/1.1"]
-
-
-async def test_empty_lines_before_a_request_are_ignored(stage: Stage) -> None:
-    """RFC 9112 § 2.2; in one segment with a request, or alone."""
-    await stage.serve(await stage.worker(response()))
-    client = await stage.client()
-    await client.send(b"\r\n")
-    await stage.turn()
-    assert (await client.ask(b"\r\n\r\n" + get())).status == 200
-
-
 # --- framing in both directions
-
-FRAMED = {
-    "length": response(b"x" * 300),
-    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"".join(b"64\r\n%b\r\n" % (b"x" * 100) for _ in range(3))
-    + b"0\r\nTrailer: gone\r\n\r\n",
-    "close": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 300,
-    "close10": b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300,
-}
 
 
 def pieces_of(data: bytes, step: int | None = None) -> list[bytes]:
     step = step or len(data)
     return [data[i : i + step] for i in range(0, len(data), step)]
-
-
-@pytest.mark.parametrize("framing", FRAMED)
-@pytest.mark.parametrize("step", [None, 1])
-@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-async def test_response_framing(stage: Stage, framing: str, step: int | None, version: bytes) -> None:
-    """The client gets the same body in a framing of its HTTP version, whatever the worker's segments."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        for piece in pieces_of(FRAMED[framing], step):
-            await wire.send(piece)
-            await asyncio.sleep(0)
-
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    answer = await client.ask(get(version=version))
-    assert answer.body == b"x" * 300
-    if version == b"HTTP/1.0":
-        assert answer.value(b"Connection") == b"close"
-        assert answer.value(b"Transfer-Encoding") is None
-    elif framing != "length":
-        assert answer.value(b"Transfer-Encoding") == b"chunked"
-    assert stage.outcomes() == {"ok": 1}
-
-
-@pytest.mark.parametrize(
-    "head", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
-)
-async def test_empty_body_until_close(stage: Stage, head: bytes) -> None:
-    """No byte, only the last chunk; the client's connection is kept."""
-    await stage.serve(await stage.worker(playing(Wire.request, head)))
-    client = await stage.client()
-    for _ in range(2):
-        assert (await client.ask(get())).body == b""
-
-
-@pytest.mark.parametrize("request_bytes", [post(b"x" * 300), post_chunked(*[b"x" * 100] * 3)])
-@pytest.mark.parametrize("step", [None, 1, 50])
-async def test_request_framing(stage: Stage, request_bytes: bytes, step: int | None) -> None:
-    """The worker gets the same body in the client's framing."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    client = await stage.client()
-    for piece in pieces_of(request_bytes, step):
-        await client.send(piece)
-        await stage.turn(2)
-    assert (await client.response()).status == 200
-    request = worker.requests[0]
-    assert request.body == b"x" * 300
-    assert request.names.count(b"content-length") + request.names.count(b"transfer-encoding") == 1
-    assert (await client.ask(get())).status == 200
 
 
 @pytest.mark.parametrize(
@@ -312,62 +176,6 @@ async def test_bodiless_statuses(stage: Stage, status: bytes) -> None:
 
 
 # --- interim responses, Expect, Upgrade
-
-EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@pytest.mark.parametrize("step", [None, 1])
-async def test_interim_responses_are_relayed(stage: Stage, step: int | None) -> None:
-    """RFC 9110 § 15.2: all of them, before the final response."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            for piece in pieces_of(EARLY + EARLY + response(b"end"), step):
-                await wire.send(piece)
-                await asyncio.sleep(0)
-
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    for _ in range(2):
-        await client.send(get())
-        answers = [await client.response() for _ in range(3)]
-        assert [answer.status for answer in answers] == [103, 103, 200]
-        assert (answers[0].value(b"Link"), answers[2].body) == (b"</a.css>", b"end")
-
-
-async def test_http10_clients_get_no_interim_responses(stage: Stage) -> None:
-    """An HTTP/1.0 client would take it for the response."""
-    await stage.serve(await stage.worker(EARLY + response(b"end")))
-    assert (await stage.ask(get(version=b"HTTP/1.0"))).body == b"end"
-
-
-async def test_expect_continue(stage: Stage) -> None:
-    """The head is sent alone; the body follows the worker's 100."""
-
-    async def script(wire: Wire) -> None:
-        head = await wire.head()
-        assert head.value(b"Expect") == b"100-continue"
-        await wire.send(CONTINUE)
-        await wire.send(response(await wire.exactly(5)))
-
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    await client.send(get(b"/", b"Expect: 100-continue", b"Content-Length: 5", method=b"PUT"))
-    assert (await client.response()).line == b"HTTP/1.1 100 Continue"
-    assert (await client.ask(b"12345")).body == b"12345"
-
-
-async def test_expectation_failed(stage: Stage) -> None:
-    """417 instead of 100 is forwarded, and the connection closes because the body may or may not follow."""
-    script = playing(Wire.head, response(b"no", status=b"417 Expectation Failed"), Wire.closed)
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    answer = await client.ask(get(b"/", b"Expect: 100-continue", b"Content-Length: 5", method=b"PUT"))
-    assert (answer.status, answer.value(b"Connection")) == (417, b"close")
-    assert await client.rest() == b""
-
 
 H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk")
 

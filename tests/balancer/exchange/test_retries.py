@@ -292,14 +292,6 @@ async def test_empty_budget_makes_broken_connection_a_502(stage: Stage) -> None:
     assert stage.cluster.retries.budget.denied == 1
 
 
-async def test_refused_connection_needs_no_budget(stage: Stage) -> None:
-    """A refused connection costs the worker no work."""
-    await stage.serve(stage.dead_port(), await stage.worker(OK), retry={"share": 0.0, "per_second": 0.0})
-    for _ in range(4):
-        assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.cluster.retries.budget.denied == 0
-
-
 # --- idempotency keys, bodies, attempt timeout
 
 

@@ -30,20 +30,6 @@ def check_error(answer: Message, status: int, reason: str) -> None:
 # --- no connection
 
 
-@pytest.mark.parametrize("request_bytes", [get(), post(b"body"), post_chunked(b"body")])
-async def test_refused_connection_is_retried_for_any_method(stage: Stage, request_bytes: bytes) -> None:
-    """A refused connection is retried elsewhere for every method."""
-    worker = await stage.worker(OK)
-    await stage.serve(stage.dead_port(), worker)
-    for _ in range(2):
-        assert (await stage.ask(request_bytes)).body == b"fine"
-    assert len(worker.requests) == 2
-    assert worker.requests[0].body == worker.requests[1].body
-    refused = stage.outcomes("w0")["refused"]
-    assert stage.cluster.counts.retried == stage.pool("w0").counts.failed == refused > 0
-    assert stage.outcomes("w1") == {"ok": 2}
-
-
 async def test_all_endpoints_refuse(stage: Stage) -> None:
     """502 after the retries; the client's connection stays open, and its request id is in the body."""
     await stage.serve(stage.dead_port(), stage.dead_port())
@@ -54,14 +40,6 @@ async def test_all_endpoints_refuse(stage: Stage) -> None:
         assert json.loads(answer.body)["request_id"] == "abc"
     assert stage.cluster.counts.errors == {"connect_failed": 2}
     assert stage.cluster.counts.retried == 2
-
-
-async def test_error_to_head_has_no_body(stage: Stage) -> None:
-    await stage.serve(stage.dead_port())
-    client = await stage.client()
-    answer = await client.ask(get(method=b"HEAD"), to_head=True)
-    assert answer.status == 502
-    assert (await client.ask(get())).status == 502
 
 
 async def test_retries_can_be_disabled(stage: Stage) -> None:
@@ -153,15 +131,6 @@ def answering_then_dying(count: int) -> Script:
     return playing(*(Wire.request, OK) * count, Wire.request)
 
 
-async def test_large_body_is_not_retried(stage: Stage) -> None:
-    """Above the replay limit the body is streamed, so even a PUT is not repeated."""
-    script = playing(Wire.head, lambda wire: wire.exactly(200_000), Wire.reset)
-    workers = [await stage.worker(script), await stage.worker(script)]
-    await stage.serve(*workers)
-    check_error(await stage.ask(post(b"x" * 200_000, method=b"PUT")), 502, "connection_broken")
-    assert [len(worker.connections) for worker in workers] == [1, 0]
-
-
 async def test_retry_uses_a_new_connection(stage: Stage) -> None:
     """A retry does not use an idle connection, which may be stale too."""
     workers = [await stage.worker(answering_then_dying(1)), await stage.worker(OK)]
@@ -174,33 +143,6 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
 
 
 # --- after the response head
-
-
-BODIES = {
-    "length": response(b"x" * 20_000)[:-40],
-    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
-    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
-    "last-chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
-}
-
-
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("cleanly", [True, False])
-@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-async def test_truncated_response_resets_the_client(
-    stage: Stage, body: str, cleanly: bool, version: bytes
-) -> None:
-    """The client's connection is reset, even if the body would end with the connection (RFC 9112 § 8)."""
-    worker = await stage.worker(send_then_disconnect(BODIES[body], cleanly=cleanly))
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get(version=version))
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
-    assert not client.received.endswith(b"0\r\n\r\n")
-    assert stage.outcomes() == {"reset": 1}
-    assert len(worker.connections) == 1
-    assert stage.cluster.counts.errors == {"connection_broken": 1}
 
 
 @pytest.mark.parametrize(
@@ -224,65 +166,6 @@ async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
     assert stage.pool().idle == 0
     assert len(worker.connections) == 1
     check_error(await client.ask(get()), 502, "malformed_response")
-
-
-async def test_malformed_chunk_resets_the_client(stage: Stage) -> None:
-    """The bytes before it have been sent already."""
-    await stage.serve(await stage.worker(BODIES["chunked"] + b"zz\r\n"))
-    client = await stage.client()
-    await client.send(get())
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
-    assert stage.outcomes() == {"reset": 1}
-
-
-SURPLUS = [response(b"evil"), b"\r\n", b"garbage", b"HTTP/1.1 200 OK\r\n"]
-
-
-@pytest.mark.parametrize("surplus", SURPLUS)
-@pytest.mark.parametrize(
-    ("whole", "method"),
-    [
-        (response(b"fine"), b"GET"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", b"GET"),
-        (response(b"fine")[:-4], b"HEAD"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", b"GET"),
-    ],
-)
-@pytest.mark.parametrize("is_at_once", [True, False])
-async def test_surplus_bytes_never_reach_the_next_response(
-    stage: Stage, surplus: bytes, whole: bytes, method: bytes, is_at_once: bool
-) -> None:
-    """Bytes after a response, in the same read or later, are discarded with the connection."""
-
-    async def script(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            if is_at_once:
-                await wire.send(whole + surplus)
-            else:
-                await wire.send(whole)
-                await wire.send(surplus)
-
-    worker = await stage.worker(script)
-    await stage.serve(worker)
-    client = await stage.client()
-    for _ in range(3):
-        answer = await client.ask(get(method=method), to_head=method == b"HEAD")
-        assert answer.status in (200, 204)
-        assert answer.body in (b"", b"fine")
-        await stage.turn()
-    assert len(worker.connections) == (1 if surplus == b"\r\n" and stage.pool().idle else 3)
-
-
-async def test_error_status_is_forwarded(stage: Stage) -> None:
-    """A worker's 500 is an answer: it is forwarded and not retried."""
-    worker = await stage.worker(response(b"oops", status=b"500 Oh No"))
-    await stage.serve(worker)
-    answer = await stage.ask(get())
-    assert (answer.line, answer.body) == (b"HTTP/1.1 500 Oh No", b"oops")
-    assert stage.outcomes() == {"error_status": 1}
-    assert len(worker.requests) == 1
 
 
 async def test_retry_after_an_interim_response(stage: Stage) -> None:

@@ -10,10 +10,6 @@ from balancer.errors import MalformedBody
 from balancer.http.h1.body import ChunkedBody
 from tests.support.example_counts import examples
 from tests.support.messages import text
-from tests.support.wireless import Wireless
-
-POST = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
 
 SIZE_LINES = (b"", b"0", b"2", b"a", b"=", b"=a", b";a", b'"', b'a"')
 """One of these and CRLF completes any size line that is still a prefix of a legal one."""
@@ -81,34 +77,3 @@ def test_trailer_limits(cut: int) -> None:
         else:
             assert is_taken
             assert (body.is_ended, body.trailers) == (True, b"\r\nA: b\r\nC: d\r\n")
-
-
-def test_malformed_request_trailer_frees_the_worker() -> None:
-    """The client gets 400, and no connection to the worker stays leased."""
-    with Wireless() as stage:
-        client = stage.client()
-        client.send(POST + b"5\r\nhello\r\n0\r\n")
-        stage.turn()
-        assert stage.cluster.pools.by_id["w0"].leased == 1
-        client.send(b"\n")
-        stage.turn()
-        assert bytes(client.received).startswith(b"HTTP/1.1 400 ")
-        assert b"malformed_body" in client.received
-        assert stage.cluster.pools.by_id["w0"].leased == 0
-        assert not stage.workers[0].is_open
-
-
-@pytest.mark.parametrize("pieces", [[CHUNKS, b"0\r\nX: y\n"], [CHUNKS + b"0\r\n\n"]])
-def test_malformed_response_trailer_resets_the_client(pieces: list[bytes]) -> None:
-    """The client gets a reset, and no connection to the worker stays leased."""
-    with Wireless(retries=0) as stage:
-        client = stage.client()
-        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        stage.turn()
-        (worker,) = stage.workers
-        for piece in pieces:
-            worker.send(piece)
-            stage.turn()
-        assert client.ending == "reset"
-        assert not worker.is_open
-        assert stage.cluster.pools.by_id["w0"].leased == 0
