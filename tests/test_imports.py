@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "balancer.config.documents",
         ),
         *("balancer.config.schema.health", "balancer.config.schema.pool"),
-        *("balancer.config.schema.queue",),
+        *("balancer.config.schema.queue", "balancer.config.schema.section"),
         *("balancer.config.schema.retries", "balancer.config.schema.limits"),
     ),
     "benchmarks": (

@@ -17,7 +17,8 @@ from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 
 from balancer.config.documents import parsed, read_text, with_line
 from balancer.config.environment import environment_layer
-from balancer.config.keys import dotted
+from balancer.config.file_paths import with_located_files
+from balancer.config.keys import Table, dotted
 from balancer.config.positions import Place
 from balancer.config.problems import (
     ConfigError,
@@ -214,7 +215,7 @@ def read_with_sources(
     `ConfigError`, for all problems at once.
     """
     environment, lines = environment_layer(os.environ, Settings)
-    layers = [*([file_layer(path)] if path is not None else []), environment]
+    layers = [*([file_layer(path, Settings)] if path is not None else []), environment]
     for variable, (key, value_of) in PLATFORM.items():
         if key not in overrides and (text := os.environ.get(variable)):
             try:
@@ -243,8 +244,8 @@ def read_with_sources(
     return LoadedSettings(settings, merged.source)
 
 
-def file_layer(path: Path) -> Layer:
-    """Return the keys of a TOML file. Raises `ConfigError`."""
+def file_layer(path: Path, table: Table) -> Layer:
+    """Return the keys of a TOML file, which is a `table`; its paths are relative to it. Raises `ConfigError`."""
     try:
         text = read_text(path)
         document = parsed(text)
@@ -253,6 +254,7 @@ def file_layer(path: Path) -> Layer:
     except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise ConfigError(with_line(path, "TOML", error)) from None
     folder = str(path.absolute().parent)
+    document = with_located_files(document, table, folder)
     return Layer(with_policies(document, lambda policy: located(policy, folder)), FileNames(path, text))
 
 

@@ -21,6 +21,7 @@ from balancer.config.schema.limits import Limits, Timeouts
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
+from balancer.config.schema.section import InSeconds
 from experiments.scenario.table import Model, complaint_in_words
 
 Said = Mapping[str, Any]
@@ -31,10 +32,12 @@ class SharedTable(Model):
     names; simulator only."""
 
     enabled: bool = Field(default=False, description="share requests in flight, latencies and failures")
-    every: float = Field(
+    every: Annotated[float, InSeconds] = Field(
         default=0.02, ge=0.001, le=1.0, description="seconds between two reports of a balancer"
     )
-    delay: float = Field(default=0.001, ge=0.0, le=10.0, description="seconds until the others hear a report")
+    delay: Annotated[float, InSeconds] = Field(
+        default=0.001, ge=0.0, le=10.0, description="seconds until the others hear a report"
+    )
 
 
 class Mechanisms(Model):

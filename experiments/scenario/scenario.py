@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from balancer.config.schema.section import InSeconds
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.events import ALL, Event
@@ -82,7 +83,7 @@ class Region(Model):
     workers: int = Field(
         default=2, ge=1, le=10_000, description="how many; simulator only, where more than 64"
     )
-    rtt: float = Field(ge=0, le=10, description="round trip from the balancer, seconds")
+    rtt: Annotated[float, InSeconds] = Field(ge=0, le=10, description="round trip from the balancer, seconds")
     service: Service = Field(
         default="19-21ms", description="service time as `workers serve --service` takes it"
     )

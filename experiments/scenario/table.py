@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from balancer.config.schema.section import InSeconds
+
 MOST_REQUESTS = 20_000_000
 """Maximum number of requests in a run; some 3 GB of samples."""
 
@@ -19,8 +21,8 @@ MIN_DURATION_S = 1e-6
 MAX_DURATION_S = 1e7
 """Maximum duration in seconds: a third of a year."""
 
-Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
-Duration = Annotated[float, Field(ge=MIN_DURATION_S, le=MAX_DURATION_S, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False), InSeconds]
+Duration = Annotated[float, Field(ge=MIN_DURATION_S, le=MAX_DURATION_S, allow_inf_nan=False), InSeconds]
 Rate = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 Warmup = Annotated[int, Field(ge=0, le=100_000)]

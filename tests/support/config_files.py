@@ -26,7 +26,7 @@ def problems(path: Path) -> list[str]:
         load(path, {})
     assert caught.value.exit_code == 2
     assert not any("\n" in message for message in caught.value.problems)
-    return [message.removeprefix(f"{path.parent}/") for message in caught.value.problems]
+    return [message.replace(f"{path.parent}/", "") for message in caught.value.problems]
 
 
 def problem(tmp_path: Path, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from balancer.config.documents import parsed, read_text, with_line
+from balancer.config.file_paths import with_located_files
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of
 from balancer.config.schema.discovery import EndpointList, FileDiscovery
@@ -94,7 +95,8 @@ class FileSource:
             language = "JSON" if is_json else "TOML"
             raise ConfigError(f"discovery.file: {with_line(path, language, error)}") from None
         self._named = (lambda place: str(path)) if is_json else FileNames(path, text)
-        return {"endpoints": document} if isinstance(document, list) else document
+        document = {"endpoints": document} if isinstance(document, list) else document
+        return with_located_files(document, EndpointList, str(path.absolute().parent))
 
     def _cannot_read(self, error: OSError) -> ConfigError:
         return ConfigError(f"discovery.file.path: cannot read {self.config.path}: {error.strerror}")

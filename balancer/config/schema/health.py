@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
-from balancer.config.schema.section import Seconds, Section
+from balancer.config.schema.section import Duration, Seconds, Section
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -197,7 +197,7 @@ class SlowStartConfig(Section):
     Off by default: a cluster that has lost a worker needs the next one at once, and nothing indicates that it is cold.
     """
 
-    window: float = Field(
+    window: Duration = Field(
         default=0.0,
         ge=0,
         le=86_400,

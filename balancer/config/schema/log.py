@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from balancer.config.schema.section import Section
+from balancer.config.schema.section import FileName, Section
 
 LOG_FIELDS: Final = (
     *("time", "end", "reason", "detail", "method", "path", "sent_path", "host", "request_id", "client"),
@@ -52,7 +52,7 @@ class LogConfig(Section):
         description="list of names | fields of a line and their order, for `json` and `logfmt`; default: all but those "
         "of [Chosen fields](access-log.md#chosen-fields)",
     )
-    path: str | None = Field(
+    path: FileName | None = Field(
         default=None,
         min_length=1,
         description="file | log file, appended to and reopened on SIGHUP; default: standard output",

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from balancer.config.schema.discovery import Servers
-from balancer.config.schema.section import Seconds, Section
+from balancer.config.schema.section import InSeconds, Seconds, Section
 
-Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
+Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False), InSeconds]
 
 
 class NamesConfig(Section):

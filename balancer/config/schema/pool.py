@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.section import Seconds, Section
+from balancer.config.schema.section import Duration, Seconds, Section
 
 HEARTBEAT_PRECONNECT = 2
 """Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests
@@ -60,7 +60,7 @@ class PoolConfig(Section):
         " they expire",
     )
     heartbeat_method: Literal["HEAD", "GET"] = Field(default="HEAD", description="method of the heartbeat")
-    max_backoff: float = Field(
+    max_backoff: Duration = Field(
         default=1.0,
         ge=0,
         le=60,

@@ -3,12 +3,12 @@ a period."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.section import Name, Section
+from balancer.config.schema.section import InSeconds, Name, Section
 from balancer.config.schema.sticky import Token
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class RateLimitConfig(Section):
     requests: int = Field(
         ge=1, le=1_000_000_000, description="1–10⁹ | number of requests that are admitted in each `period`"
     )
-    period: int = Field(default=1, ge=1, le=86_400, description="s | whole seconds, at most 86400")
+    period: Annotated[int, InSeconds] = Field(
+        default=1, ge=1, le=86_400, description="s | whole seconds, at most 86400"
+    )
     burst: int | None = Field(
         default=None,
         ge=1,

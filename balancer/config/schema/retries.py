@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from balancer.config.schema.section import Section
+from balancer.config.schema.section import Duration, Section
 from policies.overload.hedging import Hedging
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
@@ -62,7 +62,7 @@ class HedgingConfig(Section):
     share: float = Field(
         default=0.05, gt=0, le=0.5, description="0–0.5 | hedging budget: share of the requests"
     )
-    minimum: float = Field(
+    minimum: Duration = Field(
         default=0.01, ge=0.01, le=60, description="s | shortest delay of a hedge, 0.01 to 60"
     )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits
-from balancer.config.schema.section import MOST_WEIGHT, FieldName, Name, Seconds, Section
+from balancer.config.schema.section import MOST_WEIGHT, FieldName, InSeconds, Name, Seconds, Section
 from balancer.errors import REASONS
 
 MOST_BYTES: Final = 1 << 20
@@ -133,7 +133,7 @@ class AuthConfig(Section):
         default=(),
         description="list of names | fields of a 2xx answer that the client gets, such as `set-cookie`",
     )
-    cache: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
+    cache: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False), InSeconds] = Field(
         default=0.0,
         description="s | time for which a 2xx answer holds for equal requests, at most an hour; 0: every request asks",
     )

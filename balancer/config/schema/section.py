@@ -6,9 +6,11 @@ cannot express, with a message of one line.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final, NewType
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -20,7 +22,31 @@ FieldNames = Annotated[str, StringConstraints(pattern=rf"^{TOKEN}\*?$", max_leng
 MOST_WEIGHT = 1e6
 EndpointWeight = Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=0, le=127)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+FileName = NewType("FileName", str)
+"""A path of a file as a text; `Path` is another type of such keys."""
+
+UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(ms|s|m|h|d)")
+NUMBER: Final = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan")
+
+
+def in_seconds(value: Any) -> Any:
+    """Return a duration such as "250ms" in seconds, and a number as it is. Anything else is an error."""
+    found = DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        return float(found[1]) * UNITS[found[2]]
+    if isinstance(value, int | float) or (isinstance(value, str) and NUMBER.fullmatch(value)):
+        return value
+    raise PydanticCustomError(
+        "duration", 'must be a number of seconds, or a duration such as "250ms", "2s" or "1m"'
+    )
+
+
+InSeconds: Final = BeforeValidator(in_seconds)
+"""Makes a type of numbers one of durations: of numbers of seconds, or of texts with a unit."""
+
+Duration = Annotated[float, InSeconds]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False), InSeconds]
 
 
 class Section(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits, meant_by
-from balancer.config.schema.section import FieldNames, Section
+from balancer.config.schema.section import FieldNames, FileName, InSeconds, Section
 from balancer.config.schema.sticky import Token
 
 
@@ -187,7 +187,7 @@ class LoadProbesConfig(Section):
         description="path | path of the workers' load report, for policies that ask for it, such as `prequal`; see "
         "[Live](live.md)",
     )
-    timeout: Annotated[float, Field(gt=0, le=60)] = Field(
+    timeout: Annotated[float, Field(gt=0, le=60), InSeconds] = Field(
         default=1.0, description="s | timeout of a probe, from the connect to the last byte; at most 60"
     )
     max_in_flight: int = Field(
@@ -202,7 +202,7 @@ class RecordConfig(Section):
         default=False,
         description="recording of requests from the start; else `POST /-/record` begins it; see [Live](live.md)",
     )
-    path: str | None = Field(
+    path: FileName | None = Field(
         default=None,
         min_length=1,
         description="path | recording file, appended to; required for recording. With several processes each adds its"

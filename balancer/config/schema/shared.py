@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from balancer.config.schema.section import Name, Section
+from balancer.config.schema.section import InSeconds, Name, Section
 from balancer.syntax.urls import server_url
 
 
@@ -32,7 +32,7 @@ class SharedConfig(Section):
     group: Name = Field(
         default="default", description="name | units of one group share; other groups of the store do not"
     )
-    every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False)] = Field(
+    every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False), InSeconds] = Field(
         default=0.01,
         description="s | least time between two reports of a process, 0.01 to 0.25; longer with many units or "
         "endpoints",

@@ -168,7 +168,7 @@ def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConf
     """Read the file and override its keys by `overrides`. The files that the configuration names are not read. Raises
     `ConfigError`, for all problems at once.
     """
-    layers = [file_layer(path)] if path is not None else []
+    layers = [file_layer(path, SidecarConfig)] if path is not None else []
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         return SidecarConfig.model_validate(merged.document)

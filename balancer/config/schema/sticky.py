@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
-from balancer.config.schema.section import Section
+from balancer.config.schema.section import InSeconds, Section
 
 Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]{1,64}$")]
 
@@ -33,7 +33,7 @@ class StickyConfig(Section):
         description="text | secret of the cookie's keyed hash, 16 characters or more; required with a cookie, the "
         "same for all balancers of a service",
     )
-    max_age: Annotated[int, Field(ge=1, le=31_536_000)] | None = Field(
+    max_age: Annotated[int, Field(ge=1, le=31_536_000), InSeconds] | None = Field(
         default=None,
         description="s | lifetime of the cookie, a whole number; default: until the browser is closed",
     )

@@ -12,6 +12,8 @@ from balancer.cluster.runtime_config import runtime_config_of
 from balancer.config.keys import dotted, is_list, is_mapping, keys_of, parts_of, table_at, table_of
 from balancer.config.loading import Settings
 from balancer.config.positions import Place
+from tests.support.documentation import KEYS
+from tests.support.tables import row_of
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "admission.levels": {"name": "normal"},
@@ -85,6 +87,36 @@ def test_every_number_alone() -> None:
             runtime_config_of(Settings.model_validate(document_with(place, value)))
         except (ValidationError, ValueError) as error:
             pytest.fail(f"{dotted(place)} = {value}: {error}")
+
+
+def in_seconds(place: Place, value: Any) -> Any:
+    """The value of a key in a valid document, None if the document is invalid."""
+    try:
+        inner: Any = Settings.model_validate(document_with(place, value))
+    except ValidationError:
+        return None
+    for name in place:
+        inner = getattr(inner, str(name))
+        inner = inner[0] if isinstance(inner, tuple) else inner
+    return inner
+
+
+def test_every_duration_may_have_a_unit() -> None:
+    durations = [
+        tuple(key.split(".")) for key, field in KEYS.items() if row_of(key, field).split("|")[2] == " s "
+    ]
+    assert len(durations) > 40
+    for place in durations:
+        found = {text: in_seconds(place, text) for text in ("10ms", "0.2s", "3s", "1m", "1 h")}
+        expected = {
+            text: in_seconds(place, number)
+            for text, number in zip(found, (0.01, 0.2, 3, 60, 3600), strict=True)
+        }
+        assert found == expected
+        assert {*found.values()} != {None}, dotted(place)
+        for wrong in ("2 parsecs", "1m30s", "-1s", ["1s"]):
+            with pytest.raises(ValidationError, match='number of seconds, or a duration such as "250ms"'):
+                Settings.model_validate(document_with(place, wrong))
 
 
 DERIVED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

@@ -28,6 +28,7 @@ from tests.support.root import ROOT
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
+NO_DURATION = 'must be a number of seconds, or a duration such as "250ms", "2s" or "1m"'
 SECRET = "hunter2-is-a-bad-secret"
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://a:1"\n'
 REGION = r"string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'"
@@ -128,8 +129,8 @@ CASES: dict[str, tuple[Make, list[str]]] = {
         ),
         [
             "FILE:1: retries: input should be a valid integer, got 2026-01-31",
-            "FILE:7: timeouts.connect: input should be a valid number, got 2026-01-31T12:00:00+00:00",
-            "FILE:6: timeouts.head: input should be a valid number, got 07:32:00",
+            f"FILE:7: timeouts.connect: {NO_DURATION}, got 2026-01-31T12:00:00+00:00",
+            f"FILE:6: timeouts.head: {NO_DURATION}, got 07:32:00",
         ],
     ),
     "values of another type": (
