@@ -9,7 +9,6 @@ from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval, Standing, is_biased, noise
 from experiments.stats.estimates import anytime_student
 from experiments.verdict.alone import is_alone
-from experiments.verdict.contest import Contest
 from experiments.verdict.evidence import Evidence
 from experiments.verdict.phrases import UNITS, measure_in_words, percent, show
 
@@ -25,17 +24,22 @@ def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
     if is_alone(found):
         return ALONE if found.floor is None else (*ALONE, noise_line(found.floor, found.contest.is_virtual))
     return (
-        *([observed_order(found.contest, found.order)] if has_verdict else []),
+        *([observed_order(found)] if has_verdict else []),
         *grouped(found.comparisons, found.contest.baseline),
         noise_line(found.floor, found.contest.is_virtual),
         rule_line(found),
     )
 
 
-def observed_order(contest: Contest, order: Sequence[tuple[str, float]]) -> str:
-    """Sentence with the observed order, best first, in the scenario's measure."""
-    shown = [f"{label} ({measure_in_words(contest.measure, value)})" for label, value in order]
-    return f"Observed order by {UNITS[contest.measure]}, best first: {', '.join(shown)}."
+def observed_order(found: Evidence) -> str:
+    """Sentence with the observed order, best first, in the scenario's measure.
+
+    A mean over blocks is named as such: the p99 of a table is that of all requests together.
+    """
+    measure = found.contest.measure
+    shown = [f"{label} ({measure_in_words(measure, value)})" for label, value in found.order]
+    of = f", mean of {found.blocks} blocks" if found.blocks > 1 else ""
+    return f"Observed order by {UNITS[measure]}{of}, best first: {', '.join(shown)}."
 
 
 def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:

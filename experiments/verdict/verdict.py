@@ -46,7 +46,7 @@ def conclude(found: Evidence) -> Verdict:
     has_verdict = any(one.standing != "no verdict" for one in found.comparisons)
     winner, headline, advice = main_line(found)
     sentences = [
-        "" if has_verdict or is_alone(found) else observed_order(found.contest, found.order),
+        "" if has_verdict or is_alone(found) else observed_order(found),
         tail_line(found),
         "" if is_alone(found) else failure_line(found),
         losing_line(found),
