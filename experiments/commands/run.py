@@ -20,6 +20,7 @@ from experiments.commands.options import (
 from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT, load_scenario
 from experiments.scenario.overrides import Overrides, overridden
+from experiments.scenario.scenario import Scenario
 from experiments.scenario.supported import require_live, require_simulated
 
 EPILOG = """\b
@@ -70,9 +71,29 @@ def run(
         from experiments.report.exports import require_parquet
 
         require_parquet()
-    chosen = overridden(load_scenario(scenario), Overrides(policies=named(policies), **options))
+    loaded, given = load_scenario(scenario), Overrides(policies=named(policies), **options)
+    chosen = overridden(loaded, given)
     (require_simulated if simulated else require_live)(chosen)
     directory = out or new_directory(chosen.name)
     with live_page(page) as shown:
         runner = runner_of(simulated, shown)
-        return run_campaign(chosen, directory, runner, Patience(patience), parquet=parquet, page=shown)
+        return run_campaign(
+            chosen,
+            directory,
+            runner,
+            Patience(patience),
+            parquet=parquet,
+            page=shown,
+            note=quick_note(loaded, chosen, given),
+        )
+
+
+def quick_note(loaded: Scenario, chosen: Scenario, given: Overrides) -> str:
+    """Sentence about the A/A pair, if the scenario has one of the chosen entries and `--quick` leaves it out."""
+    pair = loaded.control_pair if given.quick else None
+    is_chosen = pair is not None and pair[0] in {entry.label for entry in chosen.entries}
+    return (
+        "--quick leaves out the A/A pair, so nothing shows how much two runs alike differ."
+        if is_chosen
+        else ""
+    )

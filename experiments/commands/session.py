@@ -57,15 +57,19 @@ def run_campaign(
     command: str | None = None,
     parquet: bool = False,
     page: LivePage | None = None,
+    note: str = "",
 ) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
 
     `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
     as it is. With `parquet`, tables and requests are written as Parquet too. Progress and verdict are shown on `page`.
+    `note` is printed below the question.
     """
     console = console_here()
     campaign = prepare(scenario, command or command_line(), directory, runner.name)
     console.print(Text(scenario.question, style="bold"))
+    if note:
+        console.print(Text(note))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))

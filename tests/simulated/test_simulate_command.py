@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.simulator.cases import SpeedCase, certify
 from benchmarks.simulator.speed import Simulator, measure_speed, verdict
 from experiments import __main__ as command
+from experiments.commands.run import quick_note
 from experiments.platform.session import Session
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
+from experiments.scenario.overrides import Overrides, overridden
 from experiments.simulator.run import simulate
 
 
@@ -42,6 +45,22 @@ def test_simulated_campaign_has_the_files_of_a_measured_one(
     for name in ("report.html", "report.md"):
         assert "simulated" in (out / name).read_text().lower()
     assert json.loads((out / "summary.json").read_text())["world"] == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noted"),
+    [
+        ({"quick": True}, True),
+        ({"quick": True, "policies": ("round-robin",)}, True),
+        ({"quick": True, "policies": ("random",)}, False),
+        ({}, False),
+    ],
+)
+def test_quick_names_the_a_a_pair_that_it_leaves_out(options: dict[str, Any], is_noted: bool) -> None:
+    """Only where its entry takes part."""
+    loaded, given = load_scenario("regions"), Overrides(**options)
+    note = quick_note(loaded, overridden(loaded, given), given)
+    assert ("A/A pair" in note) is is_noted
 
 
 def test_measured_run_rejects_an_oracle(
