@@ -13,8 +13,9 @@ from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import interval_bars
+from experiments.reproduce.judging import all_met, figure_verdict, judged, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, SimulatedRun, scenario_with, simulated, written
+from experiments.reproduce.simulated import ByCase, SimulatedRun, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average
 from policies.endpoint.available import Available
@@ -145,10 +146,7 @@ class AbLies(ByCase):
     )
     duration = "a minute"
     height = 2.8
-
-    def __init__(self, is_quick: bool) -> None:
-        seeds, self._duration = (4, 80.0) if is_quick else (10, 120.0)
-        super().__init__(seeds, duration=self._duration)
+    full, quick = (10, 120.0), (4, 80.0)
 
     def setup(self) -> str:
         return (
@@ -178,40 +176,45 @@ class AbLies(ByCase):
         if len(self._found) < len(CASES):
             return []
         sign, size = self.means(NEAREST.name), self.means(SHORTEST.name)
-        shortest = self._found[SHORTEST.name]
+        nearest, shortest = self._found[NEAREST.name], self._found[SHORTEST.name]
+        less = average([few - half for few, half in zip(nearest[FEW], nearest[HALF], strict=True)])
         ratio = average([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
         return [
             BoundVerdict(
                 f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
                 "lab: few flows 150 % higher throughput, all flows none",
-                sign[FEW].high < 0 < sign[TRUTH].low,
+                all_met([judged(sign[FEW], most=0.0), judged(sign[TRUTH], least=0.0)]),
                 f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
             ),
-            BoundVerdict(
+            figure_verdict(
                 f"{NEAREST.name}: the result of a split depends on the share that is treated",
                 "lab: few flows +150 %, most flows −75 %",
-                sign[FEW].high < sign[HALF].low or sign[HALF].high < sign[FEW].low,
+                less,
                 f"{PERCENT(sign[FEW].ratio)} at 10 %, {PERCENT(sign[HALF].ratio)} at 50 %",
+                most=0.0,
             ),
-            BoundVerdict(
+            figure_verdict(
                 f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
                 "Netflix: sizes are overestimated",
-                True if ratio.low > 1 else False if ratio.high < 1 else None,
+                ratio,
                 f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
                 f"{written(ratio, '{:.2f}'.format)}",
+                least=1.0,
             ),
             *(self._switchback_claim(case.name) for case in CASES),
         ]
 
     def _switchback_claim(self, case: str) -> BoundVerdict:
-        found, means = self._found[case], self.means(case)
-        errors = {one: abs(means[one].ratio - means[TRUTH].ratio) for one in (HALF, SWITCHBACK)}
-        error = average([a - b for a, b in zip(found[SWITCHBACK], found[TRUTH], strict=True)])
-        return BoundVerdict(
+        found, truth = self._found[case], self._found[case][TRUTH]
+        errors = {one: np.subtract(found[one], truth) for one in (HALF, SWITCHBACK)}
+        nearer = average(list(abs(errors[HALF]) / 2 - abs(errors[SWITCHBACK])))
+        error = written(average(list(errors[SWITCHBACK])), PERCENT)
+        return figure_verdict(
             f"{case}: a switchback is nearer to the truth than a split of 50 %",
             "proposed; no figure",
-            errors[SWITCHBACK] < errors[HALF] / 2,
-            f"{written(means[SWITCHBACK], PERCENT)}, error {written(error, PERCENT)}",
+            nearer,
+            f"{written(self.means(case)[SWITCHBACK], PERCENT)}, error {error}",
+            least=0.0,
         )
 
     def tables(self) -> list[Table]:
@@ -219,9 +222,9 @@ class AbLies(ByCase):
         return [self.table("design", "change of the mean latency, 95 % interval", forms)]
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
-        """Strokes are the truth."""
+        """Strokes are the truth; the source gives no figure of latency."""
         expected = dict.fromkeys(found, 100 * found[TRUTH].ratio)
-        label = "change of the mean latency, %"
+        label = "change of the mean latency, %; stroke: the truth"
         interval_bars(axes, found, label, "{:+.0f} %".format, (FEW, HALF), expected, 100.0)
         axes.axvline(0, color="grey", linewidth=0.8)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import ngh2
@@ -143,3 +145,17 @@ def read(connection: socket.socket) -> bytes:
     if data := connection.recv(READ_SIZE):
         return data
     raise FleetFailedError("the connection closed in the middle of a response")
+
+
+def consecutive_calls(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
+    """Seconds of each of `calls` requests on one connection; the first includes the handshakes."""
+    took, began_at = [], time.perf_counter()
+    with closing(BlockingConnection(target, context)) as connection:
+        for _ in range(calls):
+            response = connection.call()
+            ended_at = time.perf_counter()
+            took.append(ended_at - began_at)
+            began_at = ended_at
+            if response.status != 200:
+                raise FleetFailedError(f"{target.authority} answered {response.status}")
+    return took

@@ -12,6 +12,12 @@ from experiments.report.palette import INK
 from experiments.stats.comparison import Interval
 
 GOOD, BAD = "#0072B2", "#D55E00"
+SOURCE_STROKE = "stroke: the source's"
+SOURCE_MARK: Any = {
+    **{"marker": "o", "linestyle": "", "markersize": 7},
+    **{"markeredgecolor": INK, "markerfacecolor": "white"},
+}
+"""Style of a point at a value of the source."""
 
 
 def bar(
@@ -30,7 +36,9 @@ def bar(
     axes.barh(at, value, height, color=colour, xerr=error, ecolor=INK)
     if expected is not None:
         axes.plot([expected] * 2, [at - 0.55 * height, at + 0.55 * height], color=INK, linewidth=2)
-    axes.annotate(text, (high, at), (6, 0), textcoords="offset points", va="center", fontsize=8)
+    beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # in front of a stroke
+    axes.annotate(text, (max(0.0, high), at), **beside, bbox=box)
 
 
 def label_bars(axes: Axes, names: Sequence[str], label: str) -> None:

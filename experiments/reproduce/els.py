@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
-from experiments.reproduce.charts import interval_bars
+from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
+from experiments.reproduce.judging import all_met, figure_verdict, judged, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, scenario_with, simulated, written
+from experiments.reproduce.simulated import ByCase, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, typical
 from policies.endpoint.available import Available
@@ -72,9 +73,7 @@ class Els(ByCase):
     summary = "One of four workers ten times slower, or failing 90 % of its requests at once; simulated."
     duration = "a few seconds"
     height = 3.4
-
-    def __init__(self, is_quick: bool) -> None:
-        super().__init__(4 if is_quick else 20)
+    full, quick = (20, 0.0), (4, 0.0)
 
     def setup(self) -> str:
         return (
@@ -103,17 +102,19 @@ class Els(ByCase):
         shares = self.means(FAILING)
         robin, queue = shares["round-robin"].ratio, shares["shortest queue"].ratio
         found = [
-            BoundVerdict(
+            figure_verdict(
                 "one worker ten times slower: round-robin takes longer than JSQ",
                 "245 s and 80 s, 3.1 ×",
-                ratio.low > RATIO,
-                written(ratio, "{:.1f} ×".format),
+                ratio,
+                "{:.1f} ×".format,
+                least=RATIO,
             ),
-            BoundVerdict(
+            figure_verdict(
                 "one worker fails 90 % at once: JSQ fails more requests than round-robin",
                 f"11 and 6 of 27, 41 % and 22 %, {there:.1f} ×",
-                more.low > 1.0,
+                more,
                 f"{queue:.0%} and {robin:.0%}, {written(more, '{:.1f} ×'.format)}",
+                least=1.0,
             ),
         ]
         for text, values in (("20 ms", failing), ("1 s", long)):
@@ -122,7 +123,7 @@ class Els(ByCase):
                 BoundVerdict(
                     f"latency and failures weighed: fewer fail than with round-robin, service {text}",
                     "no figure",
-                    all(share.high < 1.0 for share in weighed.values()),
+                    all_met(judged(share, most=1.0) for share in weighed.values()),
                     ", ".join(f"{one} {written(share, '{:.2f} ×'.format)}" for one, share in weighed.items()),
                 )
             )
@@ -135,7 +136,9 @@ class Els(ByCase):
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's, its time scaled to our round-robin."""
-        unit, label = (1.0, "seconds") if case == SLOW else (100.0, "% failed")
+        unit, label = (
+            (1.0, f"seconds; {SOURCE_STROKE}") if case == SLOW else (100.0, f"% failed; {SOURCE_STROKE}")
+        )
         own = found["round-robin"].ratio / SOURCE_SLOW["round-robin"]
         source, scale = (SOURCE_SLOW, own) if case == SLOW else (SOURCE_FAILED, 100 / SOURCE_REQUESTS)
         expected = {policy: scale * value for policy, value in source.items()}

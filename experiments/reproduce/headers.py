@@ -34,8 +34,9 @@ from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.charts import GOOD, bar, label_bars
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
+from experiments.reproduce.judging import judged, written
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
-from experiments.stats.comparison import typical
+from experiments.stats.comparison import Interval, typical
 from experiments.stats.estimates import geometric_mean
 
 REPETITIONS = 20
@@ -57,8 +58,7 @@ class Cost:
     """Microseconds per request: geometric mean over rounds and its 95 % interval."""
 
     method: str
-    micros: float
-    interval: tuple[float, float]
+    micros: Interval
     source: float | None
 
 
@@ -154,17 +154,16 @@ def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
     for method in METHODS:
         micros = [1e6 * seconds for one, seconds in found if one is method]
         if micros:
-            mean = typical(micros)
-            rows.append(Cost(method.name, mean.ratio, (mean.low, mean.high), method.source))
+            rows.append(Cost(method.name, typical(micros), method.source))
     return rows
 
 
 def least_cost_of_names(costs: Sequence[Cost]) -> float:
     """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
-    intervals = {one.method: one.interval for one in costs}
-    if not {PASS, PASS_WITH_NAMES} <= intervals.keys():
+    found = {one.method: one.micros for one in costs}
+    if not {PASS, PASS_WITH_NAMES} <= found.keys():
         return 0.0
-    return max(0.0, intervals[PASS_WITH_NAMES][0] - intervals[PASS][1])
+    return max(0.0, found[PASS_WITH_NAMES].low - found[PASS].high)
 
 
 CONNECTIONS = 16
@@ -190,9 +189,11 @@ class Share:
 
     repeats: bool
     without: float
-    added: float
-    share: float
-    interval: tuple[float, float]
+    share: Interval
+
+    @property
+    def added(self) -> float:
+        return self.without * self.share.ratio
 
 
 def shares_of(found: Sequence[RequestCost]) -> list[Share]:
@@ -204,8 +205,8 @@ def shares_of(found: Sequence[RequestCost]) -> list[Share]:
         pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
         if pairs:
             ratio = typical([with_ / base for with_, base in pairs])
-            base, share = geometric_mean(base for _, base in pairs), ratio.ratio - 1
-            shares.append(Share(repeats, base, base * share, share, (ratio.low - 1, ratio.high - 1)))
+            share = Interval(ratio.ratio - 1, ratio.low - 1, ratio.high - 1, ratio.blocks)
+            shares.append(Share(repeats, geometric_mean(base for _, base in pairs), share))
     return shares
 
 
@@ -248,6 +249,7 @@ def request_cost(balancer: Child, requests: int, repeats: bool) -> float:
     return 1e6 * spent / (rounds * CONNECTIONS)
 
 
+MICROS, PERCENT = "{:.2f}".format, "{:.2%}".format
 BOUND = 0.0034
 """The source's final share; it began at 1.71 %."""
 
@@ -313,7 +315,7 @@ class Headers(Reproduction):
                 client_of(one),
                 f"internal fields take ≤ {BOUND:.2%} of a request",
                 is_met(one, least),
-                f"{one.share:.2%}",
+                written(one.share, PERCENT),
             )
             for one in self._shares
         ]
@@ -326,20 +328,26 @@ class Headers(Reproduction):
         least = least_cost_of_names(costs)
         return {
             "build": describe_build(),
-            "methods": [asdict(one) for one in costs],
-            "shares": [asdict(one) | {"is_met": is_met(one, least)} for one in self._shares],
+            "methods": [asdict(one) | with_ends("micros", one.micros) for one in costs],
+            "shares": [
+                asdict(one)
+                | {"added": one.added, "is_met": is_met(one, least)}
+                | with_ends("share", one.share)
+                for one in self._shares
+            ],
             "measurements": [asdict(one) for one in self._request_costs],
         }
+
+
+def with_ends(name: str, found: Interval) -> dict[str, Any]:
+    """A figure for JSON."""
+    return {name: found.ratio, "interval": (found.low, found.high)}
 
 
 def table_of_methods(costs: Sequence[Cost]) -> Table:
     title = "µs per request: mean [95 % interval]; the source's are of compiled code on another machine"
     rows = [
-        (
-            one.method,
-            "{:.2f} [{:.2f}, {:.2f}]".format(one.micros, *one.interval),
-            "–" if one.source is None else f"{one.source:.2f}",
-        )
+        (one.method, written(one.micros, MICROS), "–" if one.source is None else MICROS(one.source))
         for one in costs
     ]
     return plain_table(("method", "µs", "source"), rows, title=title)
@@ -352,7 +360,7 @@ def table_of_shares(shares: Sequence[Share]) -> Table:
             client_of(one),
             f"{one.without:.1f}",
             f"{one.added:+.2f}",
-            "{:.2%} [{:.2%}, {:.2%}]".format(one.share, *one.interval),
+            written(one.share, PERCENT),
             "1.71% → 0.34%",
         )
         for one in shares
@@ -367,17 +375,16 @@ def client_of(share: Share) -> str:
 
 
 def is_met(share: Share, least: float = 0.0) -> bool | None:
-    """Whether the bound is met; None unless the whole interval is on one side of it.
+    """Whether the bound is met.
 
     Two balancers differ by a few µs for many reasons. The additional time of the pass over fields for the names,
     `least` µs, is a lower bound for a request with new fields, however noisy the difference of two balancers is.
     (Repeated heads are cached, a worker's like a client's.) Removal cannot save time: an interval below 0 shows
     that the balancers differ in something else, so it is no evidence for the bound.
     """
-    low, high = share.interval
     if not share.repeats and least > BOUND * share.without:
         return False
-    return True if 0 <= high <= BOUND else False if low > BOUND else None
+    return None if share.share.high < 0 else judged(share.share, most=BOUND)
 
 
 @mpl.rc_context(canvas.STYLE)
@@ -386,7 +393,8 @@ def methods_figure(costs: Sequence[Cost]) -> Figure:
     figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
     costs = costs[::-1]
     for at, one in enumerate(costs):
-        bar(axes, at, one.micros, f"{one.micros:.2f}", GOOD, 0.6, one.interval, one.source)
+        found, ends = one.micros.ratio, (one.micros.low, one.micros.high)
+        bar(axes, at, found, MICROS(found), GOOD, 0.6, ends, one.source)
     label = "µs per request: mean and its 95 % interval; stroke: the source's, of compiled code"
     label_bars(axes, [one.method for one in costs], label)
     axes.set_title("Cost of removing internal fields", fontweight="bold")

@@ -11,10 +11,9 @@ counterpart whose worker has no delay, and its time plus the round trips shows w
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -25,9 +24,10 @@ import numpy as np
 
 from experiments.errors import FleetFailedError
 from experiments.reproduce import launch
-from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
+from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
+from experiments.reproduce.judging import all_met, judged
 from experiments.reproduce.launch import UNVERIFIED
-from experiments.stats.comparison import average, typical
+from experiments.stats.comparison import Interval, average, typical
 
 HANDSHAKES = {"1.2": 3, "1.3": 2}
 """Round trips before the first byte of a request, including TCP's."""
@@ -36,7 +36,7 @@ MAX_DEVIATION = 0.05
 """Allowed relative distance of a median from theory."""
 
 MOST_OVERSLEEP = 0.001
-"""Bound on the p90 of oversleeping in seconds; beyond it other processes use the machine, and nothing is judged."""
+"""Bound on the p90 of oversleeping in seconds; beyond it other processes use the machine, and no miss is judged."""
 
 SOURCE_HTTP2_RATIO = 1.09
 """The source's ratio of HTTP/2 to HTTP/1.1 for one client."""
@@ -107,34 +107,41 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepaliveRow:
-    """Medians of a case in milliseconds with 95 % intervals (low, high). `…_theory` is round trips plus service;
-    `…_expected` is round trips plus the time of the counterpart without delay.
+class Timing:
+    """Milliseconds of a call: `found` is the mean over blocks, `theory` round trips plus service, `expected` round
+    trips plus the time of the counterpart without delay.
     """
 
-    case: KeepaliveCase
-    first_theory: float
-    first_expected: float
-    first: float
-    first_interval: tuple[float, float]
-    later_theory: float
-    later_expected: float
-    later: float
-    later_interval: tuple[float, float]
-
-    @property
-    def is_met(self) -> bool:
-        """Whether both medians are within 5 % of theory."""
-        return are_near((self.first, self.first_theory), (self.later, self.later_theory))
+    theory: float
+    expected: float
+    found: Interval
 
     @property
     def is_explained(self) -> bool:
-        """Whether both medians are within 5 % of the round trips plus the counterpart's time."""
-        return are_near((self.first, self.first_expected), (self.later, self.later_expected))
+        """Whether the mean is within 5 % of the round trips plus the counterpart's time."""
+        return abs(self.found.ratio / self.expected - 1) <= MAX_DEVIATION
+
+    def is_met(self, is_busy: bool) -> bool | None:
+        """Whether it is within 5 % of theory."""
+        low, high = ((1 + side * MAX_DEVIATION) * self.theory for side in (-1, 1))
+        return judged(self.found, low, high, is_busy)
 
 
-def are_near(*pairs: tuple[float, float]) -> bool:
-    return all(abs(found / expected - 1) <= MAX_DEVIATION for found, expected in pairs)
+@dataclass(frozen=True, slots=True)
+class KeepaliveRow:
+    """First and later calls of a case."""
+
+    case: KeepaliveCase
+    first: Timing
+    later: Timing
+
+    @property
+    def is_explained(self) -> bool:
+        return self.first.is_explained and self.later.is_explained
+
+    def is_met(self, is_busy: bool) -> bool | None:
+        """Whether both are within 5 % of theory."""
+        return all_met(timing.is_met(is_busy) for timing in (self.first, self.later))
 
 
 def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:
@@ -156,22 +163,12 @@ def rows_of(found: Sequence[Measurement], plan: KeepalivePlan) -> list[Keepalive
 def keepalive_row(
     case: KeepaliveCase, found: Sequence[Measurement], near: Sequence[Measurement], plan: KeepalivePlan
 ) -> KeepaliveRow:
-    firsts, later = calls_of(found)
-    near_firsts, near_later = calls_of(near)
-    delays = [1e3 * seconds for seconds in network_delay(case, plan)]
-    service = 1e3 * plan.service
-    first, second = average(firsts), average(later)
-    return KeepaliveRow(
-        case,
-        first_theory=delays[0] + service,
-        first_expected=delays[0] + fmean(near_firsts),
-        first=first.ratio,
-        first_interval=(first.low, first.high),
-        later_theory=delays[1] + service,
-        later_expected=delays[1] + fmean(near_later),
-        later=second.ratio,
-        later_interval=(second.low, second.high),
+    triples = zip(network_delay(case, plan), calls_of(found), calls_of(near), strict=True)
+    first, later = (
+        Timing(1e3 * (delay + plan.service), 1e3 * delay + fmean(without), average(taken))
+        for delay, taken, without in triples
     )
+    return KeepaliveRow(case, first, later)
 
 
 def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
@@ -179,7 +176,7 @@ def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
     return [1e3 * one.first for one in found], [1e3 * median(one.later) for one in found]
 
 
-def http2_to_http1(found: Sequence[Measurement]) -> tuple[float, tuple[float, float]] | None:
+def http2_to_http1(found: Sequence[Measurement]) -> Interval | None:
     """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
     kept = {
         (one.block, one.case.tls, one.case.http): median(one.later)
@@ -191,8 +188,7 @@ def http2_to_http1(found: Sequence[Measurement]) -> tuple[float, tuple[float, fl
         for (block, tls, http), took in kept.items()
         if http == "2" and (block, tls, "1.1") in kept
     ]
-    mean = typical(ratios)
-    return (mean.ratio, (mean.low, mean.high)) if ratios else None
+    return typical(ratios) if ratios else None
 
 
 def oversleep_of(found: Sequence[Measurement]) -> float:
@@ -200,10 +196,15 @@ def oversleep_of(found: Sequence[Measurement]) -> float:
     return float(np.percentile([one.oversleep for one in found], 90)) if found else 0.0
 
 
+def is_busy(found: Sequence[Measurement]) -> bool:
+    """Whether other processes used the machine."""
+    return oversleep_of(found) > MOST_OVERSLEEP
+
+
 def saved_by_keep_alive(rows: Sequence[KeepaliveRow], tls: str) -> float | None:
     """Milliseconds that keep-alive saves for each later call with HTTP/1.1; None if not measured."""
     later = {
-        row.case.keep_alive: row.later
+        row.case.keep_alive: row.later.found.ratio
         for row in rows
         if row.case == KeepaliveCase("1.1", tls, row.case.keep_alive)
     }
@@ -274,17 +275,3 @@ def oversleeping() -> float:
     due_at = time.perf_counter() + SLEEP
     time.sleep(SLEEP)
     return time.perf_counter() - due_at
-
-
-def consecutive_calls(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
-    """Seconds of each of `calls` requests on one connection; the first includes the handshakes."""
-    took, began_at = [], time.perf_counter()
-    with closing(BlockingConnection(target, context)) as connection:
-        for _ in range(calls):
-            response = connection.call()
-            ended_at = time.perf_counter()
-            took.append(ended_at - began_at)
-            began_at = ended_at
-            if response.status != 200:
-                raise FleetFailedError(f"{target.authority} answered {response.status}")
-    return took

@@ -17,8 +17,9 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD
+from experiments.reproduce.judging import figure_verdict, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated, written
+from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import average, typical
 
@@ -101,9 +102,10 @@ class PrequalRamp(SimulatedReproduction):
     summary = "Ramp of load on shared machines: weighted round-robin by utilisation, and Prequal; simulated."
     duration = "a minute"
 
+    full, quick = (5, 25.0), (3, 8.0)
+
     def __init__(self, is_quick: bool) -> None:
-        self._seeds, self._duration = (4, 15.0) if is_quick else (5, 25.0)
-        self._steps = STEPS[::4] if is_quick else STEPS
+        super().__init__(is_quick)
         self._found: dict[float, dict[str, list[Tail]]] = {}
 
     def setup(self) -> str:
@@ -114,7 +116,7 @@ class PrequalRamp(SimulatedReproduction):
         )
 
     def runs(self, seed: int) -> Iterator[str]:
-        for step in self._steps:
+        for step in STEPS:
             yield f"{step:.2f} times the allocation"
             found: dict[str, list[Tail]] = {}
             for number in range(self._seeds):
@@ -142,11 +144,12 @@ class PrequalRamp(SimulatedReproduction):
             for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
         ]
         ratio = typical(ratios)
-        return BoundVerdict(
+        return figure_verdict(
             "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
             "dramatically decreased tail latency",
-            ratio.low > 1.0,
-            written(ratio, "{:.1f} ×".format),
+            ratio,
+            "{:.1f} ×".format,
+            least=1.0,
         )
 
     def _error_claim(self, step: float) -> BoundVerdict:
@@ -154,22 +157,24 @@ class PrequalRamp(SimulatedReproduction):
         mean = {
             one: float(np.mean([tail.late for tail in self._found[step][one]])) for one in (WEIGHTED, PREQUAL)
         }
-        return BoundVerdict(
+        return figure_verdict(
             f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
             "dramatically decreased error rates",
-            less.low > 0 if less.low * less.high > 0 else None,
+            less,
             f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal, less by "
             + written(less, "{:.2%}".format),
+            least=0.0,
         )
 
     def _room_claim(self, first: float, last: float) -> BoundVerdict:
         weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
         ratio = typical([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
-        return BoundVerdict(
+        return figure_verdict(
             f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
             "much higher utilization",
-            True if ratio.high < 1 else False if ratio.low > 1 else None,
-            written(ratio, "{:.2f} ×".format),
+            ratio,
+            "{:.2f} ×".format,
+            most=1.0,
         )
 
     def _pairs(self, step: float) -> list[tuple[Tail, Tail]]:

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
+from experiments.report import canvas
+from experiments.report.palette import GREY, INK, policy_colour, worker_colours
 from experiments.reproduce import regions_runs as runs
-from experiments.reproduce.regions_cases import (
+from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
+from experiments.reproduce.judging import all_met, failures_verdict, figure_verdict, judged, written
+from experiments.reproduce.regions_runs import (
     OURS,
     PATIENCE,
     PLACES,
     QUICK,
+    ROUND_TRIPS,
     SOURCE_POLICIES,
     Concurrency,
-    PolicyRun,
     RegionsPlan,
     Results,
     Throughput,
     Unloaded,
-    policy_spans,
 )
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
-from experiments.stats.comparison import Interval, average
+from experiments.stats.comparison import Interval, average, typical
 
 
 class Regions(Reproduction):
@@ -45,7 +50,7 @@ class Regions(Reproduction):
     summary = (
         "A balancer before two workers in each of three regions: limits, latencies, added latency, policies."
     )
-    duration = "five minutes"
+    duration = "six minutes"
 
     def __init__(self, is_quick: bool) -> None:
         self._plan = QUICK if is_quick else RegionsPlan()
@@ -62,12 +67,7 @@ class Regions(Reproduction):
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
         plan, results = self._plan, self._results
-        async with AsyncExitStack() as stack:
-            workers = await runs.all_workers(stack)
-            progress("calling each worker, one call after the other")
-            await runs.unloaded_latency(plan, workers, results)
-            progress(f"{plan.requests} requests to each worker, {plan.batch} at once")
-            await runs.loaded_workers(plan, workers, results)
+        await runs.each_worker(plan, seed, results, progress)
         progress(f"up to {plan.concurrency[-1]} at once before one worker")
         await runs.growing_concurrency(plan, results)
         progress("calling directly and through proxies, in turns")
@@ -75,7 +75,7 @@ class Regions(Reproduction):
         progress("as many requests as a proxy forwards")
         await runs.proxy_throughput(plan, folder, results)
         progress(f"up to {plan.overloads[-1][0]} clients before a proxy of {plan.descriptors} descriptors")
-        await runs.overloads(plan, folder, results)
+        await runs.overloads(plan, seed, folder, results)
         await runs.policy_times(plan, seed, results, progress)
 
     def findings(self) -> Sequence[Table | Text | str]:
@@ -85,15 +85,13 @@ class Regions(Reproduction):
         if results.concurrency:
             found.append(concurrency_table(results.concurrency, self._plan))
         if results.policy_runs:
-            found.append(policy_table(results.policy_runs, self._plan))
+            found.append(policy_table(results, self._plan))
         return [*found, *(Text(f"not measured: {reason}", style="yellow") for reason in results.skipped)]
 
     def verdicts(self) -> list[BoundVerdict]:
         return list(bounds(self._results))
 
     def figure(self) -> Figure | None:
-        from experiments.reproduce.regions_figure import regions_figure
-
         return regions_figure(self._results) if self._results.unloaded else None
 
     def content(self) -> dict[str, Any]:
@@ -116,13 +114,22 @@ class Regions(Reproduction):
             "throughput": asdict(found.throughput) if found.throughput else None,
             "overloads": [asdict(one) | {"ended": None, "span": one.span} for one in found.overloads],
             "policy_runs": [asdict(one) for one in found.policy_runs],
-            "policy_spans": policy_spans(found.policy_runs),
+            "policy_spans": middles(found),
             "skipped": found.skipped,
         }
 
 
 MOST_ADDED = 1.0
 """Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""
+
+IN_MS = "{:.2f} ms".format
+
+SLOWEST = ("random (batch 10)", "single-region")
+RANKS = dict(zip(SLOWEST, ("slowest", "second"), strict=True))
+"""The source's two slowest policies, in order."""
+
+SOURCE_PLATEAU = 1.6
+"""Seconds that a request took in the source's plot after the first hundred."""
 
 EQUAL_RATIO = 1.05
 """Largest ratio to the best of the source's policies that counts as equal."""
@@ -150,7 +157,7 @@ def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
     if found.overloads:
         yield "What are the downsides of a single proxy?", downsides(found)
     if found.policy_runs:
-        yield "Which policy is fastest?", fastest(found.policy_runs, plan)
+        yield "Which policy is fastest?", fastest(middles(found), plan)
 
 
 def one_machine(found: Results) -> str:
@@ -184,7 +191,7 @@ def computation(unloaded: Sequence[Unloaded]) -> str:
 def added(found: Results) -> str:
     fresh = average([1e3 * (one.without_keep_alive - one.direct) for one in found.added]).ratio
     return (
-        f"{in_ms_with_ends(added_ms(found))} on average, paired. One that opens a connection for every request "
+        f"{written(added_ms(found), IN_MS)} on average, paired. One that opens a connection for every request "
         f"adds {fresh:.1f} ms where the round trip takes 32 ms. (Source: 30 to 35 ms, a connection each.)"
     )
 
@@ -194,8 +201,9 @@ def added_ms(found: Results) -> Interval:
     return average([1e3 * (one.proxy - one.direct) for one in found.added])
 
 
-def in_ms_with_ends(found: Interval) -> str:
-    return f"{found.ratio:.2f} ms [{found.low:.2f}, {found.high:.2f}]"
+def middles(found: Results) -> dict[str, float]:
+    """Median seconds over blocks by policy."""
+    return {policy: median(spans) for policy, spans in found.spans.items()}
 
 
 def bottleneck(found: Throughput) -> str:
@@ -227,8 +235,7 @@ def downsides(found: Results) -> str:
     )
 
 
-def fastest(policy_runs: Sequence[PolicyRun], plan: RegionsPlan) -> str:
-    spans = policy_spans(policy_runs)
+def fastest(spans: dict[str, float], plan: RegionsPlan) -> str:
     order = sorted(spans, key=lambda policy: spans[policy])
     return (
         f"{order[0]}, {spans[order[0]]:.1f} s for {plan.policy_requests} requests; {order[-1]} is last with "
@@ -244,13 +251,13 @@ def concurrency_table(found: Sequence[Concurrency], plan: RegionsPlan) -> Table:
     return plain_table(("at once", "failed", "p50", "max"), rows, title=title)
 
 
-def policy_table(policy_runs: Sequence[PolicyRun], plan: RegionsPlan) -> Table:
+def policy_table(found: Results, plan: RegionsPlan) -> Table:
     """Table of the total seconds by policy: the source's five first."""
-    blocks = max(run.block for run in policy_runs) + 1
+    blocks = max(run.block for run in found.policy_runs) + 1
     title = f"{plan.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
-    spans, rows = policy_spans(policy_runs), []
+    spans, rows = middles(found), []
     for policy in (name for name in plan.policies if name in spans):
-        failed = sum(run.failed for run in policy_runs if run.policy == policy)
+        failed = sum(run.failed for run in found.policy_runs if run.policy == policy)
         origin = "source's" if policy in SOURCE_POLICIES else "ours"
         rate = plan.policy_requests / spans[policy]
         rows.append((policy, f"{spans[policy]:.1f}", f"{rate:.0f}", str(failed), origin))
@@ -260,30 +267,167 @@ def policy_table(policy_runs: Sequence[PolicyRun], plan: RegionsPlan) -> Table:
 def bounds(found: Results) -> Iterator[BoundVerdict]:
     """Verdicts on the bounds, for the parts that were measured."""
     if found.added:
-        ours = added_ms(found)
-        is_met = True if ours.high < MOST_ADDED else False if ours.low >= MOST_ADDED else None
-        yield BoundVerdict("latency that the proxy adds", "< 1 ms on average", is_met, in_ms_with_ends(ours))
+        subject, bound = "latency that the proxy adds", "< 1 ms on average"
+        yield figure_verdict(subject, bound, added_ms(found), IN_MS, most=MOST_ADDED)
     for one in found.overloads:
         clients = f"{one.at_once} clients at once, {one.descriptors} descriptors"
-        yield BoundVerdict(clients, "none fails", one.failed == 0, f"{one.failed} failed")
-    if found.concurrency:
-        least = found.concurrency[0]
-        yield BoundVerdict(
-            f"{least.at_once} at once", "are fine", least.failed == 0, f"{least.failed} failed"
-        )
-    yield from rankings(policy_spans(found.policy_runs))
+        yield failures_verdict(clients, one.failed, one.requests)
+    for least in found.concurrency[:1]:
+        yield failures_verdict(f"{least.at_once} at once before one worker", least.failed, least.requests)
+    yield from rankings(found.spans)
 
 
-def rankings(spans: dict[str, float]) -> Iterator[BoundVerdict]:
-    """Verdicts on the order of the source's policies, and of `OURS` against the best of them."""
+def rankings(spans: dict[str, list[float]]) -> Iterator[BoundVerdict]:
+    """Verdicts on the order of the source's policies, and of `OURS` against the best of them, paired by block."""
     theirs = {policy: spans[policy] for policy in SOURCE_POLICIES if policy in spans}
-    if len(theirs) < len(SOURCE_POLICIES) or OURS not in spans:
+    blocks = min(map(len, spans.values()), default=0)
+    if len(theirs) < len(SOURCE_POLICIES) or OURS not in spans or not blocks:
         return
-    slowest = sorted(theirs, key=lambda policy: -theirs[policy])[:2]
-    best = min(theirs.values())
-    expected = ["random (batch 10)", "single-region"]
+    slowest, second = SLOWEST
+    order = sorted(theirs, key=lambda policy: -median(theirs[policy]))
+    rest = [
+        max(theirs[policy][block] for policy in theirs if policy not in SLOWEST) for block in range(blocks)
+    ]
+    pairs = ((theirs[slowest], theirs[second]), (theirs[second], rest))
     yield BoundVerdict(
-        "slowest of the source's policies", ", ".join(expected), slowest == expected, ", ".join(slowest)
+        "slowest of the source's policies",
+        ", ".join(SLOWEST),
+        all_met(judged(ratio_of(above, below), least=1.0) for above, below in pairs),
+        ", ".join(order[:2]),
     )
-    limit = f"≤ {EQUAL_RATIO:g} × the best of the source's policies, {best:.1f} s"
-    yield BoundVerdict(OURS, limit, spans[OURS] <= EQUAL_RATIO * best, f"{spans[OURS]:.1f} s")
+    best = [min(values[block] for values in theirs.values()) for block in range(blocks)]
+    limit = f"≤ {EQUAL_RATIO:g} × the best of the source's policies, {median(best):.1f} s"
+    ratio = ratio_of(spans[OURS], best)
+    shown = f"{median(spans[OURS]):.1f} s, {written(ratio, '{:.2f} ×'.format)}"
+    yield figure_verdict(OURS, limit, ratio, shown, most=EQUAL_RATIO)
+
+
+def ratio_of(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Ratio of two spans, paired by block."""
+    return typical([one / other for one, other in zip(above, below, strict=False)])
+
+
+@mpl.rc_context(canvas.STYLE)
+def regions_figure(found: Results) -> Figure:
+    """Figure with two rows of three panels, each with what the source found."""
+    figure, panels = canvas.blank(7.4, 2, 3)
+    drawings = {
+        "Each worker alone, all at once": draw_workers,
+        "One worker under concurrency": draw_concurrency,
+        "Without load": draw_unloaded,
+        "Latency that the proxy adds": draw_added,
+        "Short of descriptors": draw_overloads,
+        "All requests, by policy": draw_policies,
+    }
+    for axes, (title, draw) in zip(panels, drawings.items(), strict=True):
+        axes.set_title(title, fontweight="bold")
+        draw(axes, found)
+    return figure
+
+
+def draw_workers(axes: Axes, found: Results) -> None:
+    """Response time of each request directly to each worker, as in the source's plot."""
+    for (worker, samples), colour in zip(found.workers, worker_colours(PLACES), strict=False):
+        number, taken = samples.sequence[samples.ok], samples.service_time[samples.ok]
+        axes.plot(number, taken, ".", markersize=2, color=colour, label=worker, rasterized=True)
+    axes.axhline(
+        SOURCE_PLATEAU, color=GREY, linewidth=1.2, linestyle="--", label="source, after the first 100"
+    )
+    axes.set(xlabel="request number", ylabel="s")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7, ncols=2, markerscale=4, loc="lower right")
+
+
+def draw_concurrency(axes: Axes, found: Results) -> None:
+    """Longest and median latency, and failures, by concurrency."""
+    at_once = [one.at_once for one in found.concurrency]
+    axes.plot(at_once, [one.max for one in found.concurrency], "o-", color=INK, label="longest")
+    axes.plot(at_once, [one.p50 for one in found.concurrency], "o--", color=GOOD, label="median")
+    axes.axhline(PATIENCE, color=BAD, linewidth=1.2)
+    note(axes, "source: 503 at 1500", 0, PATIENCE, (3, 3), BAD)
+    axes.axvspan(400, 500, color=GREY, alpha=0.3, linewidth=0, label="source: fine")
+    for one in found.concurrency:
+        if one.failed:
+            note(axes, f"{one.failed / one.requests:.0%} failed", one.at_once, 0, (0, 6), BAD, ha="right")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.15 * PATIENCE)
+    axes.set(xlabel="requests at once", ylabel="s, in the source's time")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.0, 0.84))
+
+
+def note(
+    axes: Axes, text: str, x: float, y: float, offset: tuple[float, float], colour: str, **style: Any
+) -> None:
+    """Small text, `offset` points away from a point of the data."""
+    axes.annotate(text, (x, y), offset, textcoords="offset points", color=colour, fontsize=8, **style)
+
+
+def draw_unloaded(axes: Axes, found: Results) -> None:
+    """Components of a call without load: network delay, computation, rest; the source's latency of each region."""
+    rows = list(reversed(found.unloaded))
+    network = np.array([1e3 * ROUND_TRIPS[one.region] for one in rows])
+    work = np.array([1e3 * float(np.median(one.service)) for one in rows])
+    rest = np.array([max(0.0, 1e3 * one.platform) for one in rows])
+    at = range(len(rows))
+    for left, width, colour, label in (
+        (0 * network, network, GREY, "round trip"),
+        (network, work, GOOD, "computation"),
+        (network + work, rest, BAD, "rest"),
+    ):
+        axes.barh(at, width, left=left, height=0.7, color=colour, label=label)
+    axes.plot(network, at, **SOURCE_MARK, label="source")
+    for y, one in zip(at, rows, strict=True):
+        total = 1e3 * float(np.median(one.took))
+        note(axes, f"{total:.0f}", total, y, (4, 0), INK, va="center")
+    label_bars(axes, [one.worker for one in rows], "ms")
+    axes.set_xlim(0, 720)
+    axes.set_ylim(-0.6, len(rows) + 0.9)  # room for the legend
+    axes.legend(fontsize=7, loc="upper left", handlelength=1, ncols=4, columnspacing=0.8, handletextpad=0.4)
+
+
+def draw_added(axes: Axes, found: Results) -> None:
+    """Latency that a balancer adds, one point for each block."""
+    ours = [1e3 * (one.proxy - one.direct) for one in found.added]
+    fresh = [1e3 * (one.without_keep_alive - one.direct) for one in found.added]
+    rng = np.random.default_rng(1)
+    for at, values, colour in ((0, ours, GOOD), (1, fresh, BAD)):
+        x = at + rng.uniform(-0.15, 0.15, len(values))
+        axes.plot(x, values, "o", color=colour, markersize=3, alpha=0.6)
+        if values:
+            middle = float(np.mean(values))
+            axes.plot([at - 0.25, at + 0.25], [middle, middle], color=INK, linewidth=2)
+            note(axes, f"{middle:.2f} ms", at + 0.25, middle, (3, 0), INK, va="center")
+    axes.axhspan(30, 35, color=GREY, alpha=0.3, linewidth=0)
+    note(axes, "source", -0.45, 35, (0, 2), GREY)
+    axes.set_xticks([0, 1], ["ours", "a connection\neach"])
+    axes.set_xlim(-0.5, 1.8)
+    axes.set_ylim(bottom=min(0.0, *ours, 0.0))
+    axes.set_ylabel("ms above a direct call")
+
+
+def draw_overloads(axes: Axes, found: Results) -> None:
+    """Completed requests over time."""
+    for one, colour in zip(found.overloads, (GOOD, BAD), strict=False):
+        ended = np.sort(np.array(one.ended))
+        label = f"{one.at_once} at once, {one.failed} failed"
+        axes.plot(ended, np.arange(1, len(ended) + 1), color=colour, linewidth=1.8, label=label)
+    axes.set(xlabel="seconds", ylabel="requests answered")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    if found.overloads:
+        most = max(one.requests for one in found.overloads)
+        axes.set_ylim(top=1.4 * most)  # room for the legend
+        title = f"ulimit -n {found.overloads[0].descriptors}\n(source: crashed, 1000 at once, 1024)"
+        axes.legend(fontsize=7, loc="upper left", title=title, title_fontsize=7)
+
+
+def draw_policies(axes: Axes, found: Results) -> None:
+    """Total seconds of all requests by policy; the source gives an order only."""
+    spans = dict(sorted(middles(found).items(), key=lambda pair: -pair[1]))
+    for at, (policy, span) in enumerate(spans.items()):
+        rank = RANKS.get(policy)
+        text = f"{span:.1f}" if rank is None else f"{span:.1f} (source: {rank})"
+        bar(axes, at, span, text, policy_colour(policy.partition(",")[0], []))
+    names = [policy if policy in SOURCE_POLICIES else f"{policy} (ours)" for policy in spans]
+    label_bars(axes, names, "s, in the source's time")
+    axes.set_xlim(0, 1.6 * max(spans.values(), default=1.0))

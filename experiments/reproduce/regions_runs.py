@@ -1,107 +1,229 @@
-"""Measurements of `regions`; each starts its own processes and writes into the `Results`.
+"""Parts of `regions`, a balancer in front of three regions: their measurement and their results.
 
-Of the proxy short of descriptors only the balancer is limited. A client connects, makes its calls and reconnects when
-the connection closes; a request without a success response has failed.
+Each part starts its own processes and adds to the `Results`. Latencies are in seconds of the source's time unless
+stated otherwise. Of the proxy short of descriptors only the balancer is limited. A client connects, makes its calls and
+reconnects when the connection closes; a request without a success response has failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
 
+import numpy as np
+
 from experiments.errors import FleetFailedError
 from experiments.generator.arrivals import closed
 from experiments.generator.generator import Generator
-from experiments.measured.fleet import all_ready
+from experiments.measured.fleet import Fleet, all_ready
 from experiments.measured.process_config import serve_argv
 from experiments.measured.runner import measure
 from experiments.platform.cpu_time import cpu_of, is_known_here
 from experiments.platform.descriptors import open_files
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.blocking_client import Target
+from experiments.reproduce.blocking_client import Target, consecutive_calls
 from experiments.reproduce.client import ClientAnswer, OneCaller, failures
-from experiments.reproduce.keepalive_runs import consecutive_calls
-from experiments.reproduce.regions_cases import (
-    PATIENCE,
-    PLACES,
-    ROUND_TRIPS,
-    SCENARIO,
-    SERVICE,
-    AddedLatency,
-    Concurrency,
-    Overload,
-    PolicyRun,
-    RegionsPlan,
-    Results,
-    Throughput,
-    Unloaded,
-)
 from experiments.reproduce.reproduction import ReportProgress
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Kind, Place, Samples
+from experiments.run_data import Place, Samples
 from experiments.running.runner import Interrupted
+from experiments.scenario.files import load_scenario
 from experiments.scenario.load import Load
+from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Scenario
+
+SCENARIO: Scenario = load_scenario("regions")
+PLACES = places_of(SCENARIO)
+ROUND_TRIPS = {region.name: region.rtt for region in SCENARIO.regions}
+PATIENCE = 30.0
+"""Seconds after which the source's platform answered 503 instead of the worker."""
+
+SOURCE_POLICIES = ("random", "random (batch 10)", "single-region", "round-robin", "region-round-robin")
+OURS = "region-aware"
 
 ROUND_TRIP = 0.032
 """Round trip in seconds to the worker of `added_latency`: the source's cost of a new connection."""
 
-SERVICE_TIME = 0.020
 BUSY_CONNECTIONS = 64
 """Connections that keep the balancer busy."""
 
 WARM_UP = 20
 """Warm-up requests to each worker before a run, and as many through the balancer."""
 
-
-async def all_workers(stack: AsyncExitStack, time_scale: float = 1.0) -> list[Child]:
-    """Start all six workers and wait until they are ready."""
-    children = [await start(place, number, time_scale, stack) for number, place in enumerate(PLACES)]
-    await all_ready(children)
-    return children
+OTHER_FILES = 400
+"""Descriptors of this process besides those of clients."""
 
 
-async def start(place: Place, seed: int, time_scale: float, stack: AsyncExitStack) -> Child:
-    """Start a one-slot worker as in the source, without waiting until it is ready."""
-    argv = serve_argv(
-        name=place.worker,
-        region=place.region,
-        rtt=f"{1e3 * ROUND_TRIPS[place.region]:g}ms",
-        service=SERVICE,
-        slots=1,
-        queue=20_000,
-        seed=seed,
-        time_scale=time_scale,
-    )
-    return await launch.started(place.worker, argv, stack)
+@dataclass(frozen=True, slots=True)
+class RegionsPlan:
+    """Amounts of each part. `…_scale` is the measured seconds per second of the source in that part.
+
+    `concurrency`: requests at once before one worker; `overloads`: clients at once and requests before a balancer that
+    may open `descriptors` files.
+    """
+
+    calls: int = 20
+    batch: int = 100
+    requests: int = 1500
+    concurrency: tuple[int, ...] = (100, 500, 1000, 1500)
+    concurrency_requests: int = 3000
+    concurrency_scale: float = 0.5
+    added_blocks: int = 30
+    added_calls: int = 6
+    forwarded: int = 12_000
+    overloads: tuple[tuple[int, int], ...] = ((1000, 10_000), (10_000, 10_000))
+    descriptors: int = 256
+    overload_scale: float = 0.2
+    policies: tuple[str, ...] = (*SOURCE_POLICIES, OURS, "latency-weighted", "least-in-flight")
+    policy_requests: int = 1500
+    policy_blocks: int = 3
+    policy_scale: float = 0.2
 
 
-async def unloaded_latency(plan: RegionsPlan, workers: Sequence[Child], results: Results) -> None:
-    """Call each worker sequentially, all workers in parallel."""
+QUICK = RegionsPlan(
+    calls=2,
+    requests=150,
+    concurrency=(500, 1500),
+    concurrency_requests=2000,
+    concurrency_scale=0.1,
+    added_blocks=4,
+    added_calls=2,
+    forwarded=1000,
+    overloads=((1000, 1000),),
+    overload_scale=0.1,
+    policies=(*SOURCE_POLICIES, OURS),
+    policy_requests=150,
+    policy_blocks=1,
+    policy_scale=0.1,
+)
+"""All rows of the source, with fewer requests."""
 
-    async def call(place: Place, child: Child) -> None:
-        with closing(OneCaller(*child.address)) as client:
-            await client.ask()  # opens the connection
-            answers = [await client.ask() for _ in range(plan.calls)]
-        service = tuple(answer.service for answer in answers)
-        took = tuple(answer.took for answer in answers)
-        results.unloaded.append(Unloaded(place.worker, place.region, took, service))
 
-    await all_of(call(place, child) for place, child in zip(PLACES, workers, strict=True))
-    results.unloaded.sort(key=lambda one: (ROUND_TRIPS[one.region], one.worker))
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """Consecutive calls directly to a worker: response times and service times in seconds."""
+
+    worker: str
+    region: str
+    took: tuple[float, ...]
+    service: tuple[float, ...]
+
+    @property
+    def latency(self) -> float:
+        """Median response time less service time."""
+        return float(np.median(np.array(self.took) - np.array(self.service)))
+
+    @property
+    def platform(self) -> float:
+        """Latency beyond the emulated network delay."""
+        return self.latency - ROUND_TRIPS[self.region]
 
 
-async def loaded_workers(plan: RegionsPlan, workers: Sequence[Child], results: Results) -> None:
-    """Direct closed-loop load on every worker, `batch` requests at a time: the source's warm-up."""
-    loads = [closed_loop(child, plan.batch, plan.requests, 10 * PATIENCE) for child in workers]
-    for place, samples in zip(PLACES, await asyncio.gather(*loads), strict=True):
-        results.workers.append((place.worker, samples))
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """Closed loop of `at_once` requests to one worker: requests, failures, and latency of successes."""
+
+    at_once: int
+    requests: int
+    failed: int
+    p50: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class AddedLatency:
+    """Median seconds in one block: direct, through the balancer, and through one without keep-alive."""
+
+    direct: float
+    proxy: float
+    without_keep_alive: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Requests per second of one balancer process with an immediate worker, and CPU seconds per request; None if
+    unknown.
+    """
+
+    rate: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """`at_once` clients in front of a balancer with `descriptors` open files. `ended` in measured seconds."""
+
+    at_once: int
+    requests: int
+    descriptors: int
+    failed: int
+    ended: tuple[float, ...]
+
+    @property
+    def span(self) -> float:
+        return max(self.ended, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """All requests with one policy in one block: total seconds and failures."""
+
+    policy: str
+    block: int
+    span: float
+    failed: int
+
+
+@dataclass(slots=True)
+class Results:
+    """Results of the parts measured so far; empty where a part was not measured."""
+
+    unloaded: list[Unloaded] = field(default_factory=list)
+    workers: list[tuple[str, Samples]] = field(default_factory=list)
+    concurrency: list[Concurrency] = field(default_factory=list)
+    added: list[AddedLatency] = field(default_factory=list)
+    throughput: Throughput | None = None
+    overloads: list[Overload] = field(default_factory=list)
+    policy_runs: list[PolicyRun] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def spans(self) -> dict[str, list[float]]:
+        """Seconds in each block by policy, in order of first appearance."""
+        found: dict[str, list[float]] = {}
+        for run in sorted(self.policy_runs, key=lambda run: run.block):
+            found.setdefault(run.policy, []).append(run.span)
+        return found
+
+
+async def each_worker(plan: RegionsPlan, seed: int, results: Results, progress: ReportProgress) -> None:
+    """Call each worker sequentially, then load each directly, all workers in parallel."""
+    async with Fleet(SCENARIO, SCENARIO.entries[0], seed) as fleet:
+        progress("calling each worker, one call after the other")
+        pairs = list(zip(PLACES, fleet.workers, strict=True))
+        results.unloaded += await asyncio.gather(
+            *(unloaded(place, child, plan.calls) for place, child in pairs)
+        )
+        results.unloaded.sort(key=lambda one: (ROUND_TRIPS[one.region], one.worker))
+        progress(f"{plan.requests} requests to each worker, {plan.batch} at once")
+        loads = [closed_loop(child, plan.batch, plan.requests, 10 * PATIENCE) for child in fleet.workers]
+        names = [place.worker for place in PLACES]
+        results.workers += zip(names, await asyncio.gather(*loads), strict=True)
+
+
+async def unloaded(place: Place, child: Child, calls: int) -> Unloaded:
+    """Make calls one after the other on a connection that is open."""
+    with closing(OneCaller(*child.address)) as client:
+        await client.ask()  # opens the connection
+        answers = [await client.ask() for _ in range(calls)]
+    took, service = zip(*((answer.took, answer.service) for answer in answers), strict=True)
+    return Unloaded(place.worker, place.region, took, service)
 
 
 async def closed_loop(
@@ -115,9 +237,15 @@ async def closed_loop(
 
 async def growing_concurrency(plan: RegionsPlan, results: Results) -> None:
     """Increasing concurrency on one worker; each level has a worker of its own, all in parallel."""
-    scale = plan.concurrency_scale
+    scale, (place, region) = plan.concurrency_scale, (PLACES[0], SCENARIO.regions[0])
     async with AsyncExitStack() as stack:
-        children = [await start(PLACES[0], at_once, scale, stack) for at_once in plan.concurrency]
+        children = []
+        for at_once in plan.concurrency:
+            rtt = f"{1e3 * region.rtt:g}ms"
+            argv = serve_argv(
+                rtt=rtt, service=region.service, slots=1, queue=20_000, seed=at_once, time_scale=scale
+            )
+            children.append(await launch.started(place.worker, argv, stack))
         await all_ready(children)
         loads = [
             closed_loop(child, at_once, plan.concurrency_requests, PATIENCE * scale)
@@ -129,21 +257,15 @@ async def growing_concurrency(plan: RegionsPlan, results: Results) -> None:
 
 def concurrency_of(at_once: int, samples: Samples, scale: float) -> Concurrency:
     taken = samples.latency[samples.ok] / scale
-    failed = int((samples.kind != Kind.OK).sum())
     p50, most = (float(median(taken)), float(taken.max())) if len(taken) else (float("nan"), float("nan"))
-    return Concurrency(at_once, len(samples), failed, p50, most)
+    return Concurrency(at_once, len(samples), int((~samples.ok).sum()), p50, most)
 
 
 async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Results) -> None:
     """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
-        near = await launch.worker(
-            stack,
-            name="near",
-            rtt=f"{1e3 * ROUND_TRIP:g}ms",
-            service=f"fixed:{1e3 * SERVICE_TIME:g}ms",
-            slots=2,
-        )
+        rtt = f"{1e3 * ROUND_TRIP:g}ms"
+        near = await launch.worker(stack, name="near", rtt=rtt, service="fixed:20ms", slots=2)
         targets = {"direct": Target(*near.address)}
         for name, keeps in (("proxy", True), ("without_keep_alive", False)):
             address = "http://{}:{}".format(*near.address)
@@ -207,19 +329,12 @@ async def policy_times(plan: RegionsPlan, seed: int, results: Results, progress:
             results.policy_runs.append(PolicyRun(policy, block, span, int((~samples.ok).sum())))
 
 
-OTHER_FILES = 400
-"""Descriptors of this process besides those of clients."""
-
-
-async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
+async def overloads(plan: RegionsPlan, seed: int, folder: Path, results: Results) -> None:
     """Run each number of clients in order, as far as this process may open as many files."""
     limit = open_files()
-    async with AsyncExitStack() as stack:
-        workers = await all_workers(stack, plan.overload_scale)
-        endpoints = [
-            {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
-            for place, worker in zip(PLACES, workers, strict=True)
-        ]
+    scenario = SCENARIO.model_copy(update={"time_scale": plan.overload_scale})
+    async with Fleet(scenario, scenario.entries[0], seed) as fleet:
+        endpoints = [fleet.endpoint(worker) for worker in range(len(PLACES))]
         keys = {"seed": 1, "policy": "least-in-flight", "endpoints": endpoints}
         for at_once, requests in plan.overloads:
             if at_once + OTHER_FILES > limit:
@@ -227,8 +342,8 @@ async def overloads(plan: RegionsPlan, folder: Path, results: Results) -> None:
                     f"{at_once} clients at once: this process may open {limit:g} files (ulimit -Hn)"
                 )
                 continue
-            async with AsyncExitStack() as inner:
-                balancer = await launch.balancer(f"for {at_once}", keys, folder, inner, plan.descriptors)
+            async with AsyncExitStack() as stack:
+                balancer = await launch.balancer(f"for {at_once}", keys, folder, stack, plan.descriptors)
                 results.overloads.append(await overload(balancer, at_once, requests, plan.descriptors))
 
 

@@ -21,6 +21,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY
 from experiments.reproduce.charts import bar, draw_percentiles, label_bars, label_percentiles, nines
 from experiments.reproduce.client import failures
+from experiments.reproduce.judging import failures_verdict
 from experiments.reproduce.latency_summary import SUMMARY_HEADS, LatencySummary, summary_of
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.reproduce.reuse_runs import (
@@ -201,9 +202,7 @@ def verdicts(rows: Mapping[str, LatencySummary], runs: Mapping[str, TransportRun
             )
         ),
         *(
-            BoundVerdict(
-                part, "none fails by our pool", not failures(calls), f"{failures(calls)} of {len(calls)}"
-            )
+            failures_verdict(f"{part}, our pool", failures(calls), len(calls))
             for part, calls in (("all users", load), ("little traffic", low))
         ),
     ]

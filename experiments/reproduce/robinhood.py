@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
-from experiments.reproduce.charts import interval_bars
+from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
+from experiments.reproduce.judging import figure_verdict, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, scenario_with, simulated, written
+from experiments.reproduce.simulated import ByCase, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
-from experiments.stats.comparison import Interval
+from experiments.stats.comparison import Interval, average
 
 SOURCE = {"Envoy cluster": (1.26, 1.01), "database frontend": (1.4, 1.05)}
 """Ratio of the largest to the mean utilisation before and after, by cluster, as a summary of the article has it."""
@@ -75,10 +76,7 @@ class Robinhood(ByCase):
     summary = "Workers of mixed hardware: largest to mean utilisation by turns and by reports; simulated."
     duration = "a minute"
     height = 3.0
-
-    def __init__(self, is_quick: bool) -> None:
-        seeds, self._duration = (3, 5.0) if is_quick else (5, 20.0)
-        super().__init__(seeds, duration=self._duration)
+    full, quick = (5, 20.0), (3, 5.0)
 
     def setup(self) -> str:
         speeds = " and ".join(f"{faster(before):.2f}" for before, _ in SOURCE.values())
@@ -102,26 +100,27 @@ class Robinhood(ByCase):
 
     def verdicts(self) -> list[BoundVerdict]:
         found = []
-        for cluster in self._found:
+        for cluster, values in self._found.items():
             before, after = SOURCE[cluster]
             means = self.means(cluster)
-            own, mean, limit = means[AFTER], means[BEFORE], after + ROUNDING
-            found.append(
-                BoundVerdict(
+            pairs = zip(values[BEFORE], values[AFTER], strict=True)
+            halved = average([(one - 1) - (other - 1) / 2 for other, one in pairs])
+            found += [
+                figure_verdict(
                     f"{cluster}: by reported utilisation the largest is nearer to the mean",
                     f"{before} to {after}",
-                    (own.high - 1) < (mean.low - 1) / 2,
-                    f"{FORM(mean.ratio)} to {written(own, FORM)}",
-                )
-            )
-            found.append(
-                BoundVerdict(
+                    halved,
+                    f"{FORM(means[BEFORE].ratio)} to {written(means[AFTER], FORM)}",
+                    most=0.0,
+                ),
+                figure_verdict(
                     f"{cluster}: as near to the mean as the source's",
                     str(after),
-                    None if own.low <= limit < own.high else own.high <= limit,
-                    written(own, FORM),
-                )
-            )
+                    means[AFTER],
+                    FORM,
+                    most=after + ROUNDING,
+                ),
+            ]
         return found
 
     def tables(self) -> list[Table]:
@@ -131,5 +130,6 @@ class Robinhood(ByCase):
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's figures."""
         expected = dict(zip((BEFORE, AFTER), SOURCE[case], strict=True))
-        interval_bars(axes, found, "largest to mean utilisation", FORM, (BEFORE,), expected)
+        label = f"largest to mean utilisation; {SOURCE_STROKE}"
+        interval_bars(axes, found, label, FORM, (BEFORE,), expected)
         axes.set_xlim(left=0.95)

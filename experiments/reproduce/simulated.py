@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from rich.text import Text
 from experiments.generator.arrivals import first_instants
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
+from experiments.reproduce.judging import Form, written
 from experiments.reproduce.reproduction import ReportProgress, Reproduction
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
@@ -30,9 +31,6 @@ from policies.policy import Policy
 
 BARE: dict[str, Any] = {"retries": 0, "outlier_detection": {"failures": 0, "success_rate": 0.0}}
 """Settings of a balancer that neither retries nor ejects, so that only the policy decides."""
-
-Form = Callable[[float], str]
-"""Format of a figure as text."""
 
 
 def scenario_with(
@@ -109,13 +107,17 @@ def busy_seconds(simulation: Simulation) -> Floats:
     return np.array([station.busy_seconds(now) for station in stations])
 
 
-def written(found: Interval, form: Form) -> str:
-    """Mean and interval as text."""
-    return f"{form(found.ratio)} [{form(found.low)}, {form(found.high)}]"
-
-
 class SimulatedReproduction(Reproduction):
-    """A reproduction in virtual time. Its bounds are the claims of the source; those that disagree come first."""
+    """A reproduction in virtual time. Its bounds are the claims of the source; those that disagree come first.
+
+    `full` and `quick`: number of seeds, and seconds of a run.
+    """
+
+    full: ClassVar[tuple[int, float]]
+    quick: ClassVar[tuple[int, float]]
+
+    def __init__(self, is_quick: bool) -> None:
+        self._seeds, self._duration = self.quick if is_quick else self.full
 
     @abstractmethod
     def setup(self) -> str:
@@ -153,8 +155,8 @@ class ByCase(SimulatedReproduction):
 
     height: ClassVar[float]
 
-    def __init__(self, seeds: int, **others: float) -> None:
-        self._seeds, self._others = seeds, others
+    def __init__(self, is_quick: bool) -> None:
+        super().__init__(is_quick)
         self._found: dict[str, dict[str, list[float]]] = {}
 
     def means(self, case: str) -> dict[str, Interval]:
@@ -185,4 +187,4 @@ class ByCase(SimulatedReproduction):
         """Draw the panel of a case."""
 
     def content(self) -> dict[str, Any]:
-        return {"seeds": self._seeds, **self._others, "found": self._found}
+        return {"seeds": self._seeds, "duration": self._duration, "found": self._found}

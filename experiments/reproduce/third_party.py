@@ -17,9 +17,9 @@ from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.palette import GREY
-from experiments.reproduce.charts import draw_percentiles, label_percentiles, nines
+from experiments.reproduce.charts import SOURCE_MARK, draw_percentiles, label_percentiles, nines
 from experiments.reproduce.client import failures
+from experiments.reproduce.judging import failures_verdict
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
@@ -173,7 +173,7 @@ def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterat
         where, shown = f"90 ms away, a call in {warm.rest:g} s", f"{warm.cold_share:.2%} of {calls}"
         expected = f"cold < {MOST_COLD:.0%}; {cold.cold_share:.0%} without preconnects"
         yield BoundVerdict(where, expected, warm.cold_share < MOST_COLD, shown)
-        yield BoundVerdict("90 ms away", "none fails", failed == 0, f"{failed} of {calls}")
+        yield failures_verdict("90 ms away", failed, calls)
     if route:
         after_s = route.reported_after
         when = "never" if after_s is None else f"after {after_s:.0f} s"
@@ -185,8 +185,12 @@ def verdicts(results: Sequence[ModeResult], route: RouteChange | None) -> Iterat
 COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#009E73")
 TITLES = {"A": "A: bursts", "B": "B: little traffic, 4 s of keep-alive", "far": "90 ms away, a call in 4 s"}
 RANKS = (0.0, 50.0, 90.0, 99.0, 99.9)
-SOURCE = {PLAIN_B: (400, 600), HEARTBEATS_B: (150, 300)}
+SOURCE = {PLAIN_B: {50.0: 400.0, 99.0: 600.0}, HEARTBEATS_B: {50.0: 150.0, 99.0: 300.0}}
 """The source's p50 and p99 in ms; a lower bound for the first, an upper bound for the second."""
+
+SOURCE_P95_RATIO = 0.90
+SOURCE_LABELS = {"A": "source: p95 −10 %", "B": "source: p50 and p99"}
+"""The source's p95 of A as a multiple of that before; labels of the marks by group."""
 
 
 @mpl.rc_context(STYLE)
@@ -205,14 +209,16 @@ def third_party_figure(results: Sequence[ModeResult]) -> Figure:
 def draw_group(axes: Axes, results: Sequence[ModeResult]) -> None:
     """Latency percentiles of one group in milliseconds."""
     colours = COLOURS if len(results) > 2 else COLOURS[::2]
+    old = result_of(results, OLD_A)
     for one, colour in zip(results, colours, strict=False):
         draw_percentiles(axes, [answer.took for answer in one.answers], colour, one.mode.name)
-        if one.mode in SOURCE:
-            axes.plot(
-                nines((50.0, 99.0)), SOURCE[one.mode], "o", color=colour, markersize=7, markerfacecolor="none"
-            )
-    if any(one.mode in SOURCE for one in results):
-        axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="source, p50 and p99")
+        source = SOURCE.get(one.mode, {})
+        if one.mode is NEW_A and old is not None:
+            source = {95.0: SOURCE_P95_RATIO * old.latency.p95}
+        circles: Any = SOURCE_MARK | {"markeredgecolor": colour}
+        axes.plot(nines(list(source)), list(source.values()), **circles)
+    if label := SOURCE_LABELS.get(results[0].mode.group):
+        axes.plot([], [], **SOURCE_MARK, label=label)
     label_percentiles(axes, RANKS)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # room for the legend
     axes.legend(fontsize=8, loc="upper left")

@@ -111,7 +111,6 @@ class ThirdPartyPlan:
     seconds: float = 90.0
     burst: tuple[int, int] = (10, 30)
     gap: float = 5.0
-    modes: tuple[Mode, ...] = MODES
     instances: int = 125
     rests: Mapping[str, float] = field(default_factory=lambda: {"B": 12.5, "far": 4.0})
     watch_duration: float = 60.0
@@ -122,9 +121,8 @@ QUICK = ThirdPartyPlan(
     seconds=10.0,
     burst=(8, 16),
     gap=2.0,
-    modes=(OLD_A, NEW_A, PLAIN_B, HEARTBEATS_B),
     instances=10,
-    rests={"B": 5.0},
+    rests={"B": 5.0, "far": 4.0},
     watch_duration=10.0,
 )
 
@@ -179,7 +177,7 @@ async def measure(
     watching = asyncio.ensure_future(route_change(plan, seed, folder))
     try:
         for groups in PHASES:
-            modes = [mode for mode in plan.modes if mode.group in groups]
+            modes = [mode for mode in MODES if mode.group in groups]
             results += await phase(modes, plan, seed, folder, progress)
         progress("waiting until the longer route is reported")
         return await watching

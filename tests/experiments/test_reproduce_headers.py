@@ -25,6 +25,7 @@ from experiments.reproduce.headers import (
     shares_of,
     timed_methods,
 )
+from experiments.stats.comparison import Interval
 from tests.experiments.reproduced import quick_run
 
 ON_MAPS, OURS = METHODS[:3], METHODS[3]
@@ -64,7 +65,7 @@ def test_every_method_is_timed_once_in_each_round() -> None:
     assert [[method for method, _ in found].count(method) for method in METHODS] == [3] * len(METHODS)
     (cost,) = costs_of([(METHODS[0], 1e-6), (METHODS[0], 4e-6), (METHODS[0], 2e-6)])
     assert cost.method == METHODS[0].name
-    assert cost.micros == pytest.approx(2.0)
+    assert cost.micros.ratio == pytest.approx(2.0)
     assert costs_of([]) == []
     assert to_png(methods_figure(costs_of(found))).startswith(b"\x89PNG")
 
@@ -77,7 +78,7 @@ def test_shares_are_compared_within_a_block() -> None:
     (share,) = shares_of([*found, RequestCost(3, False, False, 1.0)])
     assert share.repeats is False
     assert share.without == pytest.approx(100 * 3 ** (1 / 3))
-    assert share.share == pytest.approx(0.02)
+    assert share.share.ratio == pytest.approx(0.02)
     assert shares_of([]) == []
 
 
@@ -98,14 +99,15 @@ def test_a_share_is_judged_where_its_interval_is_on_one_side(
     repeats: bool, interval: tuple[float, float], least: float, expected: bool | None
 ) -> None:
     """Or, for new fields, where the lower bound of the names' own cost exceeds the bound."""
-    assert is_met(Share(repeats, 50.0, 0.1, 0.002, interval), least) is expected
+    assert is_met(Share(repeats, 50.0, Interval(0.002, *interval, 40)), least) is expected
 
 
 def test_least_cost_of_names_is_the_gap_between_intervals() -> None:
     """None where intervals overlap or one is missing."""
-    before, after = Cost(PASS, 2.0, (1.9, 2.1), None), Cost(PASS_WITH_NAMES, 2.4, (2.3, 2.5), None)
+    before = Cost(PASS, Interval(2.0, 1.9, 2.1, 9), None)
+    after = Cost(PASS_WITH_NAMES, Interval(2.4, 2.3, 2.5, 9), None)
     assert least_cost_of_names([before, after]) == pytest.approx(0.2)
-    assert least_cost_of_names([after, Cost(PASS, 2.3, (2.2, 2.4), None)]) == 0.0
+    assert least_cost_of_names([after, Cost(PASS, Interval(2.3, 2.2, 2.4, 9), None)]) == 0.0
     assert least_cost_of_names([after]) == 0.0
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.regions import answers, bounds, rankings
-from experiments.reproduce.regions_cases import (
+from experiments.reproduce.regions import answers, bounds, middles, rankings, regions_figure
+from experiments.reproduce.regions_runs import (
     OURS,
     PLACES,
     QUICK,
@@ -24,10 +24,10 @@ from experiments.reproduce.regions_cases import (
     Results,
     Throughput,
     Unloaded,
-    policy_spans,
+    concurrency_of,
+    policy_scenario,
+    shares,
 )
-from experiments.reproduce.regions_figure import regions_figure
-from experiments.reproduce.regions_runs import concurrency_of, policy_scenario, shares
 from experiments.run_data import Kind, Samples
 from tests.experiments.reproduced import quick_run
 
@@ -99,13 +99,29 @@ def test_one_failed_request_of_the_overload_is_a_miss() -> None:
     ("changes", "met"), [({}, [True, True]), ({OURS: 8.9}, [True, False]), ({"random": 40.0}, [False, True])]
 )
 def test_order_of_policies(changes: dict[str, float], met: list[bool]) -> None:
-    assert [verdict.is_met for verdict in rankings(SPANS | changes)] == met
-    assert list(rankings({OURS: 1.0, "random": 2.0})) == []
+    """It is judged by ratios within a block, so one block gives no verdict."""
+    spans = {policy: [span, 1.01 * span, span] for policy, span in (SPANS | changes).items()}
+    assert [verdict.is_met for verdict in rankings(spans)] == met
+    assert [verdict.is_met for verdict in rankings({one: spans[one][:1] for one in spans})] == [None, None]
+    assert list(rankings({OURS: [1.0], "random": [2.0]})) == []
+
+
+def test_a_policy_whose_blocks_differ_is_not_judged() -> None:
+    spans = {policy: [span, span] for policy, span in SPANS.items()} | {OURS: [7.0, 9.5]}
+    assert [verdict.is_met for verdict in rankings(spans)] == [True, None]
+
+
+def test_quick_has_every_row_of_the_source() -> None:
+    assert set(SOURCE_POLICIES) < set(QUICK.policies)
+    assert {500, 1500} <= set(QUICK.concurrency)
+    assert 1000 in dict(QUICK.overloads)
 
 
 def test_policy_spans_are_medians_over_blocks() -> None:
     policy_runs = [PolicyRun("random", block, span, 0) for block, span in enumerate((9.0, 1.0, 2.0))]
-    assert policy_spans(policy_runs) == {"random": 2.0}
+    found = Results(policy_runs=policy_runs[::-1])
+    assert found.spans == {"random": [9.0, 1.0, 2.0]}
+    assert middles(found) == {"random": 2.0}
 
 
 def test_a_timeout_is_a_failure_and_has_no_latency() -> None:

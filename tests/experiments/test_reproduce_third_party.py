@@ -24,7 +24,6 @@ from experiments.reproduce.third_party_runs import (
     OLD_A,
     PLAIN_B,
     PLAIN_FAR,
-    QUICK,
     Mode,
     ModeResult,
     RouteChange,
@@ -154,7 +153,7 @@ def test_quick_run(tmp_path: Path) -> None:
     """No call of any mode fails, HTTP/2 opens fewer connections, and the longer route is reported."""
     found = quick_run("third-party", tmp_path)
     modes = {(one["group"], one["mode"]): one for one in found["modes"]}
-    assert list(modes) == [(mode.group, mode.name) for mode in QUICK.modes]
+    assert list(modes) == [(mode.group, mode.name) for mode in MODES]
     assert all(one["calls"] > 0 and one["failed"] == 0 for one in modes.values())
     old, new = (modes[mode.group, mode.name] for mode in (OLD_A, NEW_A))
     assert old["calls"] == new["calls"]

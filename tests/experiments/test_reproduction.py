@@ -21,6 +21,7 @@ from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
 from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce
+from experiments.reproduce.judging import all_met, judged
 from experiments.reproduce.launch import config_text
 from experiments.reproduce.reproduction import (
     Options,
@@ -29,7 +30,37 @@ from experiments.reproduce.reproduction import (
     Reproduction,
     run_reproduction,
 )
+from experiments.stats.comparison import Interval
 from tests.support.command_line import complaint
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_met"),
+    [
+        ((1.2, 1.8), True),
+        ((0.8, 1.2), None),
+        ((1.8, 2.2), None),
+        ((0.5, 3.0), None),
+        ((0.5, 0.9), False),
+        ((2.1, 3.0), False),
+        ((1.5, 1.5), True),
+        ((NAN, NAN), None),
+    ],
+)
+def test_a_bound_is_judged_where_the_whole_interval_is_on_one_side(
+    interval: tuple[float, float], is_met: bool | None
+) -> None:
+    """Between 1 and 2. On a busy machine a miss is not judged."""
+    assert judged(Interval(1.5, *interval, 9), least=1.0, most=2.0) is is_met
+    assert judged(Interval(1.5, *interval, 9), least=1.0, most=2.0, is_busy=True) is (is_met or None)
+
+
+def test_a_bound_of_several_figures() -> None:
+    assert all_met([True, True]) is True
+    assert all_met([True, None]) is None
+    assert all_met([None, False]) is False
 
 
 class Example(Reproduction):
