@@ -21,7 +21,7 @@ from benchmarks.storm.plan import FAULTS, Episode, Pace
 from benchmarks.storm.runs import Storm
 from experiments.platform.session import BoundVerdict
 from experiments.run_data import Flags, Floats
-from experiments.stats.measures import LAG_LIMIT, percentile
+from experiments.stats.measures import percentile
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0
@@ -41,6 +41,9 @@ RECOVERED_SHARE = 0.7
 
 LOOK = 10.0
 """Seconds after which a worker without its share counts as not recovered."""
+
+LAG_LIMIT = 0.001
+"""Maximum p99 lag of a generator by which latencies can be judged, in seconds."""
 
 MIN_UNDISTURBED = 0.5
 """Least undisturbed fraction of the quiet period and of the storm for latencies to be judged."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.commands.options import GRID, MEASURE, Number, new_directory, require_none
-from experiments.compare.contrast import Contrast, contrasts, measures_of
+from experiments.compare.contrast import WORDS, Contrast, contrasts, measures_of
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.platform.terminal import (
@@ -34,7 +34,7 @@ from experiments.report.terminal_tables import whole_table
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.comparison import ENOUGH_BLOCKS
+from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
 from experiments.sweep.catalogue import to_read
 from experiments.sweep.comparison import change_table, changes
@@ -170,8 +170,8 @@ def present(
 def headline(found: Sequence[Contrast], measure: str) -> str:
     """Which entries of the second set are better or worse in the measure that decides, in one sentence."""
     own = [item for item in found if item.measure == measure]
-    kinds = ("worse", "better", "practically equal", "within the noise floor", "undecided", "no verdict")
-    groups = {kind: [item.label for item in own if item.in_words == kind] for kind in kinds}
+    kinds = [WORDS.get(standing, standing) for standing in get_args(Standing)]
+    groups = {kind: [item.label for item in own if item.in_words == kind] for kind in ("worse", *kinds)}
     shown = [f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels]
     needed = f" ({ENOUGH_BLOCKS} blocks are needed)" if groups["no verdict"] else ""
     return f"By {UNITS[measure]}, the second is {'; '.join(shown)}{needed}."

@@ -29,6 +29,7 @@ from experiments.stats.comparison import (
 from experiments.stats.estimates import geometric_mean, logarithms, welch
 from experiments.verdict.contest import deciding, supports_tail
 from experiments.verdict.contest import measures_of as compared_measures
+from experiments.verdict.disturbed import has_lag, standing_with
 
 WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
@@ -76,10 +77,22 @@ def measures_of(one: Side, other: Side) -> list[str]:
 
 
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:
+    """All entries in one measure; what is claimed must also hold without the generator's lag."""
+    found = adjusted(measure, one, other)
+    if not has_lag((*one.runs, *other.runs)):
+        return found
+    lagless = adjusted(measure, replace(one, lagless=True), replace(other, lagless=True))
+    return [
+        replace(item, standing=standing_with(item.standing, less.standing))
+        for item, less in zip(found, lagless, strict=True)
+    ]
+
+
+def adjusted(measure: str, one: Side, other: Side) -> list[Contrast]:
     """All entries in one measure, with adjusted p-values."""
     found = [contrast(label, measure, one, other) for label in common_labels(one, other)]
     floors = [floor_of_both(one, other, item.judged_by, item.label) for item in found]
-    adjusted = holm([item.p_value for item in found])
+    p_values = holm([item.p_value for item in found])
     is_rate = measure == "throughput"
     return [
         replace(
@@ -87,7 +100,7 @@ def of(measure: str, one: Side, other: Side) -> list[Contrast]:
             p_value=p_value,
             standing=standing(item.interval, p_value, floor, is_rate, item.is_tied),
         )
-        for item, p_value, floor in zip(found, adjusted, floors, strict=True)
+        for item, p_value, floor in zip(found, p_values, floors, strict=True)
     ]
 
 

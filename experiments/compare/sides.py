@@ -19,11 +19,15 @@ from experiments.stats.run_summary import RunSummary, ceiling_per_block, summari
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """A result set: its name as given, its results, and summaries of its runs."""
+    """A result set: its name as given, its results, and summaries of its runs.
+
+    `lagless`: values are those without the generator's lag.
+    """
 
     name: str
     results: Results
     runs: tuple[RunSummary, ...]
+    lagless: bool = False
 
     @property
     def scenario(self) -> Scenario:
@@ -36,11 +40,11 @@ class Side:
 
     def values(self, label: str, measure: str) -> dict[int, float]:
         """Value of a measure for each valid run of an entry, by block."""
-        return values_per_block([label], self.runs, measure)[label]
+        return values_per_block([label], self.runs, measure, self.lagless)[label]
 
     def ceiling(self, label: str, measure: str) -> Ceiling:
         """Blocks in which failures make the measure the deadline, and the odds of a miss."""
-        return ceiling_per_block([label], self.runs, measure)
+        return ceiling_per_block([label], self.runs, measure, self.lagless)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario, RunningScenario, ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
-from experiments.stats.measures import ACHIEVED_LIMIT, LAG_LIMIT
+from experiments.stats.measures import ACHIEVED_LIMIT, MOST_LAG
 from experiments.verdict.judged import noise_line
 from experiments.verdict.summary import Summary
 
@@ -46,10 +46,11 @@ def generator_lines(scenario: Scenario) -> list[str]:
         load_text(scenario),
         "Latency runs from the instant at which a request was due to its last byte, service time from the "
         "instant at which it was sent.",
-        f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
-        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate. Its block then "
-        "counts for no entry, because an entry may itself make the generator late, and a difference that the late runs "
-        "contradict is undecided.",
+        f"A run is invalid when the generator's lag may be more than {100 * MOST_LAG:g} % of its mean or p99, when it "
+        f"was interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
+        "Its block then counts for no entry, because an entry may itself make the generator late, and a difference "
+        "that the late runs contradict is undecided. In valid runs, too, one is claimed only if it is there without "
+        "the lag.",
         f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
     ]
 

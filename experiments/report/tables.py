@@ -181,7 +181,7 @@ def run_table(summary: Summary) -> Table:
         "offered /s", "sent /s", "lag p50 ms", "lag p99 ms", "validity",
     )  # fmt: skip
     note = "The unit of comparison is the run."
-    lag = " Lag is what the generator sent late; over 1 ms at p99: invalid, and its block does not count for any entry."
+    lag = " Lag is how late the generator sent; a run of which it may be half is invalid, and its block left out."
     kept = counted(summary.runs)
     rows = (run_cells(run, run in kept) for run in (*summary.runs, *summary.set_aside))
     if is_live(summary):

@@ -35,8 +35,15 @@ Control = tuple[str, str]
 """Labels of the A/A pair: an entry and its repetition."""
 
 Standing = Literal[
-    "ahead", "behind", "practically equal", "within the noise floor", "undecided", "no verdict"
+    "ahead",
+    "behind",
+    "practically equal",
+    "within the noise floor",
+    "within the generator's lag",
+    "undecided",
+    "no verdict",
 ]
+CLAIMS: tuple[Standing, ...] = ("ahead", "behind", "practically equal")
 
 
 @dataclass(frozen=True, slots=True)

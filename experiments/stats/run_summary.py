@@ -7,9 +7,11 @@ or it was stopped, nor has any other run of its block; nor has a run of a block 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from experiments.run_data import Run
+import numpy as np
+
+from experiments.run_data import Floats, Run
 from experiments.stats import measures
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
 
@@ -19,7 +21,8 @@ class RunSummary:
     """One run. `p50`, `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds.
 
     `goodput` is the share (0..1) of the requests that were answered within the SLO. `set_aside` is the number of the
-    attempt at the block, from 1, if it was measured again, otherwise 0.
+    attempt at the block, from 1, if it was measured again, otherwise 0. `without_lag` holds, by name, what measures
+    would be at least without the generator's lag (throughput: at most); it is empty where the generator has none.
     """
 
     block: int
@@ -40,6 +43,7 @@ class RunSummary:
     lag_p99: float
     goodput: float = 1.0
     set_aside: int = 0
+    without_lag: dict[str, float] = field(default_factory=dict)
 
 
 def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
@@ -64,7 +68,24 @@ def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
         lag_p99=facts.lag_p99,
         goodput=measures.goodput([run], slo),
         set_aside=set_aside,
+        without_lag=measures_without_lag(run, mapped, slo),
     )
+
+
+def measures_without_lag(run: Run, mapped: Floats, slo: float) -> dict[str, float]:
+    """Measures of the run less the generator's lag. Only in a closed loop is the rate higher then."""
+    least = measures.without_lag(run)
+    if np.array_equal(least, mapped):
+        return {}
+    found = {
+        "p50": measures.percentile(least, 50),
+        "p99": measures.percentile(least, 99),
+        "mean": measures.mean(least),
+        GOODPUT: float(np.mean(np.repeat(run.samples.ok, run.samples.weight) & (least <= slo))),
+    }
+    if run.facts.mode == "closed" and found["mean"] > 0:
+        found["throughput"] = measures.throughput([run]) * measures.mean(mapped) / found["mean"]
+    return found
 
 
 def counted(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -74,24 +95,26 @@ def counted(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
 
 def values_per_block(
-    labels: Sequence[str], runs: Sequence[RunSummary], measure: str
+    labels: Sequence[str], runs: Sequence[RunSummary], measure: str, lagless: bool = False
 ) -> dict[str, dict[int, float]]:
     """label -> block -> value of the measure, of the runs that count; of goodput the odds of a miss."""
     kept = counted(runs)
     return {
-        label: {run.block: value_of(run, measure) for run in kept if run.label == label} for label in labels
+        label: {run.block: value_of(run, measure, lagless) for run in kept if run.label == label}
+        for label in labels
     }
 
 
-def value_of(run: RunSummary, measure: str) -> float:
-    """What of the run is compared."""
-    if measure == GOODPUT:
-        return odds_of_miss(run.goodput, run.requests)
-    return float(getattr(run, measure))
+def value_of(run: RunSummary, measure: str, lagless: bool = False) -> float:
+    """What of the run is compared; `lagless`: without the generator's lag."""
+    value = float(run.without_lag.get(measure, getattr(run, measure)) if lagless else getattr(run, measure))
+    return odds_of_miss(value, run.requests) if measure == GOODPUT else value
 
 
-def ceiling_per_block(labels: Sequence[str], runs: Sequence[RunSummary], measure: str) -> Ceiling:
+def ceiling_per_block(
+    labels: Sequence[str], runs: Sequence[RunSummary], measure: str, lagless: bool = False
+) -> Ceiling:
     """Blocks in which failures make the measure the deadline, and the odds of a miss, of the runs that count."""
     at = [run for run in counted(runs) if is_at_ceiling(measure, run.ko, run.requests)]
     blocks = {label: {run.block for run in at if run.label == label} for label in labels}
-    return Ceiling(blocks, values_per_block(labels, runs, GOODPUT))
+    return Ceiling(blocks, values_per_block(labels, runs, GOODPUT, lagless))

@@ -13,12 +13,14 @@ from pathlib import Path
 from experiments.errors import BadInputError
 from experiments.results.directory import Results, load_results
 from experiments.run_data import Run
-from experiments.stats.measures import spoils_block
+from experiments.stats.measures import lag_shares, spoils_block
 from experiments.sweep.catalogue import CellRow
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import numbers_of
 
 MEASURED = "measured"
+LAG_SHARE = 0.05
+"""Maximum share (0..1) of mean and p99 that the generator's lag may be in a block that counts."""
 
 
 def measured_matrix(directories: Sequence[Path], measure: str) -> Matrix:
@@ -37,9 +39,15 @@ def measured(results: Results) -> Results:
 
 
 def rows_of(results: Results) -> list[CellRow]:
-    """One row per run, without the A/A control. A late or interrupted run makes its block invalid for all entries."""
+    """One row per run, without the A/A control. A late or interrupted run makes its block invalid for all entries; so
+    does here, where 5 % may be called equal, lag of 5 % of a latency.
+    """
     policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
-    spoiled = {run.facts.block for run in results.runs if spoils_block(run.facts.invalid_reasons)}
+    spoiled = {
+        run.facts.block
+        for run in results.runs
+        if spoils_block(run.facts.invalid_reasons) or max(lag_shares(run).values(), default=0) > LAG_SHARE
+    }
     return [
         measured_cell(run, results, policies[run.facts.label], run.facts.block in spoiled)
         for run in results.runs

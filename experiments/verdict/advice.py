@@ -29,6 +29,8 @@ difference that needs more is less than half of the noise of one pair of runs.""
 MOST_LIVE_BLOCKS = 1000
 """Likewise of a live evaluation, which disturbs nobody and may take days."""
 
+QUIETER = "close other programs, lower {}, or measure disturbed runs again by --patience 4m"
+
 NOTHING_ANSWERED = "Look at the kinds of errors below."
 
 
@@ -59,6 +61,11 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
         return (
             f"No winner: under {best.label}, {subject_of(measure)} {said}, no more than the laboratory's bias of {far}",
             "The same entry run twice differed by that at least. A quieter machine helps.",
+        )
+    if best.standing == "within the generator's lag":
+        return (
+            f"No winner: under {best.label}, {subject_of(measure)} {said}, which the load generator's lag may explain",
+            f"What helps: {QUIETER.format('--rate' if found.contest.is_open else '--batch')}.",
         )
     advice = doubtful_advice(best.interval, found.contest.method is anytime_student)
     return f"No winner: under {best.label}, {subject_of(measure)} {said}, which chance may explain", advice
@@ -133,11 +140,8 @@ def remedy(reasons: Sequence[str], is_open: bool) -> str:
         return f"Runs are invalid: {failed[0]}. Correct the policy; `python -m policies.contract` tests it in seconds."
     if not late(reason):
         return f"Runs are invalid: {reason}. Repeat the command."
-    smaller = "--rate" if is_open else "--batch"
-    return (
-        f"Runs are invalid: {reason}. The load generator itself was late. What helps: close other programs, lower "
-        f"{smaller}, or measure disturbed runs again by --patience 4m."
-    )
+    helps = QUIETER.format("--rate" if is_open else "--batch")
+    return f"Runs are invalid: {reason}. The load generator itself was late. What helps: {helps}."
 
 
 def late(reason: str) -> bool:

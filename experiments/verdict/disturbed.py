@@ -4,6 +4,7 @@ The policy under test shares the machine with the load generator, so it can make
 entry would keep its better ones. Therefore a late run makes its block invalid for all entries, and a repeated block is
 measured for all entries. What is left may still be the better part; so a difference is only claimed if the runs of the
 invalid and repeated blocks, taken together with the others, point to the same side, and equality if they do not differ.
+In runs that count the generator may be late, too: what is claimed of latencies must hold of them without the lag.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from experiments.stats.comparison import EQUAL_WITHIN, Comparison, is_comparable
+from experiments.stats.comparison import CLAIMS, EQUAL_WITHIN, Comparison, Standing, is_comparable
 from experiments.stats.measures import is_late, spoils_block
 from experiments.stats.run_summary import RunSummary, value_of
 
 
 def unless_contradicted(one: Comparison, runs: Sequence[RunSummary]) -> Comparison:
     """The comparison, undecided if it claims a difference or equality that vanishes with the late runs counted."""
-    if one.standing not in ("ahead", "behind", "practically equal") or not any(map(was_late, runs)):
+    if one.standing not in CLAIMS or not any(map(was_late, runs)):
         return one
     whole = [run for run in runs if run.valid or was_late(run)]
     ours, theirs = (
@@ -36,6 +37,21 @@ def unless_contradicted(one: Comparison, runs: Sequence[RunSummary]) -> Comparis
     is_equal = one.standing == "practically equal"
     holds = abs(mean) <= EQUAL_WITHIN if is_equal else mean * math.log(one.interval.ratio) > 0
     return one if holds else replace(one, standing="undecided")
+
+
+def unless_lagged(one: Comparison, lagless: Comparison) -> Comparison:
+    """The comparison, without its claim if that is not made of the same runs without the generator's lag."""
+    return replace(one, standing=standing_with(one.standing, lagless.standing))
+
+
+def standing_with(standing: Standing, lagless: Standing) -> Standing:
+    """Standing that follows from that of the runs as they were and that without the generator's lag."""
+    return "within the generator's lag" if standing in CLAIMS and standing != lagless else standing
+
+
+def has_lag(runs: Sequence[RunSummary]) -> bool:
+    """Whether the generator has a lag in any run: it has none in virtual time and none in a live evaluation."""
+    return any(run.without_lag for run in runs)
 
 
 def was_late(run: RunSummary) -> bool:

@@ -9,7 +9,7 @@ from experiments.stats.comparison import Comparison, Interval, compare
 from experiments.stats.estimates import geometric_mean
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
-from experiments.verdict.disturbed import faults_of, unless_contradicted
+from experiments.verdict.disturbed import faults_of, has_lag, unless_contradicted, unless_lagged
 from experiments.verdict.winner import Choice, choose, losing_more
 
 
@@ -99,15 +99,25 @@ def compared(
     """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
     for measure in contest.measures:
-        values = values_per_block(contest.labels, runs, measure)
-        ceiling = ceiling_per_block(contest.labels, runs, measure)
-        comparisons, floor = compare(
-            measure, values, contest.baseline, contest.control, contest.method, ceiling, contest.is_virtual
-        )
+        comparisons, floor = against_baseline(contest, runs, measure)
+        if has_lag(runs):
+            lagless = against_baseline(contest, runs, measure, lagless=True)[0]
+            comparisons = [unless_lagged(one, less) for one, less in zip(comparisons, lagless, strict=True)]
         found += [unless_contradicted(one, runs) for one in comparisons]
         if floor is not None and floor.blocks:
             floors[measure] = floor
     return tuple(found), floors
+
+
+def against_baseline(
+    contest: Contest, runs: Sequence[RunSummary], measure: str, lagless: bool = False
+) -> tuple[list[Comparison], Interval | None]:
+    """Every entry compared with the baseline in one measure, and the A/A interval."""
+    values = values_per_block(contest.labels, runs, measure, lagless)
+    ceiling = ceiling_per_block(contest.labels, runs, measure, lagless)
+    return compare(
+        measure, values, contest.baseline, contest.control, contest.method, ceiling, contest.is_virtual
+    )
 
 
 def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:

@@ -49,6 +49,7 @@ def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
         "behind",
         "practically equal",
         "within the noise floor",
+        "within the generator's lag",
         "undecided",
     )
     sentences = []

@@ -18,12 +18,12 @@ import numpy as np
 from experiments.stats.comparison import Comparison, compare_all, inverted
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
-from experiments.verdict.disturbed import faults_of, unless_contradicted
+from experiments.verdict.disturbed import faults_of, has_lag, unless_contradicted, unless_lagged
 
 MORE_FAILURES = 0.001
 """Share of requests (0..1) that an entry may fail more than the baseline and still win: what `capacity` allows, too."""
 
-DOUBTFUL = ("undecided", "within the noise floor")
+DOUBTFUL = ("undecided", "within the noise floor", "within the generator's lag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,10 @@ def choose(
     ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
     winner = ahead[0] if ahead else contest.baseline
     ran = [*labels, *(contest.control[1:] if contest.control else ())]
-    values = values_per_block(ran, runs, contest.measure)
-    ceiling = ceiling_per_block(ran, runs, contest.measure)
-    every = compare_all(
-        contest.measure, values, labels, contest.method, ceiling, contest.control, contest.is_virtual
-    )
+    every = all_pairs(contest, labels, ran, runs)
+    if has_lag(runs):
+        lagless = all_pairs(contest, labels, ran, runs, lagless=True)
+        every = {pair: unless_lagged(one, lagless[pair]) for pair, one in every.items()}
     pairs: Mapping[tuple[str, str], Comparison] = {
         **{pair: unless_contradicted(one, runs) for pair, one in every.items()},
         **{(label, one.baseline): one for label, one in against.items()},
@@ -80,6 +79,21 @@ def choose(
     before = labels[: labels.index(winner)]
     doubtful = tuple(pairs[label, winner] for label in before if pairs[label, winner].standing in DOUBTFUL)
     return Choice(winner, against.get(winner), rivals, doubtful)
+
+
+def all_pairs(
+    contest: Contest,
+    labels: Sequence[str],
+    ran: Sequence[str],
+    runs: Sequence[RunSummary],
+    lagless: bool = False,
+) -> dict[tuple[str, str], Comparison]:
+    """Every two of `labels` compared in the deciding measure; `ran` adds the repetition of the A/A pair."""
+    values = values_per_block(ran, runs, contest.measure, lagless)
+    ceiling = ceiling_per_block(ran, runs, contest.measure, lagless)
+    return compare_all(
+        contest.measure, values, labels, contest.method, ceiling, contest.control, contest.is_virtual
+    )
 
 
 def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float]:

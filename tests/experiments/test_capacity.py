@@ -89,12 +89,18 @@ def test_missed_conditions_name_the_value() -> None:
     assert tried(run, rate * 1.1, slo=1e9).missed[0].startswith("90.9 %")
 
 
-def test_a_run_of_a_late_generator_is_unusable() -> None:
-    """Whatever its latencies are."""
+def test_a_run_in_which_lag_may_decide_is_unusable() -> None:
+    """The p99 is beyond the limit and may be within it without the lag; otherwise the lag does not matter."""
     run, rate = queue_run(0.5, count=500)
-    late = Run(run.facts.model_copy(update={"lag_p99": 0.004}), run.samples)
-    assert tried(late, rate, slo=1e9).unusable == "the generator was 4.0 ms late at p99"
-    assert not tried(late, rate, slo=1e9).passed
+    samples = run.samples
+    late = Run(run.facts, replace(samples, sent_at=samples.scheduled_at + 0.1 * samples.latency))
+    p99 = tried(run, rate, slo=1e9).p99
+    assert tried(late, rate, slo=1.01 * p99).passed
+    assert tried(late, rate, slo=0.9 * p99).unusable.endswith(
+        f"without the generator's lag, {900 * p99:g} ms allowed"
+    )
+    assert tried(late, rate, slo=0.7 * p99).missed
+    assert not tried(late, rate, slo=0.7 * p99).unusable
 
 
 def test_capacity_of_all_workers() -> None:

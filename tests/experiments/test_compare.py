@@ -69,6 +69,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         late: float = 0.0,
         requests: int = 1000,
         failing: dict[str, float] | None = None,
+        lag: float = 0.0,
         **changes: Any,
     ) -> None:
         scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
@@ -88,7 +89,8 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
             run = lossy(run, (failing or {}).get(planned.label, 0.0), planned.block)
             reasons = ("the generator was late",) if late else ()
             facts = run.facts.model_copy(update={"lag_p99": late, "invalid_reasons": reasons})
-            save_result(Run(facts, run.samples), planned, path)
+            sent = replace(run.samples, sent_at=run.samples.scheduled_at + lag * run.samples.latency)
+            save_result(Run(facts, sent if lag else run.samples), planned, path)
 
     return write
 
@@ -108,6 +110,15 @@ def test_a_result_set_equals_itself(write: Write, tmp_path: Path) -> None:
     assert ran(same, same, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05").return_value == 0
     assert {row["second_is"] for row in rows(tmp_path / "out.json").values()} == {"practically equal"}
     assert {row["interval"]["ratio"] for row in rows(tmp_path / "out.json").values()} == {1.0}
+
+
+def test_what_the_generators_lag_may_explain_is_not_claimed(write: Write, tmp_path: Path) -> None:
+    """Of a set that is 30 % slower, a fifth of each latency was lag; where both sets have it, it takes nothing."""
+    quiet, late, slower = write(), write(lag=0.2), write(slower={"b": 1.3}, lag=0.2)
+    ran(quiet, slower, "--json", tmp_path / "one.json")
+    assert rows(tmp_path / "one.json")["b"]["second_is"] == "within the generator's lag"
+    assert ran(late, slower, "--json", tmp_path / "both.json", "--fail-if-worse", "1.05").return_value == 1
+    assert rows(tmp_path / "both.json")["b"]["second_is"] == "worse"
 
 
 def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Path) -> None:

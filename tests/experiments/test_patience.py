@@ -21,8 +21,7 @@ from experiments.running.execute import execute
 from experiments.running.patience import LOOK, QUIET_STEAL, Patience, has_lagged
 from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
-
-LATE = "generator lag p99 4.68 ms exceeds 1 ms"
+from tests.support.result_sets import LATE
 
 
 class Host:

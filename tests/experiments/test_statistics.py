@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.run_data import Kind, Run
 from experiments.stats import measures
+from tests.support.result_sets import hand_made
 
 MakeRun = Callable[..., Run]
 
@@ -81,10 +83,54 @@ def test_shares_of_workers(make_run: MakeRun) -> None:
     assert measures.share_per_worker([run]) == {"emea-0": 1.0}
 
 
-def test_a_late_generator_makes_the_run_invalid(make_run: MakeRun) -> None:
-    """More than 1 ms at p99, with the number."""
-    run = make_run([0.1], lag_p99=0.0042, achieved_rate=100.0, offered_rate=100.0)
-    assert measures.validity(run.facts, run.samples) == ("generator lag p99 4.20 ms exceeds 1 ms",)
+@pytest.mark.parametrize(
+    ("lag", "latency", "reasons"),
+    [
+        (0.0, 0.1, ()),
+        (0.020, 0.1, ()),
+        (0.0249, 0.1, ()),
+        (0.026, 0.1, ("mean latency, 50 % allowed", "p99 latency, 50 % allowed")),
+        (0.001, 0.003, ("mean latency, 50 % allowed", "p99 latency, 50 % allowed")),
+        (0.001, 0.020, ()),
+        ([0.0] * 980 + [0.2] * 20, [0.05] * 980 + [0.25] * 20, ("p99 latency, 50 % allowed",)),
+        ([0.0] * 980 + [0.2] * 20, [0.05] * 960 + [0.5] * 20 + [0.25] * 20, ()),
+        ([0.1] * 980 + [0.0] * 20, [0.12] * 980 + [2.0] * 20, ("mean latency, 50 % allowed",)),
+    ],
+    ids=[
+        "none", "a fifth", "nearly a quarter", "more", "1 ms of 3", "1 ms of 20",
+        "p99 alone", "other requests are the p99", "mean alone",
+    ],
+)  # fmt: skip
+def test_lag_is_judged_by_the_latency_that_it_may_be(
+    make_run: MakeRun, lag: float | list[float], latency: float | list[float], reasons: tuple[str, ...]
+) -> None:
+    """A run is invalid if the generator's lag, counted twice, may be more than half of its mean or p99."""
+    run = make_run([latency] * 1000 if isinstance(latency, float) else latency)
+    late = replace(run.samples, sent_at=run.samples.scheduled_at + np.array(lag))
+    found = measures.validity(run.facts, late)
+    assert [reason.split("of the ")[1] for reason in found] == list(reasons)
+    assert all(reason.startswith("generator lag may be ") for reason in found)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 9.0), st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=40))
+def test_more_lag_never_makes_a_run_valid(rows: list[tuple[float, float, float]]) -> None:
+    """Whatever the latencies are, and however the lag is spread over the requests."""
+    run = hand_made([max(latency, lag + more) for latency, lag, more in rows] * 30)
+    less, more = (
+        replace(run.samples, sent_at=run.samples.scheduled_at + np.array(lags * 30))
+        for lags in ([lag for _, lag, _ in rows], [lag + more for _, lag, more in rows])
+    )
+    assert len(measures.validity(run.facts, less)) <= len(measures.validity(run.facts, more))
+
+
+def test_lag_of_a_request_that_timed_out_counts(make_run: MakeRun) -> None:
+    """It may have timed out because it was sent late; one that was never sent has no lag."""
+    run = make_run([5.0] * 10, kind=[Kind.TIMEOUT] * 10, sent_late=4.0)
+    assert measures.validity(run.facts, run.samples) == (
+        "generator lag may be 100 % of the mean latency, 50 % allowed",
+    )
+    never = replace(run.samples, sent_at=run.samples.sent_at * np.nan)
+    assert measures.validity(run.facts, never) == ()
 
 
 def test_an_open_loop_that_falls_behind_is_invalid(make_run: MakeRun) -> None:
@@ -96,9 +142,9 @@ def test_an_open_loop_that_falls_behind_is_invalid(make_run: MakeRun) -> None:
 
 
 def test_a_closed_loop_has_no_offered_rate_but_a_lag(make_run: MakeRun) -> None:
-    run = make_run([0.1], mode="closed", batch=1, achieved_rate=1.0, lag_p99=0.0005)
+    run = make_run([0.1], mode="closed", batch=1, achieved_rate=1.0, sent_late=0.0005)
     assert measures.validity(run.facts, run.samples) == ()
-    lagging = make_run([0.1], mode="closed", batch=1, lag_p99=0.002)
+    lagging = make_run([0.1], mode="closed", batch=1, sent_late=0.06)
     assert len(measures.validity(lagging.facts, lagging.samples)) == 1
 
 

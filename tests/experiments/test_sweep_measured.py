@@ -19,6 +19,7 @@ from experiments.sweep.grid import checked_grid
 from experiments.sweep.measured import measured, measured_matrix
 from experiments.sweep.outcome import CellOutcome, numbers_of
 from experiments.sweep.page import write_page
+from tests.support.result_sets import LATE
 
 MakeResults = Callable[..., Scenario]
 
@@ -28,7 +29,7 @@ def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_resu
     """A late run makes its block invalid for all; those runs are counted and not compared."""
     scenario = make_results(tmp_path / "run", blocks=9, requests=60)
     late = load_results(tmp_path / "run").runs[0]
-    facts = late.facts.model_copy(update={"invalid_reasons": ("generator lag p99 4.20 ms exceeds 1 ms",)})
+    facts = late.facts.model_copy(update={"invalid_reasons": (LATE,)})
     save_run(replace(late, facts=facts), tmp_path / "run" / "runs" / "block-000-run-00.npz")
     matrix = measured_matrix([tmp_path / "run"], "p99")
     left = (scenario.control_pair or ())[1:]  # the A/A control repeats another entry
@@ -52,6 +53,17 @@ def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_resu
     assert (tmp_path / "out" / "figures" / "measured.svg").is_file()
     content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
     assert [square["policy"] for square in content["measured"]] == labels
+
+
+def test_a_block_with_much_lag_counts_for_nothing(tmp_path: Path, make_results: MakeResults) -> None:
+    """The matrix calls 5 % equal, so lag of more than that under one entry leaves its block out for all."""
+    make_results(tmp_path / "run", blocks=2, requests=60)
+    first = load_results(tmp_path / "run").runs[0]
+    for share, left_out in ((0.02, {}), (0.03, {"invalid": 9})):
+        sent = first.samples.scheduled_at + share * first.samples.latency
+        late = replace(first, samples=replace(first.samples, sent_at=sent))
+        save_run(late, tmp_path / "run" / "runs" / "block-000-run-00.npz")
+        assert measured_matrix([tmp_path / "run"], "p99").left_out == left_out
 
 
 def test_simulated_campaigns_are_rejected_as_measured(tmp_path: Path, make_results: MakeResults) -> None:
