@@ -37,7 +37,7 @@ def bar(
     if expected is not None:
         axes.plot([expected] * 2, [at - 0.55 * height, at + 0.55 * height], color=INK, linewidth=2)
     beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # in front of a stroke
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.75}  # in front of a stroke
     axes.annotate(text, (max(0.0, high), at), **beside, bbox=box)
 
 
@@ -76,7 +76,7 @@ def draw_percentiles(axes: Axes, seconds: Sequence[float], colour: str, label: s
 def label_percentiles(axes: Axes, ranks: Sequence[float]) -> None:
     """Ticks at these percentiles."""
     axes.set_xticks(nines(ranks), [f"{rank:g}" for rank in ranks])
-    axes.set_xlabel("per cent of the calls that took at most this long")
+    axes.set_xlabel("percentile of the calls")
 
 
 def nines(percents: Any) -> np.typing.NDArray[np.float64]:

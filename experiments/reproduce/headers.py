@@ -32,7 +32,7 @@ from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
-from experiments.reproduce.charts import GOOD, bar, label_bars
+from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.judging import judged, written
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
@@ -296,6 +296,8 @@ class Headers(Reproduction):
 
     def findings(self) -> Sequence[Table | Text | str]:
         costs, shares = self._costs, self._shares
+        if not costs:
+            return ()
         found: list[Table | Text | str] = [table_of_methods(costs), table_of_shares(shares)]
         if not is_known_here():
             absence = "No share: CPU time is read from Linux' accounting, which is not here."
@@ -320,8 +322,8 @@ class Headers(Reproduction):
             for one in self._shares
         ]
 
-    def figure(self) -> Figure | None:
-        return methods_figure(costs) if (costs := self._costs) else None
+    def figure(self) -> Figure:
+        return headers_figure(self._costs, self._shares)
 
     def content(self) -> dict[str, Any]:
         costs = self._costs
@@ -335,7 +337,7 @@ class Headers(Reproduction):
                 | with_ends("share", one.share)
                 for one in self._shares
             ],
-            "measurements": [asdict(one) for one in self._request_costs],
+            "measurements": self._request_costs,
         }
 
 
@@ -388,14 +390,15 @@ def is_met(share: Share, least: float = 0.0) -> bool | None:
 
 
 @mpl.rc_context(canvas.STYLE)
-def methods_figure(costs: Sequence[Cost]) -> Figure:
-    """Cost of each method in microseconds."""
-    figure, (axes,) = canvas.blank(1.4 + 0.5 * len(costs), 1, 1)
-    costs = costs[::-1]
-    for at, one in enumerate(costs):
-        found, ends = one.micros.ratio, (one.micros.low, one.micros.high)
-        bar(axes, at, found, MICROS(found), GOOD, 0.6, ends, one.source)
-    label = "µs per request: mean and its 95 % interval; stroke: the source's, of compiled code"
-    label_bars(axes, [one.method for one in costs], label)
-    axes.set_title("Cost of removing internal fields", fontweight="bold")
+def headers_figure(costs: Sequence[Cost], shares: Sequence[Share]) -> Figure:
+    """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""
+    figure, (methods, request) = canvas.blank(1.4 + 0.5 * len(costs), 1, 2, width_ratios=(2, 1))
+    source = {one.method: one.source for one in costs if one.source is not None}
+    micros = "µs per request: mean, 95 % interval; stroke: the source's, of compiled code"
+    interval_bars(methods, {one.method: one.micros for one in costs}, micros, MICROS, expected=source)
+    methods.set_title("Cost of removing internal fields", fontweight="bold")
+    found = {client_of(one): one.share for one in shares}
+    label, form = f"% of CPU time; {SOURCE_STROKE}", "{:.2f} %".format
+    interval_bars(request, found, label, form, expected=dict.fromkeys(found, 100 * BOUND), unit=100.0)
+    request.set_title("Share of a forwarded request", fontweight="bold")
     return figure

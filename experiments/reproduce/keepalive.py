@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,23 +102,23 @@ class Keepalive(Reproduction):
             for row in self._rows
         ]
 
-    def figure(self) -> Figure | None:
-        return keepalive_figure(rows) if (rows := self._rows) else None
+    def figure(self) -> Figure:
+        return keepalive_figure(self._rows)
 
     def content(self) -> dict[str, Any]:
         ratio, busy = http2_to_http1(self._found), is_busy(self._found)
         return {
-            "plan": asdict(self._plan),
+            "plan": self._plan,
             "oversleep": oversleep_of(self._found),
             "rows": [
-                {"case": asdict(row.case), "name": row.case.name}
+                {"case": row.case, "name": row.case.name}
                 | {"is_met": row.is_met(busy), "is_explained": row.is_explained}
                 | timing_content("first", row.first)
                 | timing_content("later", row.later)
                 for row in self._rows
             ],
             "http2_to_http1": ratio and {"ratio": ratio.ratio, "interval": (ratio.low, ratio.high)},
-            "measurements": [asdict(one) for one in self._found],
+            "measurements": self._found,
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -132,54 +132,41 @@ class PrequalRamp(SimulatedReproduction):
         above = [step for step in self._found if step > 1]
         if not above:
             return []
-        return [
-            self._tail_claim(above),
-            self._error_claim(above[-1]),
-            self._room_claim(above[0], above[-1]),
-        ]
-
-    def _tail_claim(self, steps: list[float]) -> BoundVerdict:
-        ratios = [
-            median(weighted.p99 / prequal.p99 for weighted, prequal in pairs)
-            for pairs in zip(*(self._pairs(step) for step in steps), strict=True)
-        ]
-        ratio = typical(ratios)
-        return figure_verdict(
-            "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
-            "dramatically decreased tail latency",
-            ratio,
-            "{:.1f} ×".format,
-            least=1.0,
-        )
-
-    def _error_claim(self, step: float) -> BoundVerdict:
-        less = average([weighted.late - prequal.late for weighted, prequal in self._pairs(step)])
-        mean = {
-            one: float(np.mean([tail.late for tail in self._found[step][one]])) for one in (WEIGHTED, PREQUAL)
+        pairs = {
+            step: list(zip(self._found[step][WEIGHTED], self._found[step][PREQUAL], strict=True))
+            for step in above
         }
-        return figure_verdict(
-            f"at {step:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
-            "dramatically decreased error rates",
-            less,
-            f"{mean[WEIGHTED]:.2%} with WRR, {mean[PREQUAL]:.2%} with Prequal, less by "
-            + written(less, "{:.2%}".format),
-            least=0.0,
+        first, last = above[0], above[-1]
+        shorter = typical(
+            [median(a.p99 / b.p99 for a, b in of_seed) for of_seed in zip(*pairs.values(), strict=True)]
         )
-
-    def _room_claim(self, first: float, last: float) -> BoundVerdict:
-        weighted, prequal = self._found[first][WEIGHTED], self._found[last][PREQUAL]
-        ratio = typical([b.p99 / a.p99 for a, b in zip(weighted, prequal, strict=True)])
-        return figure_verdict(
-            f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
-            "much higher utilization",
-            ratio,
-            "{:.2f} ×".format,
-            most=1.0,
-        )
-
-    def _pairs(self, step: float) -> list[tuple[Tail, Tail]]:
-        """Tails of weighted round-robin and Prequal, seed by seed."""
-        return list(zip(self._found[step][WEIGHTED], self._found[step][PREQUAL], strict=True))
+        weighted, prequal = (fmean(tail.late for tail in tails) for tails in zip(*pairs[last], strict=True))
+        less = average([a.late - b.late for a, b in pairs[last]])
+        ends = zip(pairs[first], pairs[last], strict=True)
+        room = typical([of_last[1].p99 / of_first[0].p99 for of_first, of_last in ends])
+        return [
+            figure_verdict(
+                "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
+                "dramatically decreased tail latency",
+                shorter,
+                "{:.1f} ×".format,
+                least=1.0,
+            ),
+            figure_verdict(
+                f"at {last:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
+                "dramatically decreased error rates",
+                less,
+                f"{weighted:.2%} with WRR, {prequal:.2%} with Prequal, less by {written(less, '{:.2%}'.format)}",
+                least=0.0,
+            ),
+            figure_verdict(
+                f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
+                "much higher utilization",
+                room,
+                "{:.2f} ×".format,
+                most=1.0,
+            ),
+        ]
 
     def tables(self) -> list[Table]:
         heads = ("load", *next(iter(self._found.values())))
@@ -200,8 +187,8 @@ class PrequalRamp(SimulatedReproduction):
             for step, found in self._found.items()
         ]
 
-    def figure(self) -> Figure | None:
-        return prequal_figure(self._found) if self._found else None
+    def figure(self) -> Figure:
+        return prequal_figure(self._found)
 
     def content(self) -> dict[str, Any]:
         found = [

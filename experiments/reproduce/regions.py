@@ -91,15 +91,15 @@ class Regions(Reproduction):
     def verdicts(self) -> list[BoundVerdict]:
         return list(bounds(self._results))
 
-    def figure(self) -> Figure | None:
-        return regions_figure(self._results) if self._results.unloaded else None
+    def figure(self) -> Figure:
+        return regions_figure(self._results)
 
     def content(self) -> dict[str, Any]:
         found = self._results
         return {
-            "plan": asdict(self._plan),
+            "plan": self._plan,
             "answers": [{"question": one, "answer": other} for one, other in answers(found, self._plan)],
-            "unloaded": [asdict(one) for one in found.unloaded],
+            "unloaded": found.unloaded,
             "workers": {
                 worker: {
                     "requests": len(samples),
@@ -108,12 +108,12 @@ class Regions(Reproduction):
                 }
                 for worker, samples in found.workers
             },
-            "concurrency": [asdict(one) for one in found.concurrency],
-            "added": [asdict(one) for one in found.added],
-            "added_ms": asdict(added_ms(found)) if found.added else None,
-            "throughput": asdict(found.throughput) if found.throughput else None,
+            "concurrency": found.concurrency,
+            "added": found.added,
+            "added_ms": added_ms(found) if found.added else None,
+            "throughput": found.throughput,
             "overloads": [asdict(one) | {"ended": None, "span": one.span} for one in found.overloads],
-            "policy_runs": [asdict(one) for one in found.policy_runs],
+            "policy_runs": found.policy_runs,
             "policy_spans": middles(found),
             "skipped": found.skipped,
         }

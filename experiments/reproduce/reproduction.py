@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,15 +64,15 @@ class Reproduction(ABC):
 
     @abstractmethod
     def findings(self) -> Sequence[Table | Text | str]:
-        """Tables and statements, in order; empty if nothing was measured."""
+        """Tables and statements, in order; empty if nothing was measured, and then there is no figure."""
 
     @abstractmethod
     def verdicts(self) -> list[BoundVerdict]:
         """Verdicts on the bounds that were measured."""
 
     @abstractmethod
-    def figure(self) -> Figure | None:
-        """The figure, or None if nothing was measured."""
+    def figure(self) -> Figure:
+        """The figure, with the source's values."""
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def run_reproduction(kind: type[Reproduction], options: Options) -> int:
     session.say(reproduction.introduction())
     session.measure(lambda folder: reproduction.measure(options.seed, folder, session.run_started))
     found = [Text(part) if isinstance(part, str) else part for part in reproduction.findings()]
-    if (figure := reproduction.figure()) is not None:
-        found.append(Text(str(drawn(figure, options.plots / f"{reproduction.name}.png"))))
-    about: dict[str, Any] = {"name": reproduction.name, "document": asdict(reproduction.document)}
+    if found:
+        found.append(Text(str(drawn(reproduction.figure(), options.plots / f"{reproduction.name}.png"))))
+    about: dict[str, Any] = {"name": reproduction.name, "document": reproduction.document}
     return session.conclude(reproduction.verdicts(), found, **about, **reproduction.content())
 
 

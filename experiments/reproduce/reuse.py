@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,13 @@ class Reuse(Reproduction):
 
     @property
     def _rows(self) -> dict[str, LatencySummary]:
-        return {run.transport.name: latency_of(run, self._plan) for run in self._runs}
+        return {run.transport.name: run.latency(self._plan.time_scale) for run in self._runs}
 
     def findings(self) -> Sequence[Table | Text]:
         if not self._runs:
             return ()
         return [
-            table_of_latency(self._runs, self._plan),
+            table_of_latency(self._rows, self._runs, self._plan),
             table_of_connections(self._runs, self._plan),
             *(
                 Text(f"{one.name}: not measured, {one.why_absent}.", style="yellow")
@@ -92,19 +91,19 @@ class Reuse(Reproduction):
     def verdicts(self) -> list[BoundVerdict]:
         return verdicts(self._rows, {run.transport.name: run for run in self._runs})
 
-    def figure(self) -> Figure | None:
+    def figure(self) -> Figure:
         scale = self._plan.time_scale
         taken = {
             run.transport.name: [one.took / scale for one in run.load.calls.answers if one.is_ok]
             for run in self._runs
         }
-        return reuse_figure(taken, self._rows, SOURCE) if taken else None
+        return reuse_figure(taken, self._rows, SOURCE)
 
     def content(self) -> dict[str, Any]:
         return {
-            "plan": asdict(self._plan),
-            "source": {name: asdict(row) for name, row in SOURCE.items()},
-            "rows": {name: asdict(row) for name, row in self._rows.items()},
+            "plan": self._plan,
+            "source": SOURCE,
+            "rows": self._rows,
             "runs": [
                 {
                     "transport": run.transport.name,
@@ -117,12 +116,6 @@ class Reuse(Reproduction):
         }
 
 
-def latency_of(run: TransportRun, plan: ReusePlan) -> LatencySummary:
-    """Statistics of all calls, including failed ones, in the source's time."""
-    calls = run.load.calls
-    return summary_of([one.took for one in calls.answers], calls.span).scaled(plan.time_scale)
-
-
 def part_content(part: TransportPart) -> dict[str, Any]:
     """Counts for JSON, without single calls."""
     answers = part.calls.answers
@@ -133,19 +126,18 @@ def part_content(part: TransportPart) -> dict[str, Any]:
         "statuses": Counter(one.status for one in answers),
         "failed_calls": Counter(one.call for one in answers if not one.is_ok),
         "span": part.calls.span,
-        "connections": asdict(part.connections),
+        "connections": part.connections,
     }
 
 
-def table_of_latency(runs: Sequence[TransportRun], plan: ReusePlan) -> Table:
+def table_of_latency(
+    rows: Mapping[str, LatencySummary], runs: Sequence[TransportRun], plan: ReusePlan
+) -> Table:
     """The source's rows and ours."""
-    rows = [(name, *row.texts(), "0") for name, row in SOURCE.items()]
-    rows += [
-        (run.transport.name, *latency_of(run, plan).texts(), str(failures(run.load.calls.answers)))
-        for run in runs
-    ]
+    failed = {run.transport.name: failures(run.load.calls.answers) for run in runs}
+    cells = [(name, *row.texts(), str(failed.get(name, 0))) for name, row in (SOURCE | dict(rows)).items()]
     title = f"{plan.calls} requests; ms, in the source's time: 1 s of it took {plan.time_scale:g} s"
-    return plain_table(("", *SUMMARY_HEADS, "failed"), rows, title=title)
+    return plain_table(("", *SUMMARY_HEADS, "failed"), cells, title=title)
 
 
 def table_of_connections(runs: Sequence[TransportRun], plan: ReusePlan) -> Table:

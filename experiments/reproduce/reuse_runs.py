@@ -21,6 +21,7 @@ from random import Random
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.client import Calls, ClientAnswer, OneCaller, scheduled
+from experiments.reproduce.latency_summary import LatencySummary, summary_of
 from experiments.reproduce.launch import UNVERIFIED, ConnectionCounts, Keys, connection_counts
 from experiments.reproduce.reproduction import ReportProgress
 
@@ -152,6 +153,11 @@ class TransportRun:
     transport: Transport
     load: TransportPart
     low_traffic: TransportPart
+
+    def latency(self, time_scale: float) -> LatencySummary:
+        """Statistics of all calls of the users, including failed ones, in the source's time."""
+        calls = self.load.calls
+        return summary_of([one.took for one in calls.answers], calls.span).scaled(time_scale)
 
 
 async def measure(

@@ -172,14 +172,12 @@ class ByCase(SimulatedReproduction):
         ]
         return plain_table((what, *(heads or self._found)), rows, title=title)
 
-    def figure(self) -> Figure | None:
-        if not self._found:
-            return None
-        with mpl.rc_context(canvas.STYLE):
-            figure, panels = canvas.blank(self.height, 1, len(self._found))
-            for axes, case in zip(panels, self._found, strict=True):
-                axes.set_title(case, fontweight="bold")
-                self.draw(axes, case, self.means(case))
+    @mpl.rc_context(canvas.STYLE)
+    def figure(self) -> Figure:
+        figure, panels = canvas.blank(self.height, 1, len(self._found))
+        for axes, case in zip(panels, self._found, strict=True):
+            axes.set_title(case, fontweight="bold")
+            self.draw(axes, case, self.means(case))
         return figure
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,12 @@ class ThirdParty(Reproduction):
     def verdicts(self) -> list[BoundVerdict]:
         return list(verdicts(self._results, self._route_change))
 
-    def figure(self) -> Figure | None:
-        return third_party_figure(self._results) if self._results else None
+    def figure(self) -> Figure:
+        return third_party_figure(self._results)
 
     def content(self) -> dict[str, Any]:
         return {
-            "plan": asdict(self._plan),
+            "plan": self._plan,
             "modes": [
                 {
                     "group": one.mode.group,
@@ -99,13 +98,13 @@ class ThirdParty(Reproduction):
                     "calls": len(one.answers),
                     "failed": failures(one.answers),
                     "seconds": one.seconds,
-                    "connections": asdict(one.connections),
+                    "connections": one.connections,
                     "cold_share": one.cold_share,
-                    "latency": asdict(one.latency),
+                    "latency": one.latency,
                 }
                 for one in self._results
             ],
-            "route_change": asdict(self._route_change) if self._route_change else None,
+            "route_change": self._route_change,
         }
 
 

@@ -121,8 +121,7 @@ QUICK = ThirdPartyPlan(
     seconds=10.0,
     burst=(8, 16),
     gap=2.0,
-    instances=10,
-    rests={"B": 5.0, "far": 4.0},
+    instances=25,
     watch_duration=10.0,
 )
 

@@ -14,7 +14,7 @@ from experiments.report.canvas import to_png
 from experiments.reproduce.client import Calls, ClientAnswer, service_in
 from experiments.reproduce.latency_summary import summary_of
 from experiments.reproduce.launch import ConnectionCounts
-from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, latency_of, reuse_figure, verdicts
+from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, reuse_figure, verdicts
 from experiments.reproduce.reuse_runs import (
     CALLS_PER_USER,
     MIX,
@@ -81,7 +81,7 @@ def test_each_bound_can_be_missed(
 ) -> None:
     old, new = replace(run_of(0.1, 2.0), transport=NEW_CONNECTIONS), run_of(took, span, status, low_status)
     runs = {run.transport.name: run for run in (old, new)}
-    rows = {name: latency_of(run, replace(ReusePlan(), time_scale=1.0)) for name, run in runs.items()}
+    rows = {name: run.latency(1.0) for name, run in runs.items()}
     assert [verdict.is_met for verdict in verdicts(rows, runs)] == met
     assert verdicts({}, {}) == []
 
