@@ -1,8 +1,8 @@
 """Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure has one width; on a
-narrow screen a page scrolls it sideways, so that its text stays readable. Text becomes outlines and identifiers are
-seeded, so a file depends only on its data.
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. All figures have one width, and on a
+narrow screen a page scrolls them sideways, so that their text stays readable; only that of the verdict is narrow. Text
+becomes outlines and identifiers are seeded, so a file depends only on its data.
 """
 
 from __future__ import annotations
@@ -56,15 +56,20 @@ SVG_DPI = 100
 
 
 WIDTH = 10.6
-"""Width of every figure in inches."""
+"""Width of figures in inches."""
+
+NARROW = 5.2
+"""Width of a figure that a telephone shows whole."""
 
 COLUMNS = 3
 """Number of small multiples side by side."""
 
 
-def blank(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
+def blank(
+    height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **grid: Any
+) -> tuple[Figure, list[Axes]]:
     """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
     return figure, [axis for line in axes for axis in line]

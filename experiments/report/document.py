@@ -5,25 +5,57 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from experiments.report.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """Line of an entry in a chart: colours on a light and a dark page, dashes in pixels, values at its places."""
+
+    label: str
+    light: str
+    dark: str
+    dash: Sequence[float]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Data of an interactive chart: lines over common places. `templates/charts.js` draws it.
+
+    A place of kind `percentile` is 1 / (1 - part). An event is begin, end and name.
+    """
+
+    title: str
+    x: Literal["seconds", "percentile", "ms"]
+    y: Literal["rate", "percent", "ms"]
+    places: Sequence[float]
+    lines: Sequence[Line]
+    events: Sequence[tuple[float, float, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure as SVG bytes. `name` is its file name without suffix."""
+    """A drawn figure as SVG bytes. `name` is its file name without suffix.
+
+    A browser that runs scripts shows its `charts` in its place. A `narrow` one fits a telephone.
+    """
 
     name: str
     title: str
     caption: str
     svg: bytes
+    charts: Sequence[Chart] = ()
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """Title with a figure, list items and a table, in this order; omitted from the page if it has none of them.
 
-    The table of a `folded` section is shown on demand.
+    The content of a `folded` section is shown on demand.
     """
 
     title: str
@@ -44,8 +76,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Page with a heading, an optional verdict, warnings and sections. `title` is that of the browser's tab, `details`
-    are shown on demand."""
+    """Page with a heading, an optional verdict, warnings and sections.
+
+    `title` is that of the browser's tab, `hero` the picture of the first screen; `details` are shown on demand.
+    """
 
     title: str
     heading: str
@@ -56,6 +90,11 @@ class Document:
     details: Sequence[str] = ()
     has_verdict: bool = True
     warnings: Sequence[Section] = ()
+    hero: Picture | None = None
+
+    @property
+    def has_charts(self) -> bool:
+        return any(section.picture and section.picture.charts for section in self.sections)
 
 
 def sections_of(

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from balancer.syntax.printable import with_digits
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
-from experiments.report.document import Picture
+from experiments.report.charts import latency_charts, rate_charts, shadings, tail_charts
+from experiments.report.document import Chart, Picture
 from experiments.report.figures_time import Bins, bins_of
 from experiments.report.palette import MAX_DRAWN, Competitor, competitors
 from experiments.report.thinning import thinned, thinning
@@ -40,22 +41,25 @@ BY_INSTANT = ("throughput", "in-flight-per-worker", "service-time-by-request")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of the report: file name, title, caption, and the function that draws it."""
+    """A figure of the report: file name, title, caption, the function that draws it, and that of its charts."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[], Figure]
+    charts: Callable[[], Sequence[Chart]] = tuple
 
 
-def save_drawing(drawing: Drawing, directory: Path) -> Picture:
-    """Draw a figure and save it as SVG and PNG."""
-    directory.mkdir(parents=True, exist_ok=True)
+def save_drawing(drawing: Drawing, directory: Path | None) -> Picture:
+    """Draw a figure and save it as SVG and PNG, if there is a directory."""
     figure = canvas.settle(drawing.draw())
     svg = canvas.to_svg(figure)
-    (directory / f"{drawing.name}.svg").write_bytes(svg)
-    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
-    return Picture(drawing.name, drawing.title, drawing.caption, svg)
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{drawing.name}.svg").write_bytes(svg)
+        (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(figure))
+    narrow = figure.get_figwidth() < canvas.WIDTH
+    return Picture(drawing.name, drawing.title, drawing.caption, svg, drawing.charts(), narrow)
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
@@ -64,8 +68,6 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     scenario, few = results.scenario, thinned(field)
     timed = alike(field, scenario)
     several = len(scenario.regions) > 1
-    is_mapped = not all_at_deadline(timed)
-    bins = None if isinstance(scenario, LiveScenario) else bins_of(timed, is_mapped)
     has_bands = len(scenario.workers) > MAX_DRAWN
     made = [
         *paired_drawing(field, summary),
@@ -76,13 +78,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "than 100 samples beyond them, and those with fewer than 10 are left out.",
             lambda: figures.latency_quantiles(field),
         ),
-        Drawing(
-            "latency-distribution",
-            "Latency distribution",
-            f"First the share of all requests that were answered within a time{': each step is a region' * several}; a "
-            "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
-            lambda: figures.latency_distribution(field),
-        ),
+        *charted_drawings(field, timed, scenario),
         Drawing(
             "throughput",
             "Throughput",
@@ -113,11 +109,6 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             lambda: figures_workers.service_by_request(few),
         ),
     ]
-    if bins is not None:
-        tail = tail_drawing(
-            timed, bins, scenario.events, scenario.time_scale, MAPPED if is_mapped else FAILED
-        )
-        made.insert(-2, tail)
     left_out = {*uniform(summary)}
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
         left_out |= {*OF_WORKERS}
@@ -139,6 +130,7 @@ def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
     return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
 
 
+SHADED = " Shaded: what the scenario does to workers."
 POOLED = "All valid runs of an entry together, by the instant at which a request was due"
 MAPPED = f"{POOLED}; a failure counts as slow as the deadline."
 FAILED = f"{POOLED}. Successes only, because more than 1 % of the requests failed under every entry."
@@ -153,6 +145,40 @@ def all_at_deadline(field: Sequence[Competitor]) -> bool:
     )
 
 
+def charted_drawings(
+    field: Sequence[Competitor], timed: Sequence[Competitor], scenario: Scenario
+) -> list[Drawing]:
+    """Figures with interactive charts: latency of `field`; rates and tail of `timed`, if instants are known."""
+    several = len(scenario.regions) > 1
+    distribution = Drawing(
+        "latency-distribution",
+        "Latency distribution",
+        f"First the share of all requests that were answered within a time{': each step is a region' * several}; a "
+        "curve that ends below 100 % had failures. Then the same with the tail enlarged, up to the tenth slowest.",
+        lambda: figures.latency_distribution(field),
+        lambda: latency_charts(field),
+    )
+    if isinstance(scenario, LiveScenario):
+        return [distribution]
+    during = (scenario.events, scenario.time_scale)
+    is_mapped = not all_at_deadline(timed)
+    bins = bins_of(timed, is_mapped)
+    tail = bins and tail_drawing(timed, bins, *during, MAPPED if is_mapped else FAILED)
+    return [distribution, rate_drawing(timed, *during), *([tail] if tail else [])]
+
+
+def rate_drawing(field: Sequence[Competitor], events: Sequence[Event], scale: float) -> Drawing:
+    """Successes and errors per second over time."""
+    return Drawing(
+        "rate-over-time",
+        "Requests and errors over time",
+        "Successes per second by the instant of their last byte, and errors per second, if there are any, by that at "
+        f"which they were known; averages over the valid runs of an entry.{SHADED * bool(events)}",
+        lambda: figures_time.rate_over_time(field, events, scale),
+        lambda: rate_charts(field, shadings(events, scale)),
+    )
+
+
 def tail_drawing(
     field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float, requests: str
 ) -> Drawing:
@@ -163,15 +189,15 @@ def tail_drawing(
         if bins.percent == 99
         else f" It is {name} because a point needs {LEAST_BEYOND} requests beyond it."
     )
-    shading = (
-        " Shaded: what the scenario does to workers. A tail that falls before the shading ends belongs to a policy "
-        "that avoids the fault."
+    shaded = (
+        f"{SHADED} A tail that falls before the shading ends belongs to a policy that avoids the fault."
         if events
         else ""
     )
-    caption = f"{requests} A line has a gap where there are too few requests.{why}{shading}"
+    caption = f"{requests} A line has a gap where there are too few requests.{why}{shaded}"
     draw = partial(figures_time.tail_over_time, field, events, scale, bins)
-    return Drawing("tail-over-time", f"{name} over time", caption, draw)
+    charts = partial(tail_charts, field, bins, shadings(events, scale))
+    return Drawing("tail-over-time", f"{name} over time", caption, draw, charts)
 
 
 def uniform(summary: Summary) -> dict[str, str]:
@@ -194,8 +220,8 @@ def uniform(summary: Summary) -> dict[str, str]:
 
 
 def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawing]:
-    """The forest plot, if there are paired blocks: the deciding measure, then the other measures of latency."""
-    decides = summary.measure
+    """The forest plots, if there are paired blocks: one of the deciding measure, one also of the other latencies."""
+    decides, baseline = summary.measure, summary.scenario.baseline
     paired = [
         one
         for one in summary.comparisons
@@ -207,18 +233,26 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
     paired = [one for one in paired if one.measure == decides or one.measure in differing]
     if not paired:
         return []
-    control, baseline = summary.scenario.control_pair, summary.scenario.baseline
+    control = summary.scenario.control_pair
     floors = {
         measure: floor
         for measure, whole in summary.noise_floor.items()
         if summary.world != "simulated" and (floor := floor_between(whole, control, baseline)) is not None
     }
     noise = "a point inside the yellow band is within the bias that the same policy run twice shows. "
+    deciding = [one for one in paired if one.measure == decides]
+    hero = Drawing(
+        "verdict",
+        "The verdict",
+        f"Each entry over {baseline} by {decides}, with its 95 % interval. A filled point is ahead or behind; an "
+        "interval inside the grey band is practically equal.",
+        lambda: figures_paired.forest(field, deciding, floors, canvas.NARROW),
+    )
     caption = (
-        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % interval; "
+        f"Each point is an entry over {baseline}, paired inside blocks, with its 95 % interval; "
         f"sorted by {decides}, which decides. An interval that lies wholly inside the grey band is practically equal"
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         "Holm over all entries, is below 5 %."
     )
     draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731
-    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]
+    return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]

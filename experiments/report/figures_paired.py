@@ -30,12 +30,16 @@ CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)
 
 @mpl.rc_context(STYLE)
 def forest(
-    field: Sequence[Competitor], comparisons: Sequence[Comparison], floors: dict[str, Interval]
+    field: Sequence[Competitor],
+    comparisons: Sequence[Comparison],
+    floors: dict[str, Interval],
+    width: float = canvas.WIDTH,
 ) -> Figure:
     """Paired ratios to the baseline with their confidence intervals, a panel per measure, rows as in `comparisons`."""
     measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))
     labels = list(dict.fromkeys(comparison.label for comparison in comparisons))
-    figure, panels = canvas.blank(1.4 + ROW * len(labels), columns=len(measures), sharey=True)
+    height = 1.4 + ROW * len(labels)
+    figure, panels = canvas.blank(height, columns=len(measures), width=width, sharey=True)
     colours = {one.label: one.colour for one in field}
     for axes, measure in zip(panels, measures, strict=True):
         ours = [comparison for comparison in comparisons if comparison.measure == measure]
@@ -48,7 +52,7 @@ def forest(
     ]
     if floors:
         handles.append(Patch(facecolor=NOISE, alpha=0.55, label="bias (A/A pair)"))
-    canvas.legend_above(figure, handles)
+    canvas.legend_above(figure, handles, columns=3 if width < canvas.WIDTH else 4)
     return figure
 
 

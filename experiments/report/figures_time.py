@@ -39,6 +39,9 @@ from experiments.stats.measures import LEAST_BEYOND, TAILS, deadline_mapped, has
 MOST_BINS, LEAST_BINS = 40, 12
 """Number of points of a line over time."""
 
+MOST_RATES, REQUESTS_PER_RATE = 120, 100
+"""Number of points of a rate over time, and of requests of each: a rate needs fewer than a percentile."""
+
 LABEL, LABEL_ROWS = 0.1, 3
 """Height of an event's label as a part of the panel, and number of rows of labels."""
 
@@ -63,6 +66,20 @@ class Bins:
             return run.samples.scheduled_at, deadline_mapped(run)
         ok = run.samples.ok
         return run.samples.scheduled_at[ok], run.samples.latency[ok]
+
+    def percentiles(self, one: Competitor, percents: Sequence[float]) -> list[Floats]:
+        """Percentiles of an entry's latency in ms by bin; nan in a bin with too few requests."""
+        counted = [self.latencies(run) for run in one.runs]
+        due, taken = (np.concatenate(column) for column in zip(*counted, strict=True))
+        count = len(self.edges) - 1
+        which = np.clip(np.digitize(due, self.edges) - 1, 0, count - 1)
+        parts = [1e3 * taken[which == index] for index in range(count)]
+        return [np.array([shown(part, percent) for part in parts]) for percent in percents]
+
+
+def middles(edges: Floats) -> Floats:
+    """Middle of each bin."""
+    return np.asarray((edges[:-1] + edges[1:]) / 2)
 
 
 def bins_of(field: Sequence[Competitor], is_mapped: bool = True) -> Bins | None:
@@ -128,18 +145,49 @@ def draw_tail(axes: Axes, one: Competitor, bins: Bins) -> list[float]:
 
     A bin with too few requests for the percentile leaves a gap in its line.
     """
-    counted = [bins.latencies(run) for run in one.runs]
-    due, taken = (np.concatenate(column) for column in zip(*counted, strict=True))
-    taken = taken * 1e3
-    count = len(bins.edges) - 1
-    which = np.clip(np.digitize(due, bins.edges) - 1, 0, count - 1)
-    middle = (bins.edges[:-1] + bins.edges[1:]) / 2
-    parts = [taken[which == index] for index in range(count)]
-    tail, median = ([shown(part, percent) for part in parts] for percent in (bins.percent, 50.0))
+    middle = middles(bins.edges)
+    tail, median = bins.percentiles(one, (bins.percent, 50.0))
     axes.plot(middle, tail, color=one.colour, linestyle=one.dash, linewidth=2, marker="o", markersize=2.5)
     axes.plot(middle, median, color=one.colour, linewidth=1, alpha=0.6)
     draw_failures(axes, np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs]))
     return [value for value in (*tail, *median) if math.isfinite(value)]
+
+
+def rate_edges(field: Sequence[Competitor]) -> Floats:
+    """Edges of equal time bins for `rates`, over the longest run."""
+    fewest = min(sum(len(run.samples) for run in one.runs) for one in field)
+    count = min(max(fewest // REQUESTS_PER_RATE, LEAST_BINS), MOST_RATES)
+    return np.linspace(0, max(time_end(field), 1e-3), count + 1)
+
+
+def rates(one: Competitor, edges: Floats) -> tuple[Floats, Floats]:
+    """Successes and errors per second in each bin, by their ends; a request without an end counts when it was due."""
+    samples = [run.samples for run in one.runs]
+    ends = np.concatenate([np.where(np.isnan(s.ended_at), s.scheduled_at, s.ended_at) for s in samples])
+    ok = np.concatenate([s.ok for s in samples])
+    seconds = np.diff(edges) * len(samples)
+    return np.histogram(ends[ok], edges)[0] / seconds, np.histogram(ends[~ok], edges)[0] / seconds
+
+
+@mpl.rc_context(STYLE)
+def rate_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: float) -> Figure:
+    """Successes per second, average over the runs of an entry, and errors per second in grey, events shaded."""
+    figure, panels = multiples(field, "seconds from the start of the run", "per second")
+    edges = rate_edges(field)
+    has_errors = False
+    for axes, one in zip(panels, field, strict=True):
+        answers, errors = rates(one, edges)
+        if errors.any():
+            axes.stairs(errors, edges, color=INVALID, fill=True)
+            has_errors = True
+        axes.stairs(answers, edges, baseline=None, color=one.colour, linewidth=1.5)
+        shade_events(axes, events, scale, float(edges[-1]))
+    panels[0].set_ylim(bottom=0)
+    leave_room(panels[0], len(events))
+    handles: list[Line2D | Patch] = [Line2D([], [], color=INK, label="successes")]
+    handles += [Patch(facecolor=INVALID, label="errors")] * has_errors
+    canvas.legend_above(figure, handles)
+    return figure
 
 
 def draw_failures(axes: Axes, instants: Floats) -> None:

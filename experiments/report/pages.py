@@ -78,33 +78,48 @@ def document_of(summary: Summary, pictures: Sequence[Picture]) -> Document:
         details=verdict.details,
         has_verdict=verdict.has_verdict,
         warnings=warnings(summary),
+        hero=hero_of(pictures),
         sections=campaign_sections(summary, pictures),
     )
 
 
+def hero_of(pictures: Sequence[Picture]) -> Picture | None:
+    """The picture of the first screen: the verdict's forest plot, or quantiles where there is none."""
+    return next((picture for picture in pictures if picture.name in ("verdict", "latency-quantiles")), None)
+
+
 def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Section]:
-    """Comparisons, statistics, figures, details and method, in the order of reading."""
+    """Statistics, figures, details, comparisons and method, in the order of reading; the last are folded."""
     drawn = {picture.name: picture for picture in pictures}
     replaced, paired, share = uniform(summary), comparison_table(summary), share_table(summary)
-    beside = {"paired-ratios", "share-per-worker"}
+    beside = {"verdict", "paired-ratios", "share-per-worker"}
+    if hero := hero_of(pictures):
+        beside.add(hero.name)
     statistics, tail = statistics_table(summary), tail_table(summary)
     thresholds, runs = threshold_table(summary), run_table(summary)
     several = len(summary.entries) > 1 and not is_live(summary)
     lines = [replaced["throughput"]] if several and "throughput" in replaced else []
     shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
     framed = [
-        Section(paired.title, drawn.get("paired-ratios"), table=paired if paired.rows else None),
-        Section(thresholds.title, table=thresholds if thresholds.rows else None),
+        Section(
+            thresholds.title,
+            table=thresholds if thresholds.rows else None,
+            folded=not summary.failed_thresholds,
+        ),
         Section(statistics.title, lines=lines, table=statistics),
-        Section(tail.title, table=tail),
     ]
     figures = [Section(picture.title, picture) for picture in pictures if picture.name not in beside]
+    ratios = Section(
+        paired.title, drawn.get("paired-ratios"), table=paired if paired.rows else None, folded=True
+    )
     return [
         *framed,
         *figures,
         Section(share.title, drawn.get("share-per-worker"), shares, share if share.rows else None),
+        Section(tail.title, table=tail),
+        ratios,
         Section(f"{runs.title} ({len(runs.rows)})", table=runs, folded=True),
-        Section("Method", lines=method_lines(summary)),
+        Section("Method", lines=method_lines(summary), folded=True),
     ]
 
 

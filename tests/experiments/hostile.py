@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+from balancer.control.admin.page.document import digest
 from experiments.results.directory import load_results, save_result
 from experiments.run_data import Run
 
@@ -51,17 +52,23 @@ ATTRIBUTES = {
 
 @dataclass
 class Page(HTMLParser):
-    """What a page has: `texts` are those of its elements and attributes, `strange` what no page of ours has."""
+    """What a page has: `texts` are those of its elements, attributes and charts, `strange` what no page of ours has."""
 
     texts: list[str] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     policy: str | None = None
+    script: str | None = None
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=True)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
+        if tag == "script":
+            self.script = ""
+            self.is_data = found == {"type": "application/json"}
+            self.strange += [f"script {name}" for name in found if not self.is_data]
+            return
         self.strange += [tag] * (tag not in TAGS)
         self.strange += [f"{tag} {name}" for name in found if name not in ATTRIBUTES]
         self.strange += [
@@ -74,7 +81,20 @@ class Page(HTMLParser):
         self.texts += [value or "" for value in found.values()]
 
     def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+        if self.script is None:
+            self.texts.append(data)
+        else:
+            self.script += data
+
+    def handle_endtag(self, tag: str) -> None:
+        """A script is the data of a chart, or the one whose digest the page's policy names."""
+        if tag != "script" or self.script is None:
+            return
+        if self.is_data:
+            self.texts += [line["label"] for line in json.loads(self.script)["lines"]]
+        elif f"script-src '{digest(self.script)}'" not in (self.policy or ""):
+            self.strange.append(f"script {self.script[:40]}")
+        self.script = None
 
     def handle_comment(self, data: str) -> None:
         self.strange.append(f"<!--{data}-->")

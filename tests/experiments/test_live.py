@@ -158,7 +158,7 @@ def test_the_faster_policy_is_ahead_and_the_report_is_that_of_every_campaign(
     assert "its own traffic" in page
     assert "generator" not in page
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.svg")}
-    assert drawn == {"paired-ratios", "latency-quantiles", "latency-distribution"}
+    assert drawn == {"verdict", "paired-ratios", "latency-quantiles", "latency-distribution"}
 
 
 def test_two_result_sets_are_compared(tmp_path: Path) -> None:

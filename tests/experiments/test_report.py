@@ -17,7 +17,7 @@ from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
-from experiments.report.html import to_html
+from experiments.report.html import chart_script, to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import document_of, write_report
 from experiments.report.palette import (
@@ -38,6 +38,7 @@ from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
 from experiments.verdict.summary import summarise
 from policies import registry
+from tests.experiments.hostile import parsed
 from tests.support.result_sets import LATE
 
 MakeResults = Callable[..., Scenario]
@@ -61,6 +62,7 @@ def test_every_output_is_written(reported: Path) -> None:
         "throughput",
         "latency-quantiles",
         "latency-distribution",
+        "rate-over-time",
         "share-per-worker",
         "service-time-by-request",
         "in-flight-per-worker",
@@ -92,9 +94,11 @@ def test_an_invalid_entry_is_not_ranked(reported: Path) -> None:
 
 
 def test_the_page_needs_nothing_else(reported: Path) -> None:
-    """No script, and no address but data that lies in the page (names of XML spaces are not fetched)."""
+    """No script but that of its charts, and no address but data in the page (names of XML spaces are not fetched)."""
     page = (reported / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in page
+    assert parsed(page).strange == []
+    assert page.count("<script>") == 1
+    assert len(chart_script().encode()) < 100_000
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "@import" not in page
     assert re.findall(r"url\((?!%23)", page) == []  # parts of the same figure only

@@ -144,7 +144,7 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     assert len(page.encode()) < 3_000_000
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     figures = [unquote(uri) for uri in re.findall(r'src="data:image/svg\+xml,([^"]*)"', page)]
-    assert len(figures) == len(list((tmp_path / "figures").glob("*.svg"))) == 8
+    assert len(figures) == len(list((tmp_path / "figures").glob("*.svg"))) == 10
     for figure in figures:
         assert not re.findall(r'href="(?!#|data:)', figure)
         assert not re.findall(r"url\((?!#|['\"]?#)", figure)

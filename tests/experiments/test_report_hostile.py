@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from balancer.control.admin.page.document import digest
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
 from experiments.report.document import Document, Picture, Section
-from experiments.report.html import to_html
+from experiments.report.html import chart_script, to_html
 from experiments.report.markdown import to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
@@ -107,7 +108,10 @@ def test_a_page_has_nothing_but_text_of_it(reported: Path) -> None:
     assert found.strange == []
     everything = "\n".join(found.texts)
     assert [name for name in NAMES if name not in everything] == []
-    assert found.policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    known = digest(chart_script())
+    assert (
+        found.policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{known}'"
+    )
     assert "\x1b" not in everything
 
 

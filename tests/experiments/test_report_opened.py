@@ -1,7 +1,6 @@
 """A browser opens the report: nothing is complained of, nothing sticks out, and every figure is there.
 
-The page is put into frames of a desk's and a phone's width, and asked for its measures from outside: it has no
-script of its own, and gets none.
+The page is put into frames of a desk's and a phone's width, and asked for its measures from outside.
 """
 
 from __future__ import annotations

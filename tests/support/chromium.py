@@ -116,7 +116,11 @@ class Tab:
         await asyncio.wait([self._reading])
 
 
-CODES = {"Tab": {"windowsVirtualKeyCode": 9}, "Enter": {"windowsVirtualKeyCode": 13}}
+CODES = {
+    "Tab": {"windowsVirtualKeyCode": 9},
+    "Enter": {"windowsVirtualKeyCode": 13},
+    "ArrowRight": {"windowsVirtualKeyCode": 39},
+}
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from experiments.report import canvas, figures, figures_workers
 from experiments.report.access_log.runs import LogRuns
 from experiments.report.access_log.tables import ending_table, phase_table, statistics_of_log
 from experiments.report.canvas import STYLE
+from experiments.report.charts import latency_charts
 from experiments.report.document import Document, Picture, Section, sections_of
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.figures_time import bins_of
@@ -75,6 +76,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "By policy: the share of all requests that were answered within a time, from the first byte of the "
             "request to the last of the response; then the same with the tail enlarged.",
             lambda: figures.latency_distribution(policies),
+            lambda: latency_charts(policies),
         ),
         Drawing(
             "service-time-by-request",
