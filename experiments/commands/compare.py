@@ -25,11 +25,15 @@ from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
     in_ms,
+    path_line,
     plain_table,
     print_verdict,
     require_writable,
     write_json,
 )
+from experiments.report.document import Section
+from experiments.report.tables import Table as PageTable
+from experiments.report.tables import row
 from experiments.report.terminal_tables import whole_table
 from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
@@ -46,7 +50,7 @@ EPILOG = """\b
 Examples:
   experiments compare results/before results/after
   experiments compare results/before results/after --fail-if-worse 1.05
-  experiments compare results/measured results/simulated --json both.json
+  experiments compare results/measured results/simulated --json both.json --html both.html
   experiments compare --rev main HEAD --scenario steady --policies round-robin,region-aware
   experiments compare before.sqlite after.sqlite --measure p50          the catalogues of two sweeps
   experiments compare resumed.sqlite undisturbed.sqlite --exact
@@ -80,6 +84,12 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table there."
 )
 @click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with the forest plot and interactive charts there.",
+)
+@click.option(
     "--fail-if-worse",
     "limit",
     type=Number(min=1),
@@ -94,6 +104,7 @@ def compare(
     rev: bool,
     anyway: bool,
     file: Path | None,
+    page: Path | None,
     limit: float | None,
     grid: str | None,
     measure: str | None,
@@ -105,8 +116,10 @@ def compare(
     The catalogues of two sweeps may be given as well.
     """
     require_writable("--json", file)
+    require_writable("--html", page)
     if not rev and Path(first).is_file():
         require_none(given, "only with --rev; a catalogue holds results already")
+        require_none({"html": page}, "not for catalogues; `experiments report` draws one")
         pair = Path(first), Path(second)
         if exact:
             require_none({"measure": measure, "json": file, "fail_if_worse": limit}, "not with --exact")
@@ -122,6 +135,9 @@ def compare(
     present(console, one, other, found, unlike)
     if file is not None:
         write_json("--json", file, as_json(one, other, found, unlike))
+    if page is not None:
+        draw_page(page, one, other, found, unlike)
+        console.print(path_line("Report:", page), soft_wrap=True)
     return 0 if limit is None else judge(console, found, measures_of(one, other)[0], limit)
 
 
@@ -155,16 +171,30 @@ def present(
     """Print differences of the sets, the table, and how blocks were matched."""
     console.print(f"first   {one.name}\nsecond  {other.name}", highlight=False)
     for difference in unlike:
-        words = f"differs: {difference.what}: {difference.first} → {difference.second}"
-        console.print(Text(words, style="yellow"))
+        console.print(Text(f"differs: {difference.in_words}", style="yellow"))
     for given in (one, other):
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
     console.print(table_of(found))
     console.print(Text(headline(found, measures_of(one, other)[0]), style="bold"))
-    console.print(Text(matching(found), style="dim"))
-    if any(item.judged_by == GOODPUT for item in found):
-        console.print(Text(AT_DEADLINE, style="dim"))
+    for note in notes_on(found):
+        console.print(Text(note, style="dim"))
+
+
+def draw_page(
+    file: Path, one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
+) -> None:
+    """Write the same as an HTML page, with figures. Raises `BadInputError`."""
+    from experiments.compare.page import write_page  # matplotlib takes half a second
+
+    note = " ".join(notes_on(found))
+    rows = tuple(row(*cells_of(item)) for item in found)
+    table = PageTable("Second against first", note, COLUMNS, rows)
+    warnings = [
+        Section("The sets differ", lines=[difference.in_words for difference in unlike]),
+        Section("Invalid runs", lines=[*invalid(one), *invalid(other)]),
+    ]
+    write_page(file, (one, other), found, headline(found, measures_of(one, other)[0]), table, warnings)
 
 
 def headline(found: Sequence[Contrast], measure: str) -> str:
@@ -229,6 +259,12 @@ def matching(found: Sequence[Contrast]) -> str:
     return (
         f"{paired} of {len(found)} rows were paired by seeds; the others have Welch's interval over all runs."
     )
+
+
+def notes_on(found: Sequence[Contrast]) -> list[str]:
+    """What a reader of the table needs to know."""
+    has_odds = any(item.judged_by == GOODPUT for item in found)
+    return [matching(found), *([AT_DEADLINE] if has_odds else [])]
 
 
 def judge(console: Console, found: Sequence[Contrast], measure: str, limit: float) -> int:

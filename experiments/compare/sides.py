@@ -55,6 +55,10 @@ class Difference:
     first: str
     second: str
 
+    @property
+    def in_words(self) -> str:
+        return f"{self.what}: {self.first} → {self.second}"
+
 
 def side(name: str, results: Results) -> Side:
     """Summarise a result set."""
