@@ -252,13 +252,6 @@ def ask(port: int, number: int) -> int:
     return status
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The log of a real run in either format."""
-    folder = tmp_path_factory.mktemp("logs")
-    return {name: log_of_a_run(folder / name, name) for name in ("text", "json")}
-
-
 def log_of_a_run(folder: Path, access: str) -> Path:
     """40 requests before two regions; the log is moved away and begun anew after the first half of them."""
     folder.mkdir()
@@ -291,16 +284,18 @@ def log_of_a_run(folder: Path, access: str) -> Path:
 
 
 @pytest.mark.second_tier
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["text", "json"])
-def test_report_of_the_log_of_a_real_run(logs: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_report_of_the_log_of_a_real_run(tmp_path: Path, name: str) -> None:
     """Through the command line: a table on the terminal, every request counted, figures with something in them.
 
     One comes as a file, the other through a pipe.
     """
+    log = log_of_a_run(tmp_path / "logs", name)
     command = [sys.executable, "-m", "experiments", "report", "--out", str(tmp_path)]
-    with logs[name].open() as lines:
+    with log.open() as lines:
         done = subprocess.run(
-            [*command, "-" if name == "json" else str(logs[name])],
+            [*command, "-" if name == "json" else str(log)],
             stdin=lines, capture_output=True, text=True, check=False, cwd=ROOT,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
