@@ -155,22 +155,25 @@ class Stage:
         *,
         receive_buffer: int | None = None,
         host: str = "127.0.0.1",
+        listener: str = "",
         tls: ssl.SSLContext | None = None,
         name: str | None = None,
         first: bytes = b"",
         source: str = "",
     ) -> Wire:
-        """Connect to the server, from the address `source` if one is given; `first` is sent before the TLS handshake,
-        `name` is the server name.
+        """Connect to a listener of the server, from the address `source` if one is given; `first` is sent before the
+        TLS handshake, `name` is the server name.
         """
-        port = self.port if self.server is None else self.server.address.port
-        sock = socket.socket()
+        address = None if self.server is None else self.server.listening.traffic[listener].address
+        path = "" if address is None else address.path
+        port = self.port if address is None else address.port
+        sock = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         if source:
             sock.bind((source, 0))
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        await asyncio.get_running_loop().sock_connect(sock, path or (host, port))
         limit = 1 << 20 if receive_buffer is None else 1024
         if first:
             await asyncio.get_running_loop().sock_sendall(sock, first)

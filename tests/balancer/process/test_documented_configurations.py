@@ -15,7 +15,7 @@ from tests.support.certificates import Shelf
 from tests.support.documentation import KEYS, cells_of, text_of
 from tests.support.peers import output_of
 from tests.support.stage import Stage
-from tests.support.wire import Message, ScriptedWorker, client_of, get, response
+from tests.support.wire import Message, ScriptedWorker, get, response
 
 WORKER = re.compile(r"http://([\d.]+:\d+)")
 
@@ -55,21 +55,16 @@ class Served:
             document["log"]["path"] = str(self.shelf.folder / document["log"]["path"])
         await self.stage.serve(**document | {"listen": "127.0.0.1:0"})
 
-    async def ask(self, target: bytes, *fields: bytes, method: bytes = b"GET") -> tuple[int, str]:
+    async def ask(
+        self, target: bytes, *fields: bytes, method: bytes = b"GET", listener: str = ""
+    ) -> tuple[int, str]:
         """Status, and the answering worker, or Location, or the body of a fixed answer."""
-        name = "shop.example.org" if self.tls is not None else None
-        client = await self.stage.client(tls=self.tls, name=name)
+        tls = None if listener else self.tls
+        name = "shop.example.org" if tls is not None else None
+        client = await self.stage.client(listener=listener, tls=tls, name=name)
         request = get(target, *fields, method=method).replace(b"Host: example.org", b"Host: shop.example.org")
         self.answer = answer = await client.ask(request)
         return answer.status, (answer.value(b"Location") or answer.body).decode()
-
-    async def ask_plain(self, target: bytes) -> tuple[int, str]:
-        """Status and Location, of the listener for port 80."""
-        port = self.stage.running.listening.traffic["plain"].address.port
-        client = await client_of(port)
-        answer = await client.ask(get(target).replace(b"Host: example.org", b"Host: shop.example.org"))
-        await client.close()
-        return answer.status, (answer.value(b"Location") or b"").decode()
 
     def targets(self, address: str) -> list[bytes]:
         return [request.line.split()[1] for request in self.workers[address].requests]
@@ -88,7 +83,7 @@ async def test_nginx(served: Served) -> None:
     asked = [request for worker in served.workers.values() for request in worker.requests]
     assert {(one.line, one.value(b"X-Real-IP")) for one in asked} == {(b"GET /x?y HTTP/1.1", b"127.0.0.1")}
     assert await served.ask(b"/old/x") == (301, "https://old.example.org/old/x")
-    assert await served.ask_plain(b"/x") == (301, "https://shop.example.org/x")
+    assert await served.ask(b"/x", listener="plain") == (301, "https://shop.example.org/x")
     assert await served.ask(b"/robots.txt") == (200, "User-agent: *")
     assert (await served.ask(b"/none"))[0] == 404
     log = served.shelf.folder / "access.log"
@@ -101,7 +96,7 @@ async def test_certificates(served: Served) -> None:
     [text] = blocks("certificates")
     await served.start(text)
     target = b"/.well-known/acme-challenge/token"
-    assert await served.ask_plain(target) == (308, f"https://shop.example.org{target.decode()}")
+    assert await served.ask(target, listener="plain") == (308, f"https://shop.example.org{target.decode()}")
     assert await served.ask(target) == (200, "127.0.0.1:5002")
     assert await served.ask(b"/") == (200, "10.0.0.1:8000")
 

@@ -32,16 +32,8 @@ async def client(
     stage: Stage, name: str = "other", tls: ssl.SSLContext | None = None, first: bytes = b""
 ) -> Wire:
     """Connect to a listener; `first` is sent before the TLS handshake."""
-    address = stage.running.listening.traffic[name].address
-    sock = socket.socket(socket.AF_UNIX if address.path else socket.AF_INET)
-    sock.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(sock, address.path or ("127.0.0.1", address.port))
-    await loop.sock_sendall(sock, first)
-    server_hostname = "shop.example.org" if tls else None
-    reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=server_hostname)
-    stage.clients.append(Wire(reader, writer))
-    return stage.clients[-1]
+    server_name = "shop.example.org" if tls else None
+    return await stage.client(listener=name, tls=tls, name=server_name, first=first)
 
 
 async def body(stage: Stage, name: str = "other", target: bytes = b"/", **given: Any) -> bytes:

@@ -12,19 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import Load, Program, Start
+from tests.support.scripts import patient
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, response
+from tests.support.wire import Wire, get
 
 pytestmark = pytest.mark.second_tier
 
 
 async def configured(stage: Stage, path: Path, listeners: str) -> list[str]:
     """Write a configuration with a cluster for the listeners; return the arguments for it."""
-    return write(path, listeners, *[(await stage.worker(response(name))).port for name in (b"main", b"api")])
-
-
-def write(path: Path, listeners: str, main: int, api: int) -> list[str]:
-    path.write_text(
+    main, api = [(await stage.worker(patient(name))).port for name in (b"main", b"api")]
+    path.write_text(  # noqa: ASYNC240 - a few lines
         f'listen = "127.0.0.1:0"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{main}"\n'
         f'[clusters.api]\nendpoints = [{{ id = "b", address = "http://127.0.0.1:{api}" }}]\n{listeners}'
     )
@@ -41,6 +39,15 @@ async def connected(address: str) -> Wire:
     if address.startswith("/"):
         return Wire(*await asyncio.open_unix_connection(address))
     return Wire(*await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+async def bodies_at(addresses: list[str]) -> list[bytes]:
+    bodies = []
+    for address in addresses:
+        wire = await connected(address)
+        bodies.append((await wire.ask(get())).body)
+        await wire.close()
+    return bodies
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -67,12 +74,7 @@ async def test_restart_under_load_fails_no_request(
     for load in loads:
         await load.answers(50)
         assert await load.end() == []
-    bodies = []
-    for address in found:
-        wire = await connected(address)
-        bodies.append((await wire.ask(get())).body)
-        await wire.close()
-    assert (found[1], bodies) == (str(path), [b"main", b"main", b"api", b"main"])
+    assert (found[1], await bodies_at(found)) == (str(path), [b"main", b"main", b"api", b"main"])
     program.signal(signal.SIGTERM, successor)
     await program.rest()
     assert not path.exists()
@@ -92,11 +94,6 @@ async def test_socket_activation(start: Start, stage: Stage, tmp_path: Path) -> 
         LISTEN_FDS="2",
         LISTEN_FDNAMES="api:steelyard.socket",
     )
-    bodies = []
-    for address in addresses(program):
-        wire = await connected(address)
-        bodies.append((await wire.ask(get())).body)
-        await wire.close()
-    assert bodies == [b"main", b"api"]
+    assert await bodies_at(addresses(program)) == [b"main", b"api"]
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
