@@ -50,8 +50,7 @@ async def test_host_and_fields(stage: Stage) -> None:
 async def test_host_and_fields_by_grpc(stage: Stage) -> None:
     (plays,) = await serve_grpc(stage, ending(0), health_checks={"grpc": "shop", **ASKED})
     stage.advance(0.0)
-    stage.advance(6.0)
-    await stage.eventually(lambda: plays)
+    await check(stage)
     found = {name: values(plays[0].fields, name) for name in (b"host", b"authorization", b"user-agent")}
     assert found == {
         b"host": [b"app.example.org"],

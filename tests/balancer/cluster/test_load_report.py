@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from balancer.http.h1.load_report import LoadReports
 from balancer.http.h1.orca import SIZE_LIMIT, metrics_of
 from policies.facts import ReportedLoad
+from tests.support.admin_requests import metrics, status
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import RecordingLog
 from tests.support.stage import Stage
@@ -226,7 +227,5 @@ async def test_malformed_report_is_counted(stage: Stage) -> None:
     log = await log_of(stage, b"endpoint-load-metrics: TEXT cpu=high")
     assert (await stage.ask(post(b"x"))).status == 200
     assert [entry.load for entry in log.entries] == [None]
-    status = json.loads((await stage.ask(get(b"/-/status"))).body)
-    assert status["load_reports"] == {"malformed": 1}
-    metrics = (await stage.ask(get(b"/-/metrics"))).body
-    assert b"\nsteelyard_malformed_load_reports_total 1.0\n" in metrics
+    assert (await status(stage))["load_reports"] == {"malformed": 1}
+    assert "\nsteelyard_malformed_load_reports_total 1.0\n" in await metrics(stage)

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf, self_signed
 from tests.support.scripted_transports import TRANSPORTS, echo, over
 from tests.support.stage import Stage
 from tests.support.wire import Message, Script, ScriptedWorker, Wire, get, playing, post, response
-
-STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
-METRICS = b"GET /-/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,9 @@ async def serve_bad_and_good(stage: Stage, transport: str, bad: str) -> None:
 
 async def faults_of(stage: Stage) -> dict[str, int]:
     """Faults of endpoint `bad` in the status, which must equal those in the metrics."""
-    status = json.loads((await stage.ask(STATUS)).body)
-    (bad,) = (one for one in status["endpoints"] if one["id"] == "bad")
+    (bad,) = (one for one in (await status(stage))["endpoints"] if one["id"] == "bad")
     faults: dict[str, int] = bad["route"]["faults"]
-    text = (await stage.ask(METRICS)).body.decode()
+    text = await metrics(stage)
     for kind, number in faults.items():
         sample = f'steelyard_endpoint_connect_faults_total{{endpoint="bad",kind="{kind}",region="r"}}'
         assert f"{sample} {float(number)}" in text
@@ -134,8 +131,7 @@ async def test_invalid_certificate_without_another_endpoint(
     answer = await stage.ask(get())
     assert error_of(answer) == (502, "tls_failed")
     assert b"certificate" not in answer.body
-    status = json.loads((await stage.ask(STATUS)).body)
-    assert "certificate" in status["endpoints"][0]["connections"]["last_fault"]
+    assert "certificate" in (await status(stage))["endpoints"][0]["connections"]["last_fault"]
 
 
 async def test_unresolved_name(stage: Stage, transport: str) -> None:
@@ -172,15 +168,14 @@ async def test_garbage_or_no_response(stage: Stage, transport: str, script: Scri
     answers = [await stage.ask(get()) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
     await stage.reload(endpoints=bad_and_good(transport, address))
-    status, reason = error_of(await stage.ask(post(b"once")))
-    assert (status, reason) in {
+    code, reason = error_of(await stage.ask(post(b"once")))
+    assert (code, reason) in {
         (502, "malformed_response"),
         (502, "connection_broken"),
         (502, "connect_failed"),
         (502, "stream_refused"),  # garbage before the request was sent
     }
-    errors = json.loads((await stage.ask(STATUS)).body)["errors"]
-    assert errors == {reason: 1}
+    assert (await status(stage))["errors"] == {reason: 1}
 
 
 async def test_http1_where_http2_is_expected(stage: Stage) -> None:

@@ -20,9 +20,18 @@ from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.http2_client import http2_client
 from tests.support.name_server import NameServer
 from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
-from tests.support.scripts import LATE, SWITCHED, UPGRADE_FIELDS
+from tests.support.scripts import LATE, SWITCHED, UPGRADE_FIELDS, check
 from tests.support.stage import Stage, endpoint, pool_of
-from tests.support.wire import Message, ScriptedWorker, Wire, answering, answering_after, get, response
+from tests.support.wire import (
+    Message,
+    ScriptedWorker,
+    Wire,
+    answering,
+    answering_after,
+    get,
+    playing,
+    response,
+)
 
 APP = "app.example.org"
 CLIENT = b"example.org"
@@ -93,13 +102,13 @@ async def test_checks_and_requests_agree(stage: Stage) -> None:
     checks = {"path": "/up", "fall": 1}
     await stage.serve(endpoints=[endpoint(worker, host=APP)], health_checks=checks)
     stage.advance(0.0)
-    stage.advance(6.0)
-    await stage.eventually(lambda: stage.control_plane.checks.by_id["w0"].state.passed)
+    await check(stage)
+    assert stage.state().passes_checks
     assert (await stage.ask(get())).status == 200
     pool = stage.pool()
     await stage.reload(endpoints=[endpoint(worker, host="client")])
-    stage.advance(6.0)
-    await stage.eventually(lambda: not stage.state().passes_checks)
+    await check(stage)
+    assert not stage.state().passes_checks
     assert (await stage.ask(get())).status == 404
     assert hosts(worker) == [APP.encode()] * 2 + [b"127.0.0.1:%d" % worker.port, CLIENT]
     assert stage.pool() is pool  # with all that it has learned
@@ -109,8 +118,7 @@ async def test_check_by_grpc(stage: Stage) -> None:
     (plays,) = await serve_grpc(stage, ending(0), health_checks={"grpc": ""})
     given = stage.settings.model_dump(exclude_unset=True)["endpoints"][0]
     await stage.reload(endpoints=[{**given, "host": APP}])
-    stage.advance(6.0)
-    await stage.eventually(lambda: plays)
+    await check(stage)
     assert values(plays[-1].fields, b"host") == [APP.encode()]
 
 
@@ -138,12 +146,7 @@ async def test_hedge_has_the_host_of_its_endpoint(stage: Stage) -> None:
 
 
 async def test_upgrade_has_the_host_and_connect_keeps_its_target(stage: Stage) -> None:
-    async def switch(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(SWITCHED)
-        await wire.closed()
-
-    worker = await stage.worker(switch)
+    worker = await stage.worker(playing(Wire.request, SWITCHED, Wire.closed))
     await stage.serve(endpoints=[endpoint(worker, host=APP)], http={"allow": ["CONNECT"]})
     for request in (get(b"/", *UPGRADE_FIELDS), get(b"target:80", method=b"CONNECT")):
         await (await stage.client()).ask(request, to_head=True)

@@ -17,7 +17,7 @@ from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.listen import PATH_LIMIT
 from tests.support.admin_requests import status
 from tests.support.scripted_transports import MEBI, Play, echo, over, values
-from tests.support.scripts import SWITCHED, UPGRADE_FIELDS
+from tests.support.scripts import SWITCHED, UPGRADE_FIELDS, check
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, answering, get, post, response
 
@@ -55,8 +55,7 @@ async def test_check_and_host_of_the_address(stage: Stage, path: Path) -> None:
     worker = await stage.start(ScriptedWorker(answering(response())), path=path)
     await stage.serve(endpoints=[at(path)], health_checks={"path": "/up"})
     stage.advance(0.0)
-    stage.advance(6.0)
-    await stage.eventually(lambda: stage.control_plane.checks.by_id["w0"].state.passed)
+    await check(stage)
     await stage.reload(endpoints=[at(path, host="address")])
     assert (await stage.ask(get())).status == 200
     assert [request.value(b"Host") for request in worker.requests] == [b"localhost", b"localhost"]
