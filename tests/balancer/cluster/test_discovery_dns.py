@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from balancer.cluster.discovery.dns_source import endpoint_id
 from balancer.config.schema.discovery import is_server, split_server
 from tests.support.admin_requests import local, metrics, status
-from tests.support.certificates import Shelf
 from tests.support.dns_discovery import NAME, dns, known, only_source, pass_time, serve_names
 from tests.support.name_server import SERVFAIL, NameServer
 from tests.support.stage import Stage
@@ -144,26 +142,6 @@ async def test_srv_target_without_addresses(stage: Stage, names: NameServer) -> 
     await pass_time(stage, 1)
     assert known(stage) == ["127.0.0.1-80"]
     assert "b.test: has no addresses" in (only_source(stage).problem or "")
-
-
-async def test_configured_and_discovered_endpoints(stage: Stage, names: NameServer) -> None:
-    """Discovered and configured endpoints share the traffic; a configured id takes precedence."""
-    worker = await stage.worker(response())
-    names.address(NAME, "127.0.0.1", "127.0.0.2")
-    configured = {"id": f"127.0.0.2-{worker.port}", "address": f"http://127.0.0.1:{worker.port}", "weight": 7}
-    await stage.serve(endpoints=[configured], discovery={"dns": [dns(names, port=worker.port)]})
-    assert known(stage) == [f"127.0.0.2-{worker.port}", f"127.0.0.1-{worker.port}"]
-    assert stage.state(f"127.0.0.2-{worker.port}").weight == 7
-
-
-async def test_https_verifies_the_name(stage: Stage, names: NameServer, tmp_path: Any) -> None:
-    """The certificate is verified for the looked-up name."""
-    shelf = Shelf(tmp_path)
-    worker = await stage.worker(response(b"secure"), tls=shelf.worker(NAME))
-    names.address(NAME, "127.0.0.1")
-    keys = dns(names, port=worker.port, scheme="https")
-    await stage.serve(discovery={"dns": [keys]}, upstream_tls={"ca": str(shelf.ca)})
-    assert (await stage.ask(get())).body == b"secure"
 
 
 async def test_reload(stage: Stage, names: NameServer) -> None:

@@ -172,14 +172,6 @@ def test_invalid_environment_variables(
     assert field in message or variable.lower() in message
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
-    """Absent, a directory, not text: the path is named."""
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "absent.toml", tmp_path, tmp_path / "binary"):
-        with pytest.raises(ConfigError, match=str(path)):
-            load(path, {})
-
-
 def test_workers_of_the_command_line() -> None:
     """REGION=URL; ids are numbered within each region."""
     given = ["emea=http://a:1", "us=http://b:1", "emea=http://c:1"]

@@ -118,14 +118,6 @@ async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> Non
         assert samples[bucket] == count
 
 
-async def test_metrics_count_errors_by_reason(stage: Stage) -> None:
-    """Errors that the balancer generates, by machine-readable reason."""
-    await stage.serve(stage.dead_port())
-    await stage.ask(get())
-    answer = await stage.ask(local(b"/-/metrics"))
-    assert b'steelyard_errors_total{reason="connect_failed"} 1.0' in answer.body
-
-
 async def test_put_policy(stage: Stage) -> None:
     """A name, or a table of name and options; in force for the next request and shown by GET."""
     await stage.serve(await stage.worker(response()))

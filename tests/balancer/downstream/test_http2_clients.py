@@ -218,19 +218,6 @@ async def test_retry_goes_to_another_endpoint(stage: Stage) -> None:
     assert [(await client.ask()).status for _ in range(4)] == [200] * 4
 
 
-async def test_connection_lost_abandons_all_streams(stage: Stage) -> None:
-    go = asyncio.Event()
-    await stage.serve(await stage.worker(playing(Wire.request, go)))
-    client = await http2_client(stage)
-    for _ in range(5):
-        client.request()
-    await stage.eventually(lambda: stage.state().in_flight == 5)
-    client.wire.reset()
-    await stage.eventually(lambda: not stage.state().in_flight)
-    assert stage.outcomes() == {"abandoned": 5}
-    go.set()
-
-
 # --- back-pressure
 
 

@@ -27,7 +27,6 @@ from balancer.http.h2.reset_counts import (
     refusal_delay,
 )
 from tests.support import frames, wireless
-from tests.support.certificates import Shelf
 from tests.support.frames import END_HEADERS, block, frame, frames_of, head, rst
 from tests.support.http2_client import (
     WEBSOCKET,
@@ -89,15 +88,6 @@ async def test_idle_connection_is_closed(stage: Stage) -> None:
     stage.advance(2.0)
     await client.end()
     assert client.goaways[-1][1] == NO_ERROR
-
-
-async def test_connection_without_a_request_has_the_time_of_a_head(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()), timeouts={"head": 2.0})
-    client = await raw_client(stage)
-    await stage.eventually(lambda: stage.cluster.process.counts.http2_connections)
-    stage.advance(2.5)
-    assert await client.goaway() == NO_ERROR
-    await client.end()
 
 
 async def test_client_that_answers_nothing_while_it_is_left(stage: Stage) -> None:
@@ -755,24 +745,6 @@ async def test_live_page_does_not_delay_a_drain(stage: Stage) -> None:
 
 
 # --- TLS and the log
-
-
-async def http2_over_tls(stage: Stage, shelf: Shelf) -> Http2Client:
-    context = shelf.client()
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    wire = await stage.client(tls=context, name=NAME)
-    assert wire.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-    return Http2Client(wire)
-
-
-async def test_http2_over_tls(stage: Stage, tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    worker = await stage.worker(response())
-    await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await http2_over_tls(stage, shelf)
-    assert (await client.ask()).status == 200
-    assert worker.requests[0].value(b"X-Forwarded-Proto") == b"https"
-    await stage.close()
 
 
 async def test_access_log_has_the_version(stage: Stage, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from balancer.downstream.listening_sockets import bind
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
 from balancer.http.h1.own_responses import ErrorAnswer
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, playing, response
+from tests.support.wire import get, response
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,6 @@ def test_bind_to_foreign_address_names_it(host: str, port: int) -> None:
         bind(host, port)
 
 
-def test_bind_to_port_in_use_names_it() -> None:
-    with bind("127.0.0.1", 0) as sock:
-        port = sock.getsockname()[1]
-        with pytest.raises(ListenFailed, match=f"127.0.0.1:{port}: Address already in use"):
-            bind("127.0.0.1", port)
-
-
 async def test_server_sweeps_periodically(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
@@ -104,39 +97,6 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
     assert (await second.response()).status == 200
     assert await first.rest() == b""
     assert server.cluster.process.counts.connections == 2
-
-
-async def test_stop_drains_requests_in_flight(stage: Stage) -> None:
-    """Idle clients are closed, the request in flight is answered with `Connection: close`, new clients are refused."""
-    go = asyncio.Event()
-    worker = await stage.worker(playing(Wire.request, go, response(b"last")))
-    server = await stage.serve(worker)
-    idle, busy = await stage.client(), await stage.client()
-    await busy.send(get())
-    await stage.eventually(lambda: worker.requests and len(stage.downstreams) == 2)
-    address = server.address
-    stopping = asyncio.ensure_future(server.stop())
-    assert await idle.rest() == b""
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(address.host, address.port)
-    go.set()
-    answer = await busy.response()
-    assert (answer.body, answer.value(b"Connection")) == (b"last", b"close")
-    assert await stopping
-    stage.server = None
-
-
-async def test_stop_resets_connections_after_the_grace_period(stage: Stage) -> None:
-    """`stop` returns False then."""
-    worker = await stage.worker(playing(Wire.closed))
-    server = await stage.serve(worker, timeouts={"shutdown": 0.01})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: worker.received)
-    assert not await server.stop()
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
-    stage.server = None
 
 
 async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:

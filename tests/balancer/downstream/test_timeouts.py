@@ -12,7 +12,7 @@ import pytest
 from balancer.clients.client_connection import ClientConnection
 from balancer.downstream.timeouts import SLICE, Sweep
 from tests.support.stage import Stage, quiet_loop
-from tests.support.wire import Message, Wire, answering, get, playing, post, response
+from tests.support.wire import Message, answering, get, post, response
 
 
 class Broken:
@@ -25,10 +25,6 @@ class Broken:
 
     def check(self, now: float) -> None:
         raise self._fault
-
-
-read_silently = playing(Wire.closed)
-"""Read everything and answer nothing."""
 
 
 def check(answer: Message, status: int, reason: str) -> None:
@@ -75,23 +71,6 @@ async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, 
     await stage.close()
     await stage.close()
     assert sorted(json.loads(line)["host"] or "" for line in log.read_text().splitlines()) == sorted(hosts)
-
-
-async def test_queue_timeout_is_answered_503(stage: Stage) -> None:
-    """503 with Retry-After."""
-    worker = await stage.worker(read_silently)
-    await stage.serve(worker, max_in_flight=1, timeouts={"queue": 5, "first_byte": 100})
-    first, second = await stage.client(), await stage.client()
-    await first.send(get())
-    await stage.eventually(lambda: worker.received)
-    await second.send(get())
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    stage.advance(5.1)
-    answer = await second.response()
-    check(answer, 503, "queue_timeout")
-    assert answer.value(b"Retry-After") == b"1"
-    assert len(stage.cluster.queue) == 0
-    first.reset()
 
 
 async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:

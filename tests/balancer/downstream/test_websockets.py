@@ -11,8 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.http11 import Request, Response
+from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
 from tests.support.stage import Stage
@@ -144,19 +143,6 @@ async def test_handshake_is_forwarded(stage: Stage) -> None:
         assert asked is not None
         assert (asked.path, asked.headers["Origin"]) == ("/room?id=1", "http://there")
         assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
-
-
-async def test_declined_handshake_is_forwarded(stage: Stage) -> None:
-    """Its status and body are forwarded."""
-
-    def decline(connection: ServerConnection, request: Request) -> Response:
-        return connection.respond(418, "no tea\n")
-
-    async with serve(echo, "127.0.0.1", 0, process_request=decline) as server:
-        await stage.serve(server.sockets[0].getsockname()[1])
-        with pytest.raises(InvalidStatus) as caught:
-            await client_for(f"ws://{stage.running.address}/")
-    assert (caught.value.response.status_code, caught.value.response.body) == (418, b"no tea\n")
 
 
 @pytest.mark.second_tier

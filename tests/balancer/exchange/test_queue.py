@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from policies.facts import Endpoint
 from tests.support.scripts import fill, gated
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, playing, post, response
+from tests.support.wire import Wire, get, playing, post
 
 
 async def test_requests_wait_in_order(stage: Stage) -> None:
@@ -50,35 +49,9 @@ async def test_full_queue_is_answered_503(stage: Stage) -> None:
     assert stage.cluster.counts.errors == {"queue_full": 1}
 
 
-async def test_no_available_endpoint_is_answered_503(stage: Stage) -> None:
-    """There is nothing to wait for."""
-    await stage.serve(await stage.worker(response()))
-    stage.cluster.router.set_enabled("w0", False)
-    answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (503, "no_endpoint_available")
-    stage.cluster.router.set_enabled("w0", True)
-    assert (await stage.ask(get())).status == 200
-
-
 async def test_waiting_requests_are_served_after_a_failure(stage: Stage) -> None:
     await stage.serve(await stage.worker(playing(Wire.request)), max_in_flight=1, retries=0)
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())
     assert [(await client.response()).status for client in clients] == [502] * 3
-
-
-async def test_new_endpoint_serves_waiting_requests(stage: Stage) -> None:
-    """The request in flight finishes at the old endpoint, whose pool keeps nothing."""
-    go = asyncio.Event()
-    worker, other = await stage.worker(gated(go)), await stage.worker(response(b"other"))
-    await stage.serve(worker, max_in_flight=1)
-    first, second = await fill(stage, worker), await stage.client()
-    await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    retired = stage.pool()
-    stage.control_plane.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
-    assert (await second.response()).body == b"other"
-    go.set()
-    assert (await first.response()).body == b"/first"
-    assert repr(retired) == "<Pool w0 idle=0 leased=0 opening=0>"

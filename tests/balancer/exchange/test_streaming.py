@@ -9,7 +9,7 @@ import os
 import pytest
 
 from tests.support.stage import Stage
-from tests.support.wire import Wire, answering_after, get, playing, post, response
+from tests.support.wire import Wire, get, playing, post, response
 
 MIB = 1 << 20
 CHUNKED_POST = get(b"/", b"Transfer-Encoding: chunked", method=b"POST")
@@ -134,22 +134,6 @@ async def test_early_response_closes_the_connection(stage: Stage) -> None:
 # --- disconnects
 
 
-read_all = playing(Wire.closed)
-"""Read until the end."""
-
-
-async def test_client_disconnects_after_pipelining(stage: Stage) -> None:
-    """The client is not read while it waits; the disconnect is noticed at the response."""
-    go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await stage.serve(worker)
-    client = await stage.asking(worker, get() * 3)
-    client.reset()
-    go.set()
-    await stage.eventually(lambda: not stage.downstreams)
-    assert len(worker.requests) <= 3
-
-
 async def test_client_disconnects_while_dialling(stage: Stage) -> None:
     """The new connection goes to the pool for the next request."""
     worker = await stage.worker(response(b"next"))
@@ -163,22 +147,3 @@ async def test_client_disconnects_while_dialling(stage: Stage) -> None:
     assert (await stage.ask(get())).body == b"next"
     assert stage.outcomes() == {"abandoned": 1, "ok": 1}
     assert len(worker.connections) == 1
-
-
-async def test_client_disconnects_in_the_queue(stage: Stage) -> None:
-    """A queued request is removed, and those behind it are served."""
-    go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await stage.serve(worker, max_in_flight=1)
-    first, second, third = [await stage.client() for _ in range(3)]
-    await first.send(get(b"/1"))
-    await stage.eventually(lambda: worker.requests)
-    await second.send(get(b"/2"))
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    await third.send(get(b"/3"))
-    await stage.eventually(lambda: len(stage.cluster.queue) == 2)
-    second.reset()
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    go.set()
-    assert (await first.response()).status == (await third.response()).status == 200
-    assert [request.line for request in worker.requests] == [b"GET /1 HTTP/1.1", b"GET /3 HTTP/1.1"]

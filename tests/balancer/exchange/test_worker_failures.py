@@ -104,18 +104,6 @@ async def test_patch_is_not_retried(stage: Stage) -> None:
     assert stage.cluster.counts.retried == 0
 
 
-async def test_stale_connection_under_a_get(stage: Stage) -> None:
-    """The close crosses the request; the GET is retried."""
-    script = answering_then_dying(1)
-    workers = [await stage.worker(script), await stage.worker(script)]
-    await stage.serve(*workers)
-    client = await stage.client()
-    for _ in range(6):
-        assert (await client.ask(get())).body == b"fine"
-    broken = stage.outcomes("w0").get("reset", 0) + stage.outcomes("w1").get("reset", 0)
-    assert stage.cluster.counts.retried == broken > 0
-
-
 async def test_stale_connection_under_a_post(stage: Stage) -> None:
     """502 after one attempt."""
     worker = await stage.worker(answering_then_dying(1))

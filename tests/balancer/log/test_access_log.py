@@ -173,14 +173,6 @@ async def test_text_format(stage: Stage, watched: WatchedLog) -> None:
 # --- failures
 
 
-async def test_error_status_of_a_worker(stage: Stage, watched: WatchedLog) -> None:
-    """An error status of the worker has no `reason`: the balancer did not generate it."""
-    await watched.serve(await stage.worker(response(status=b"503 Busy")))
-    await stage.ask(get())
-    line = await watched.line()
-    assert (line["end"], line["status"], line["reason"]) == ("error_status", 503, None)
-
-
 async def test_connection_refused(stage: Stage, watched: WatchedLog) -> None:
     """Two attempts, no connection; `bytes` counts the balancer's own response."""
     await watched.serve(stage.dead_port(), stage.dead_port())

@@ -146,12 +146,6 @@ async def test_address_that_a_client_chooses_is_no_key(stage: Stage, pool: str |
     assert await statuses(client, *requests, behind_proxy("192.0.2.8")) == [200, 429, 200]
 
 
-async def test_field_of_an_untrusted_client_is_ignored(stage: Stage) -> None:
-    await serve(stage, {**TWO, "burst": 1})
-    client = await stage.client()
-    assert await statuses(client, behind_proxy("192.0.2.1"), behind_proxy("192.0.2.2")) == [200, 429]
-
-
 async def test_trust_changes_with_a_reload(stage: Stage) -> None:
     await serve(stage, {**TWO, "burst": 1})
     client = await stage.client()

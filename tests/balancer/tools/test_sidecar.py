@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import trustme
 from pydantic.fields import FieldInfo
 
 from balancer.config.problems import ConfigError
@@ -206,30 +203,12 @@ async def test_unknown_host_and_path_are_rejected(stage: Stage, sidecar: StagedS
 # --- errors
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    """A server context with a self-signed certificate."""
-    authority = trustme.CA()
-    path = folder / "self.pem"
-    path.write_bytes(authority.private_key_pem.bytes() + authority.cert_pem.bytes())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context
-
-
-@pytest.mark.parametrize(
-    ("context", "kind"),
-    [
-        (lambda shelf: shelf.worker("127.0.0.1", is_expired=True), "certificate_expired"),
-        (lambda shelf: shelf.worker("other.example.org"), "certificate_name"),
-        (lambda shelf: self_signed(shelf.folder), "certificate_self_signed"),
-    ],
-)
 async def test_invalid_certificate_is_answered_502(
-    stage: Stage, sidecar: StagedSidecar, tmp_path: Path, context: Callable[[Shelf], Any], kind: str
+    stage: Stage, sidecar: StagedSidecar, tmp_path: Path
 ) -> None:
     """Nothing is sent, and the fault is counted by kind."""
     shelf = Shelf(tmp_path)
-    worker = await stage.worker(response(), tls=context(shelf))
+    worker, kind = await stage.worker(response(), tls=shelf.worker("other.example.org")), "certificate_name"
     await sidecar.serve(
         {"name": "a", "url": url_of(worker), "host": "a.org", "retries": 0, "tls": {"ca": str(shelf.ca)}}
     )

@@ -294,23 +294,6 @@ async def test_losing_attempt_ends_after_the_request(stage: Stage, traced: Trace
     assert server.end < lost.end
 
 
-async def test_hedge_of_an_unsampled_request(stage: Stage, traced: Traced) -> None:
-    """Each worker gets a span id of its own, though no span is exported."""
-    go = asyncio.Event()
-    workers = [await stage.worker(answering_after(go)), await stage.worker(QUICK)]
-    await traced.serve(*workers, hedging={"enabled": True}, tracing={"sample": 0.0})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: workers[0].requests)
-    stage.advance(LATE)
-    await client.response()
-    go.set()
-    await stage.eventually(lambda: stage.outcomes("w0") == {"ok": 1})
-    ids = {span_named_by(worker.requests[0]) for worker in workers}
-    traces = {(worker.requests[0].value(b"traceparent") or b"")[:35] for worker in workers}
-    assert (len(ids), len(traces)) == (2, 1)
-
-
 async def test_refused_connection(stage: Stage, traced: Traced) -> None:
     """The connect span fails with its attempt; the retry succeeds."""
     await traced.serve(stage.dead_port(), await stage.worker(QUICK))
@@ -359,30 +342,6 @@ async def test_status_of_spans(stage: Stage, traced: Traced, kind: str) -> None:
     assert server.attributes.get("error.type") == error
 
 
-async def test_tunnel_is_one_long_request(stage: Stage, traced: Traced) -> None:
-    async def switch(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-        await wire.send(await wire.exactly(4))
-
-    await traced.serve(await stage.worker(switch))
-    client = await stage.client()
-    await client.send(get(b"/", b"Connection: Upgrade", b"Upgrade: echo"))
-    assert (await client.head()).status == 101
-    stage.jump(30.0)
-    await client.send(b"ping")
-    assert await client.exactly(4) == b"ping"
-    await client.close()
-    await stage.eventually(lambda: stage.outcomes() == {"tunnelled": 1})
-    spans = await traced.spans()
-    [server], [attempt] = of_kind(spans, "server"), of_kind(spans, "client")
-    assert (server.attributes["steelyard.outcome"], attempt.attributes["steelyard.outcome"]) == (
-        "tunnel",
-        "tunnelled",
-    )
-    assert server.duration == pytest.approx(30.0, abs=1e-5)
-
-
 async def test_unknown_method(stage: Stage, traced: Traced) -> None:
     """It cannot name spans."""
     await traced.serve(await stage.worker(QUICK))
@@ -399,18 +358,6 @@ async def test_trusted_proxy_tells_client_and_scheme(stage: Stage, traced: Trace
     assert server.attributes["client.address"] == "203.0.113.9"
     assert server.attributes["network.peer.address"] == "127.0.0.1"
     assert server.attributes["url.scheme"] == "https"
-
-
-async def test_access_log_is_written_too(stage: Stage, traced: Traced, tmp_path: Any) -> None:
-    path = tmp_path / "access.log"
-    await traced.serve(await stage.worker(QUICK), log={"path": str(path)})
-    await stage.ask(get(b"/logged"))
-    spans = await traced.spans()
-    log = stage.cluster.process.access_log
-    assert log is not None
-    log.stop()
-    [line] = path.read_text().splitlines()
-    assert of_kind(spans, "server")[0].attributes["steelyard.request_id"] in line
 
 
 async def test_picks_are_explained_for_sampled_requests_only(stage: Stage, traced: Traced) -> None:

@@ -74,22 +74,6 @@ async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> N
     assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
 
 
-async def test_unsolicited_bytes_close_an_idle_connection(stage: Stage) -> None:
-    """Some servers send 408 before they close."""
-    speak = asyncio.Event()
-    script = playing(
-        Wire.request, response(), speak, response(b"unasked", status=b"408 Request Timeout"), Wire.closed
-    )
-    worker = await stage.worker(script)
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.ask(get())
-    speak.set()
-    await stage.eventually(lambda: not stage.pool().idle)
-    assert (await client.ask(get())).body == b"ok"
-    assert len(worker.connections) == 2
-
-
 async def test_connection_given_back_serves_a_waiting_request(stage: Stage) -> None:
     """The connection that is opened meanwhile becomes idle in the pool."""
     await stage.serve(await stage.worker(response()))
