@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO = results/demo
+MEASURED = round-robin,steelyard
 COMPARED = round-robin,region-aware,latency-weighted,steelyard
 COMPILED = .venv-compiled
 FUZZ = .venv-fuzz
@@ -42,10 +43,12 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/installed ## install, compare four policies on real processes, then in simulation until there is a verdict
+demo: $(VENV)/installed ## install, measure two policies once on real processes, then simulate four to a verdict
 	@rm -rf $(DEMO)
-	$(RUN) experiments run region-brownout --policies $(COMPARED) --quick --out $(DEMO)/measured
+	@echo "1 of 2: two policies on real processes, one run each, which shows that it works; half a minute"
+	$(RUN) experiments run region-brownout --policies $(MEASURED) --quick --out $(DEMO)/measured
 	@echo
+	@echo "2 of 2: four policies simulated, eight runs each, which decide; half a minute"
 	$(RUN) experiments run region-brownout --policies $(COMPARED) --simulated --blocks 8 --out $(DEMO)/simulated
 
 test: style ## install, then lint, types and the first tier of the tests: what every change must pass
@@ -99,6 +102,7 @@ clean: ## remove the virtual environment, caches and the demo's results
 $(VENV)/checkout: $(STALE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "steelyard needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "making the virtual environment $(VENV)"
 	"$(PYTHON)" -m venv --clear $(VENV)
 	@printf '%s' "$(CURDIR)" > $@
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from experiments.commands.options import command_line
 from experiments.errors import ExperimentError
-from experiments.platform.terminal import STOPPED, console_here, path_line, print_stopped
+from experiments.platform.terminal import STOPPED, clock, console_here, path_line, print_stopped
 from experiments.report.entry_tables import statistics_table
 from experiments.report.pages import write_report
 from experiments.report.terminal_tables import terminal_table, verdict_text
@@ -23,7 +23,7 @@ from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
-from experiments.running.progress import CampaignProgress
+from experiments.running.progress import CampaignProgress, remaining
 from experiments.running.runner import NoObserver, Observer, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
@@ -72,7 +72,8 @@ def run_campaign(
         console.print(Text(note))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
-    console.print(path_line(f"{count} run{'s' * (count != 1)}{where} into", directory))
+    lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"
+    console.print(path_line(f"{count} run{'s' * (count != 1)}{where}{lasts} into", directory))
     try:
         with during or nullcontext(), CampaignProgress(campaign, console) as progress:
             observer = on_page(page, campaign, progress)
@@ -158,8 +159,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     mark = "" if summary.world == "measured" else "Simulated. "
     for paragraph in verdict_text(summary.verdict, mark):
         console.print(paragraph)
-    for line in invalid_lines(summary):
-        console.print(Text(f"INVALID  {line}", style="bold red"))
+    if invalid := invalid_lines(summary):
+        others = f"; and {len(invalid) - 1} more of {len(summary.runs)} runs, see the report" * (len(invalid) > 1)
+        console.print(Text(f"INVALID  {invalid[0]}{others}", style="bold red"))
     if summary.set_aside:
         for line in repetitions((*summary.runs, *summary.set_aside)):
             console.print(Text(f"SET ASIDE  {line}" if line.startswith("block") else line, style="yellow"))
