@@ -29,7 +29,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
-from experiments.verdict.disturbed import repetitions
+from experiments.verdict.disturbed import repetitions, was_late
 from experiments.verdict.judged import counted as number_of
 from experiments.verdict.summary import Summary, invalid_advice, judged
 
@@ -159,12 +159,10 @@ def print_summary(summary: Summary, console: Console) -> None:
     mark = "" if summary.world == "measured" else "Simulated. "
     for paragraph in verdict_text(summary.verdict, mark):
         console.print(paragraph)
-    if invalid := invalid_lines(summary):
-        others = f"; and {len(invalid) - 1} more of {len(summary.runs)} runs, see the report" * (len(invalid) > 1)
-        console.print(Text(f"INVALID  {invalid[0]}{others}", style="bold red"))
-    if summary.set_aside:
-        for line in repetitions((*summary.runs, *summary.set_aside)):
-            console.print(Text(f"SET ASIDE  {line}" if line.startswith("block") else line, style="yellow"))
+    for line in invalid_lines([run for run in summary.runs if not was_late(run)]):
+        console.print(Text(f"INVALID  {line}", style="bold red"))
+    for line in repetitions((*summary.runs, *summary.set_aside)):
+        console.print(Text(f"SET ASIDE  {line}" if line.startswith("block") else line, style="yellow"))
     for line in remedies(summary):
         console.print(Text(line, style="yellow"))
     for judgement in summary.failed_thresholds:

@@ -131,7 +131,7 @@ def warnings(summary: Summary) -> list[Section]:
     repeated = repetitions((*summary.runs, *summary.set_aside))
     attempts = len({(run.block, run.set_aside) for run in summary.set_aside})
     return [
-        Section("Invalid runs: do not believe their figures", lines=invalid_lines(summary)),
+        Section("Invalid runs: do not believe their figures", lines=invalid_lines(summary.runs)),
         Section(
             f"Measured again: {attempts} attempts at blocks set aside", lines=repeated if attempts else []
         ),

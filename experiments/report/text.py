@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.platform.json_values import json_value
+from experiments.stats.run_summary import RunSummary
 from experiments.verdict.summary import Summary
 
 
@@ -41,10 +42,10 @@ def pairs(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={plainly(value)}" for name, value in values.items())
 
 
-def invalid_lines(summary: Summary) -> list[str]:
+def invalid_lines(runs: Sequence[RunSummary]) -> list[str]:
     """One line per invalid run with its reasons."""
     return [
         f"{run.label}, block {run.block + 1}: {'; '.join(run.invalid_reasons)}"
-        for run in summary.runs
+        for run in runs
         if not run.valid
     ]

@@ -78,5 +78,7 @@ def repetitions(runs: Sequence[RunSummary]) -> list[str]:
     late, every = Counter(run.label for run in runs if was_late(run)), Counter(run.label for run in runs)
     if late:
         counts = ", ".join(f"{label} {count} of {every[label]}" for label, count in late.most_common())
-        lines.append(f"The load generator was late in these runs, repeated ones included: {counts}.")
+        lines.append(
+            f"The load generator was late, so these runs do not count, repeated ones included: {counts}."
+        )
     return lines

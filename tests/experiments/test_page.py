@@ -373,7 +373,7 @@ async def test_ctrl_c_ends_the_page(tmp_path: Path) -> None:
     line = await campaign.stdout.readline()
     assert line.startswith(b"Live page: http://127.0.0.1:")
     assert children_of(campaign.pid)
-    while b" runs into " not in await campaign.stdout.readline():
+    while b", into " not in await campaign.stdout.readline():
         assert not campaign.stdout.at_eof()
     campaign.send_signal(signal.SIGINT)
     await asyncio.wait_for(campaign.communicate(), 30)
