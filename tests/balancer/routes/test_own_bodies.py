@@ -193,7 +193,7 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_bytes(bytes((1 << 20) + 1))
     (line,) = problems(write(tmp_path, f'{ENDPOINT}[errors.503]\nfile = "{page}"\n'))
-    assert line == f"balancer.toml:4: errors.503.file: must have at most 1048576 bytes, {page} has more"
+    assert line == f"balancer.toml:4: errors.503.file: must have at most 1048576 bytes, {page.name} has more"
 
 
 async def test_access_log_has_the_bytes_of_a_body(stage: Stage, tmp_path: Path) -> None:
