@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from balancer.build import build
@@ -12,7 +12,7 @@ from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.listeners import DEFAULT_MODE, url_of
 from balancer.control.admin.sockets import AdminSockets, open_admin_sockets
-from balancer.downstream.listening_sockets import bind, bind_unix, remove_unix
+from balancer.downstream.listening_sockets import bind, bind_unix, is_listening, remove_unix
 from balancer.errors import ListenFailed
 from balancer.process.socket_handover import Inherited
 
@@ -58,10 +58,21 @@ class Listening:
 
     def remove(self) -> None:
         """Unlink the Unix sockets, unless another program has bound its own there."""
-        self.admin.remove()
+        for path, inode in self._files():
+            remove_unix(path, inode)
+
+    def remove_unused(self) -> None:
+        """Unlink the Unix sockets that a successor has not taken over. Call it when this program has closed them."""
+        for path, inode in self._files():
+            if path and not is_listening(path):
+                remove_unix(path, inode)
+
+    def _files(self) -> Iterator[tuple[str, int]]:
+        """Yield path and inode of each Unix socket that this program has bound or taken over."""
+        yield self.admin.path, self.admin.inode
         for one in self.traffic.values():
             if one.inode:
-                remove_unix(one.listen.removeprefix("unix:"), one.inode)
+                yield one.listen.removeprefix("unix:"), one.inode
 
     def close(self) -> None:
         """Close all sockets."""

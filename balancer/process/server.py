@@ -321,6 +321,8 @@ class Server:
         self._admin.close()
         if self._acceptor is not None:
             await self._acceptor.stop()
+        if self._owns_sockets and is_patient:
+            self.listening.remove_unused()
         if not is_patient:
             self.arrivals.stop()
         is_finished = await self._drained(grace)

@@ -68,6 +68,8 @@ class Supervisor:
                         self._obey(number)
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
+        if self._listening.is_closed:
+            self._listening.remove_unused()
         return self._code
 
     def _step(self, signals: Signals) -> bool:
@@ -156,7 +158,7 @@ class Supervisor:
             in_flight = sum(page.total_in_flight for page in self._board.pages)
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
-        if not self._is_patient:
+        if not self._listening.is_closed:  # else a successor serves
             self._listening.remove()
         grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
         self._kill_at = time.monotonic() + grace + SPARE_TIME

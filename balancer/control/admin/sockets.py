@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.listen import ListenAddress
 from balancer.control.admin.socket_path import made_directory, socket_name
-from balancer.downstream.listening_sockets import bind, bind_unix, remove_unix
+from balancer.downstream.listening_sockets import bind, bind_unix
 from balancer.errors import ListenFailed
 
 UNIX_LABEL = "admin.socket"
@@ -39,10 +39,6 @@ class AdminSockets:
         """Return label and socket of each open socket, for a hot restart; `listen` is the configured TCP address."""
         found = ((UNIX_LABEL, self.unix), (f"{TCP_LABEL} {listen}", self.tcp))
         return [(label, sock) for label, sock in found if sock is not None and sock.fileno() >= 0]
-
-    def remove(self) -> None:
-        """Unlink the Unix socket, unless another balancer has bound its own there."""
-        remove_unix(self.path, self.inode)
 
     def close(self) -> None:
         """Close both sockets."""

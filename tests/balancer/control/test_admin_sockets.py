@@ -20,7 +20,7 @@ from balancer.control.admin.application import CLIENT_LIMIT
 from balancer.control.admin.options import default_url
 from balancer.control.admin.socket_path import found_socket, made_directory
 from balancer.control.admin.sockets import open_admin_sockets
-from balancer.downstream.listening_sockets import bind_unix
+from balancer.downstream.listening_sockets import bind_unix, remove_unix
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN
@@ -147,9 +147,9 @@ def test_socket_of_a_later_process_is_kept(tmp_path: Path) -> None:
     first = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
     path.unlink()
     second = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
-    first.remove()
+    remove_unix(first.path, first.inode)
     assert path.is_socket()
-    second.remove()
+    remove_unix(second.path, second.inode)
     assert not path.exists()
     first.close()
     second.close()

@@ -54,23 +54,27 @@ async def bodies_at(addresses: list[str]) -> list[bytes]:
 async def test_restart_under_load_fails_no_request(
     start: Start, stage: Stage, tmp_path: Path, processes: str
 ) -> None:
-    """The new program serves all addresses; the file of the Unix socket gets its mode, and goes with the last one."""
-    path = tmp_path / "web.sock"
+    """The new program serves all addresses; the file of the Unix socket gets its mode, and goes with the last program
+    that has the listener."""
+    path, removed = tmp_path / "web.sock", tmp_path / "removed.sock"
+    of_first = f'[listeners.removed]\nlisten = "unix:{removed}"\n'
     listeners = (
-        f'[listeners.unix]\nlisten = "unix:{path}"\n'
+        f'{of_first}[listeners.unix]\nlisten = "unix:{path}"\n'
         '[listeners.api]\nlisten = "127.0.0.1:0"\ncluster = "api"\n'
         '[listeners.other]\nlisten = "127.0.0.1:0"\n'
     )
     arguments = await configured(stage, tmp_path / "balancer.toml", listeners)
     program = await start(*arguments, "--processes", processes)
-    found = addresses(program)
+    found = [each for each in addresses(program) if each != str(removed)]
     loads = [Load(program, 2, client=partial(connected, address)) for address in found]
     config = tmp_path / "balancer.toml"
-    config.write_text(config.read_text().replace(f'"unix:{path}"', f'"unix:{path}"\nmode = "622"'))
+    text = config.read_text().replace(f'"unix:{path}"', f'"unix:{path}"\nmode = "622"')
+    config.write_text(text.replace(of_first, ""))
     program.signal(signal.SIGUSR2)
     successor = await program.replaced()
     assert stat.S_IMODE(path.stat().st_mode) == 0o622
     assert await program.ended() == 0
+    assert (path.exists(), removed.exists()) == (True, False)
     for load in loads:
         await load.answers(50)
         assert await load.end() == []
