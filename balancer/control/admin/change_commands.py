@@ -173,6 +173,8 @@ def weight_of(argument: str) -> tuple[str, float]:
     """Return cluster and weight. Raises `click.UsageError`."""
     name, _, weight = argument.rpartition("=")
     try:
+        if "_" in weight:  # which float() takes for a separator of digits
+            raise ValueError
         return name, float(weight)
     except ValueError:
         raise click.UsageError(f"must be CLUSTER=WEIGHT, such as next=10, got '{argument:.60}'") from None
