@@ -52,9 +52,8 @@ class ProcessContext:
         # The time of the last sweep. It is free to read, but up to a sweep behind: an instant from which a timeout is
         # measured is read from `now`, or the timeout would be early.
         self.cached_time = self.started_at = clock.now()
-        self.date_line = (
-            b""  # the Date field of the last sweep, for a response without one (RFC 9110 § 6.6.1)
-        )
+        # The Date field of the last sweep, for own responses and those without one (RFC 9110 § 6.6.1).
+        self.date_line = b""
         self.is_draining = False
         self.keeps_alive = True  # client connections are kept alive after a response
         self.idle_limit = 0.0  # seconds for which an idle one is kept

@@ -158,7 +158,7 @@ class HandshakingConnection(asyncio.Protocol):
     def _handshake_done(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
             plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
-            self._transport.write(ErrorAnswer(plain).response(None))
+            self._transport.write(ErrorAnswer(plain).response(None, self._arrivals.cluster.process.date_line))
         make, tls, self._tls = self._arrivals.make_http2, self._tls, None
         if error is None and make is not None and tls is not None and has_chosen_http2(tls):
             tls.set_protocol(make())

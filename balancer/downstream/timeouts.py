@@ -38,6 +38,7 @@ class Sweep:
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
         self._looking: Iterator[None] | None = None  # a sweep in progress
+        self._note_date()
 
     def start(self) -> None:
         self._handle = asyncio.get_running_loop().call_later(SWEEP_PERIOD, self.run)
@@ -68,12 +69,16 @@ class Sweep:
         else:
             asyncio.get_running_loop().call_soon(self._look_on)
 
+    def _note_date(self) -> None:
+        """Keep the Date field of the present second, which costs a response nothing."""
+        self._process.date_line = b"Date: %b\r\n" % self._date().encode()
+
     def slices(self, now: float) -> Iterator[None]:
         """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
         ms."""
         process = self._process
         process.cached_time = now
-        process.date_line = b"Date: %b\r\n" % self._date().encode()
+        self._note_date()
         for downstream in disconnected(process.downstreams):
             downstream.abort()
         for number, downstream in enumerate(list(process.downstreams), 1):

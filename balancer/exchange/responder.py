@@ -111,7 +111,7 @@ class Responder(ClientSide):
 
     def write_error(self, answer: ErrorAnswer) -> None:
         """Send an error response."""
-        self.respond(answer.response(self._process.error_bodies))
+        self.respond(answer.response(self._process.error_bodies, self._process.date_line))
 
     @abstractmethod
     def respond(self, response: bytes) -> None:

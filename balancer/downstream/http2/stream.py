@@ -259,7 +259,8 @@ class Http2Stream(Responder):
             super().write_error(answer)
         else:
             self.call.failed(answer.error)
-            added = [] if answer.edit is None else sendable(fields_of(answer.edit(b"\r\n")))
+            block = b"\r\n" + self._process.date_line
+            added = sendable(fields_of(block if answer.edit is None else answer.edit(block)))
             self.send(head_for(answer.error, answer.request_id) + added, b"", is_last=True)
 
     def exchange_ended(self, stays: bool, now: float = 0.0) -> None:

@@ -62,15 +62,15 @@ class ErrorAnswer(NamedTuple):
     is_head: bool = False
     edit: BlockEdit | None = None
 
-    def response(self, bodies: ErrorBodies | None) -> bytes:
-        """Return the whole response, with one of the configured `bodies` if there is one for the error."""
+    def response(self, bodies: ErrorBodies | None, date: bytes = b"") -> bytes:
+        """Return the whole response, with one of the configured `bodies` if there is one for the error, and with the
+        line `date`."""
         error = self.error
         own = None if bodies is None else bodies.of(error)
         kind, body = own or (b"application/json", error_body(error.reason, str(error), self.request_id))
         status = HTTPStatus(error.status)
         fields = [
-            f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Content-Type: {kind.decode()}",
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n{date.decode()}Content-Type: {kind.decode()}",
             f"Content-Length: {len(body)}",
         ]
         if error.status == HTTPStatus.METHOD_NOT_ALLOWED:  # RFC 9110 § 15.5.6

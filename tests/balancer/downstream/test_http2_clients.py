@@ -207,6 +207,7 @@ async def test_refused_worker_is_answered_502_on_its_stream(stage: Stage) -> Non
     answer = await client.ask()
     assert answer.status == 502
     assert answer.head[b"content-type"] == b"application/json"
+    assert answer.head[b"date"].endswith(b" GMT")
     assert b"connection" not in answer.head
     assert (await client.ask(path=b"/-/live")).body == b'{"live": true}'
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -39,6 +41,7 @@ async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
     answer = await client.response()
     assert answer.status == status
     assert answer.value(b"Connection") == b"close"
+    assert parsedate_to_datetime((answer.value(b"Date") or b"").decode()).tzinfo is UTC
     assert (answer.value(b"Allow") is not None) == (answer.status == 405)
     assert answer.value(b"Content-Type") == b"application/json"
     assert set(json.loads(answer.body)) == {"error", "detail", "request_id"}
