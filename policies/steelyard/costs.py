@@ -97,14 +97,6 @@ class Costs:
         """Whether the request would wait in a queue for so many service times or more; a pause is no queue."""
         return self.wait >= services * self.service > 0.0
 
-    def add_up(self) -> float:
-        """Return the total of the parts."""
-        self.total = (
-            self.connect + self.distance + self.service + self.wait + self.pause + self.occupancy
-            + self.risk + self.failure + self.room + self.price + self.margin
-        )  # fmt: skip
-        return self.total
-
 
 def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: float) -> float:
     """Return the seconds that one more request is expected to wait behind `in_flight` others.

@@ -6,7 +6,7 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.stats.latency import GRAIN, TAU
+from policies.stats.latency import TAU
 from policies.steelyard.costs import Costs
 from policies.steelyard.pace import FEW, DelayedSum, Pace
 from policies.steelyard.recovery import Event, Phase, Recovery
@@ -37,51 +37,45 @@ class Estimate(EndpointService):
     """What is known of one endpoint.
 
     `distance` is the round trip, `recovery` its phase, `held` the logarithm of how much slower a suspect is. `stuck`
-    requests were overtaken: none waits for them. `picked_at`: when a request was last sent there.
+    requests were overtaken: none waits for them. `counted` answers came since it last learned from one. `picked_at`:
+    when a request was last sent there.
     """
 
     def __init__(self, region: RegionService) -> None:
         super().__init__(region)
         self.pace, self.recovery, self.costs = Pace(TAU), Recovery(), Costs()
         self.distance = self.held = self._waited = self._trip = 0.0
-        self._shortest = self._full = inf
+        self._shortest = self.full = inf
         self.picked_at = self.answered_at = self._full_at = -inf
-        self.stuck = self._counted = 0
+        self.stuck = self.counted = 0
         self._reached, self._waits = 0.0, DelayedSum()
 
-    def advance(self, state: EndpointState, awaiting: int, answers: int, now: float) -> bool:
-        """Count answers, and expect those that `awaiting` requests waited for; return whether it was silent."""
-        waited = state.waited(now)
-        was_silent = self.silence(waited, awaiting, state.elsewhere, now) > 0.0
-        pending = self._pending(waited, state.elsewhere, now)
-        self._reached = self._waits.before(waited, self.distance, now)
+    def advance(self, state: EndpointState, waited: float, answers: int, now: float) -> None:
+        """Count answers, and expect those that its requests, which have `waited` in sum, waited for."""
+        reached = self._waits.before(waited, self.distance, now)
+        pending = self._pending(reached, state.elsewhere, now)
+        self._reached = reached
         self._waits.store(waited, self.distance, now)
         self._waited, self.stuck = waited, state.overtaken.stuck
-        answers += self._counted
-        self._counted = 0
-        if self.recovery.phase is NORMAL:
+        answers += self.counted
+        self.counted = 0
+        if self.recovery.phase is NORMAL and (pending or answers):
             self.region.pace.advance(pending, answers, now)
         self.pace.advance(pending, answers, now)
-        return was_silent
 
-    def _pending(self, waited: float, elsewhere: int, now: float) -> float:
+    def _pending(self, reached: float, elsewhere: int, now: float) -> float:
         """Return how many answers were to be expected since the last `advance`, at most those of TAU.
 
-        Waiting times count up to a round trip ago, because no request sent later can have been answered."""
-        elapsed = now - self.pace.at
-        if elapsed <= 0.0:
+        Waiting times count up to a round trip ago, `reached`: no request sent later can have been answered."""
+        elapsed, seconds = now - self.pace.at, self.seconds
+        if elapsed <= 0.0 or not seconds:
             return 0.0
-        reached = self._waits.before(waited, self.distance, now) - self._reached
-        awaiting = max(0.0, reached / elapsed - self.stuck)
-        return self._rate(awaiting, elsewhere) * min(elapsed, TAU)
-
-    def _rate(self, awaiting: float, elsewhere: int) -> float:
-        """Return the answers per second that `awaiting` requests of this balancer may expect."""
-        seconds, total = self.seconds, awaiting + elsewhere
-        if not awaiting or not seconds:
+        awaiting = (reached - self._reached) / elapsed - self.stuck
+        if awaiting <= 0.0:
             return 0.0
+        total = awaiting + elsewhere
         served = min(self.region.concurrency, total * seconds / (seconds + self.distance))
-        return served * awaiting / (total * seconds)
+        return served * awaiting / (total * seconds) * min(elapsed, TAU)
 
     def silence(self, waited: float, awaiting: int, elsewhere: int, now: float) -> float:
         """Return the seconds since the last answer, if so long is not by chance, else 0.
@@ -89,7 +83,7 @@ class Estimate(EndpointService):
         Waiting times count beyond a round trip each, as far as the endpoint could have served them."""
         awaiting -= self.stuck
         seconds = self.seconds
-        if awaiting <= 0 or self._counted or not seconds:
+        if awaiting <= 0 or self.counted or not seconds:
             return 0.0
         silence = now - self.pace.at
         reached = waited - self._waited - self.stuck * silence - awaiting * self.distance
@@ -99,32 +93,32 @@ class Estimate(EndpointService):
 
     def slowdown(self, waited: float, elsewhere: int, now: float, *, is_silent: bool) -> float:
         """Return the logarithm of how many times slower than usual it is at present; a silence counts as a pause."""
-        slower = self._slower(0.0 if is_silent else self._pending(waited, elsewhere, now), now)
+        pending = 0.0
+        if not is_silent:
+            pending = self._pending(self._waits.before(waited, self.distance, now), elsewhere, now)
+        slower = self._slower(pending, now)
         return max(slower, self.held) if self.recovery.phase is SUSPECT else slower
 
     def _slower(self, pending: float, now: float) -> float:
         """Return the logarithm of how much slower its answers show it to be, and those of its region."""
         region = self.region
-        prior = region.slowdown(pending, now) if self.recovery.phase is NORMAL else 0.0
+        prior = 0.0
+        if self.recovery.phase is NORMAL:
+            prior = max(0.0, region.pace.slowdown(pending, region.dispersion, 0.0, now))
         return self.pace.slowdown(pending, region.dispersion, prior, now)
-
-    def is_counted(self, now: float) -> bool:
-        """Count an answer that need not be learned from, because the last one was within GRAIN."""
-        if now - self.answered_at >= GRAIN or self.recovery.phase is not NORMAL:
-            return False
-        self._counted += 1
-        return True
 
     def learn_answer(self, latency: float, met: int, trip: float, *, was_silent: bool, now: float) -> None:
         """Learn from a success after `latency` seconds that was one of `met` in flight; the last handshake took
         `trip`."""
         recovery, latency = self.recovery, max(latency, 1e-5)
-        self._update_distance(trip, latency)
+        if trip != self._trip or latency < self.distance:
+            self._update_distance(trip, latency)
         self.answered_at = now
         if recovery.phase is SUSPECT:
             self._judge_suspect(latency, met, now)
             return
-        recovery.note(Event.ANSWERED, now)
+        if recovery.phase is not NORMAL:
+            recovery.note(Event.ANSWERED, now)
         if recovery.phase is NORMAL and self._has_caught_up(latency, met):
             self.forget()
             self.pace.restart()
@@ -179,12 +173,12 @@ class Estimate(EndpointService):
 
     def reject(self, in_flight: int, now: float) -> None:
         """Note that its queue was full with `in_flight` requests."""
-        self._full, self._full_at = float(in_flight), now
+        self.full, self._full_at = float(in_flight), now
 
     def has_room(self, in_flight: int, now: float) -> bool:
         """Whether one more request is probably not rejected: its limit falls with a rejection and rises until the next
         (additive increase, multiplicative decrease)."""
-        return in_flight < self._full * (1.0 - FULL_STEP + FULL_STEP * (now - self._full_at))
+        return in_flight < self.full * (1.0 - FULL_STEP + FULL_STEP * (now - self._full_at))
 
     def is_full(self, now: float) -> bool:
         """Whether its queue was full lately."""

@@ -25,9 +25,9 @@ from policies.overload.shedding import (
     Shedding,
 )
 from policies.selection.two_choices import LESS_LOADED, relative_load
-from policies.stats.latency import FAILURE_COST
+from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
-from policies.steelyard.estimate import SUSPECT, Estimate
+from policies.steelyard.estimate import NORMAL, SUSPECT, Estimate
 from policies.steelyard.recovery import DOUBTFUL, EXPLORED, Event, Trials
 from policies.steelyard.service_time import RegionService
 
@@ -95,7 +95,7 @@ class LeastCost:
             self._shedding.begin(now)
         estimate.picked_at = now
         if not state.in_flight:
-            estimate.advance(state, 0, 0, now)
+            estimate.advance(state, state.waited(now), 0, now)
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
@@ -105,19 +105,22 @@ class LeastCost:
         if is_answer:
             if now < self._shedding.until:
                 self._shedding.answered(outcome.sent_at, now)
-            if estimate.is_counted(now):
+            if now - estimate.answered_at < GRAIN and estimate.recovery.phase is NORMAL:
+                estimate.counted += 1  # that it came is enough to know
                 return
         elif outcome.kind is _TIMEOUT or outcome.kind is _ABANDONED:
             self._count_given_up(state, estimate, outcome, now)
-        was_silent = estimate.advance(state, state.awaiting + 1, int(is_answer), now)
-        recovery = estimate.recovery
+        waited, recovery = state.waited(now), estimate.recovery
+        was_silent = is_answer and estimate.silence(waited, state.awaiting + 1, state.elsewhere, now) > 0.0
+        estimate.advance(state, waited, int(is_answer), now)
         if is_answer:
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
             met = max(1, state.latency.last_ahead + 1 - estimate.stuck)
             estimate.learn_answer(latency, met, round_trip(state, 0.0), was_silent=was_silent, now=now)
             if recovery.phase is not SUSPECT:
-                self._trials.trust(state, now)
+                if self._trials.doubtful:
+                    self._trials.trust(state, now)
                 return
         elif outcome.is_busy and state.in_flight > FULL_RATIO * estimate.region.concurrency:
             estimate.reject(state.in_flight, now)
@@ -218,7 +221,7 @@ class LeastCost:
         Up to `choices` consecutive members of each region are compared, from a random start, which differs per
         balancer. Differences of estimated cost below EQUAL_COST are noise; loads and pick times are exact."""
         drawn, estimates = list[EndpointState](), list[Estimate]()
-        least, cheapest, sheds = inf, available[0], now < self._shedding.until
+        least, first, sheds = inf, 0, now < self._shedding.until
         for members in available.by_region.values():
             size = len(members)
             at = int(self._random() * size)
@@ -229,15 +232,16 @@ class LeastCost:
                 cost = self._weigh(state, estimate, home, now)
                 if sheds and estimate.costs.waits(SHORT_WAIT):
                     estimate.costs.room += REJECTION_S
-                    cost = estimate.costs.add_up()
+                    estimate.costs.total = cost = cost + REJECTION_S
+                if cost < least:
+                    least, first = cost, len(drawn)
                 drawn.append(state)
                 estimates.append(estimate)
-                if cost < least:
-                    least, cheapest = cost, state
         if self.trace is not None:
             found = [estimate.costs for estimate in estimates]
             self.trace.note(COSTS, drawn, [each.total for each in found], [each.parts() for each in found])
-        region, costs = cheapest.region, self._estimate(cheapest).costs
+        cheapest, costs = drawn[first], estimates[first].costs
+        region = cheapest.region
         most = least + EQUAL_COST * max(0.0, least - costs.margin - costs.price)  # they are no estimates
         least_load = longest_ago = inf
         equals = list[EndpointState]()
@@ -255,7 +259,10 @@ class LeastCost:
     def _weigh(self, state: EndpointState, estimate: Estimate, home: Region | None, now: float) -> float:
         """Update the endpoint's costs by what one more request there costs; return their total in seconds."""
         costs, prices, region = estimate.costs, self._prices, estimate.region
-        in_flight, distance, usual = in_service(state, estimate), estimate.distance, estimate.seconds
+        distance, usual = estimate.distance, estimate.seconds
+        in_flight, stuck = state.in_flight, state.overtaken.stuck
+        if stuck:  # all wait or are served but those that hang, of which fewer may be in service
+            in_flight -= max(0, stuck + 1 - int(region.concurrency))
         is_home = state.region == home
         costs.margin = -prices.margin if is_home else 0.0
         costs.price = prices.regions.get(state.region, 0.0) if prices.regions else 0.0
@@ -264,10 +271,11 @@ class LeastCost:
         costs.connect = 0.0 if connections is None or connections.has_idle else connections.connect_time
         if estimate.samples:
             waited, elsewhere = state.waited(now), state.elsewhere
-            costs.pause = estimate.silence(waited, state.awaiting, elsewhere, now)
+            if state.awaiting:
+                costs.pause = estimate.silence(waited, state.awaiting, elsewhere, now)
             slower = estimate.slowdown(waited, elsewhere, now, is_silent=costs.pause > 0.0)
             seconds = usual * exp(slower) if slower else usual
-            if not estimate.has_room(in_flight, now):
+            if estimate.full < inf and not estimate.has_room(in_flight, now):
                 costs.room = REJECTION_S
             room = estimate.recovery.room
         else:
@@ -294,7 +302,11 @@ class LeastCost:
         latency = state.latency
         if latency.failures and not estimate.is_full(now):
             costs.failure = latency.charge * self._failure_share(state, estimate, now)
-        return costs.add_up()
+        costs.total = (
+            costs.connect + costs.distance + costs.service + costs.wait + costs.pause + costs.occupancy
+            + costs.risk + costs.failure + costs.room + costs.price + costs.margin
+        )  # fmt: skip
+        return costs.total
 
     def _failure_share(self, state: EndpointState, estimate: Estimate, now: float) -> float:
         """Return the failure share of recent requests. One that has not succeeded since its last failure gets no
@@ -303,14 +315,6 @@ class LeastCost:
         if estimate.recovery.phase in DOUBTFUL and state.is_measured(now):
             return state.latency.failure_share
         return state.failure_penalty(now)
-
-
-def in_service(state: EndpointState, estimate: Estimate) -> int:
-    """Return the requests in flight there that wait or are served: all but those that hang."""
-    stuck = state.overtaken.stuck
-    if not stuck:
-        return state.in_flight
-    return state.in_flight - max(0, stuck + 1 - int(estimate.region.concurrency))  # fewer may be in service
 
 
 def round_trip(state: EndpointState, unknown: float) -> float:

@@ -63,8 +63,10 @@ class Pace:
         keep = exp((self.at - now) / self._tau) if now > self.at else 1.0
         expected = self._expected * keep + pending + FEW
         received = self._received * keep + FEW * exp(-prior)
-        apart = log(expected / received) - prior
-        return prior + beyond_chance(apart, variation / max(expected, received))
+        apart, variance = log(expected / received) - prior, variation / max(expected, received)
+        if apart * apart <= CHANCE * variance:
+            return prior
+        return prior + beyond_chance(apart, variance)
 
 
 class DelayedSum:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import exp, inf, log, sqrt
 from typing import Final
 
-from policies.steelyard.pace import FEW, REGION_TAU_S, Pace, beyond_chance
+from policies.steelyard.pace import CHANCE, FEW, REGION_TAU_S, Pace, beyond_chance
 
 CONCURRENCIES: Final = tuple(
     float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -76,7 +76,7 @@ class RegionService:
         self.concurrency, self.choice = CONCURRENCIES[0], 0
         self.mean = self.samples = self._at = self._credited_at = 0.0
         self.noise, self.spread, self.factor, self.variation, self.dispersion = 1.0, SPREAD, 1.0, 0.0, 1.0
-        self._credit, self._settled_at = FEW, -inf
+        self._credit, self.settled_at = FEW, -inf
         size = len(CONCURRENCIES)
         self._sums = [[0.0] * size, [0.0] * size, [0.0] * size, [0.0] * 4]
         self._before = self._last = self.samples, self.choice, self._sums
@@ -104,12 +104,6 @@ class RegionService:
         """Return the service time assumed of an endpoint that has not answered; 0 where none of the region has."""
         slower = 1.0 + UNMEASURED * min(1.0, self.variation)
         return exp(self.mean) * self.factor * slower if self.samples else 0.0
-
-    def slowdown(self, pending: float, now: float) -> float:
-        """Return the logarithm of how many times slower than usual the region is at present, 0 if it is faster.
-
-        `pending` answers of one endpoint were expected since the last."""
-        return max(0.0, self.pace.slowdown(pending, self.dispersion, 0.0, now))
 
     def is_due(self, now: float) -> bool:
         """Whether to learn from one more sample now: at most SAMPLES_PER_S."""
@@ -165,11 +159,12 @@ class RegionService:
     def _choose(self) -> None:
         """Choose the least concurrency that explains the latencies about as well as the best."""
         samples, errors, squares = self.samples, self._sums[1], self._sums[2]
-        variances = list[float]()
+        variances, misfits = list[float](), list[float]()
         for i in range(len(CONCURRENCIES)):
             mean = errors[i] / samples
-            variances.append(max(1e-4, squares[i] / samples - mean * mean))
-        misfits = [0.5 * samples * log(variance) for variance in variances]
+            variance = max(1e-4, squares[i] / samples - mean * mean)
+            variances.append(variance)
+            misfits.append(0.5 * samples * log(variance))
         best = min(misfits)
         if misfits[self.choice] > best + BETTER_FIT:
             i = 0
@@ -181,10 +176,8 @@ class RegionService:
         self.noise = variances[self.choice]
 
     def settle(self, now: float) -> None:
-        """Estimate once a second how much the endpoints' service times differ beyond chance, and so each of them."""
-        if now - self._settled_at <= 1.0:
-            return
-        self._settled_at = now
+        """Estimate how much the endpoints' service times differ beyond chance, and so each of them."""
+        self.settled_at = now
         beyond = [
             member.apart() ** 2 - self.noise / member.samples - MODEL_VARIANCE
             for member in self.members
@@ -221,9 +214,11 @@ class EndpointService:
         if age > 0.0:
             keep = exp(-age / SERVICE_TAU_S)
             self._aged_at, self.samples = now, self.samples * keep
-            self.logs = [total * keep for total in self.logs]
+            for i in range(len(self.logs)):
+                self.logs[i] *= keep
         region.add(self, latency, distance, met, now)
-        region.settle(now)
+        if now - region.settled_at > 1.0:
+            region.settle(now)
         self.settle()
 
     def apart(self) -> float:
@@ -259,10 +254,10 @@ class EndpointService:
         region = self.region
         if not self.samples:
             return
-        apart = self.apart()
+        apart = self.logs[region.choice] / self.samples - region.mean
         variance = region.noise / self.samples * (1.0 + FEW / self.samples) + MODEL_VARIANCE
         share = region.spread / (region.spread + variance)
-        if apart:
+        if apart * apart > CHANCE * variance:
             share = max(share, beyond_chance(apart, variance) / apart)
         self.share = share
         self.log_seconds = region.mean + share * apart

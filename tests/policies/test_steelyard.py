@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from itertools import pairwise
 from math import comb
+from types import FrameType
 
 import pytest
 
@@ -393,6 +395,36 @@ def test_stale_endpoint_is_explored() -> None:
     assert trace.last is not None
     assert trace.last.reasons == (EXPLORED,)
     assert set(picks(r)) == {"near"}
+
+
+def test_pick_and_observe_make_few_calls() -> None:
+    """For two endpoints at most 60 Python calls on average, those of the policy and all that they make."""
+    r, clock = router(endpoint("one"), endpoint("two"))
+    calls = depth = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls, depth
+        if event == "return" and depth:
+            depth -= 1
+        elif event == "call" and (depth or frame.f_code.co_name in ("pick", "observe")):
+            depth += 1
+            calls += 1
+
+    def serve(requests: int) -> None:
+        for _ in range(requests):
+            assignment = r.route(HOME)
+            clock.time += 0.02
+            r.settle(assignment, outcome(clock.time - 0.02, clock.time))
+            clock.time += 0.01
+
+    serve(300)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        serve(100)
+    finally:
+        sys.setprofile(before)
+    assert calls / 100 <= 60
 
 
 def test_large_regions_are_sampled() -> None:
