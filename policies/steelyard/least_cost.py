@@ -293,7 +293,8 @@ class LeastCost:
         else:
             costs.service = costs.wait = costs.occupancy = 0.0
             if in_flight or not is_home:
-                age = now - state.busy_since if in_flight else 0.0
+                # Since when requests of others wait there is unknown.
+                age = now - state.busy_since if state.in_flight_here else 0.0
                 costs.service = max(UNTRIED_SERVICE_S, age)
                 room = UNTRIED_ROOM * state.weight / self._mean_weight
                 costs.wait = UNTRIED_SERVICE_S * max(0.0, in_flight / room - 1.0)

@@ -76,6 +76,15 @@ def test_burst_before_the_first_answer_follows_the_weights() -> None:
     assert 2 <= regions["near"] < 20
 
 
+def test_requests_of_others_do_not_age_before_the_first_answer() -> None:
+    """Other balancers' requests at a region that this one never tried: since when they wait is unknown."""
+    r, clock = router(endpoint("near"), endpoint("far", "away"))
+    clock.time = 60.0
+    before = costs(r)[1]
+    r.states[1].update_elsewhere(3, clock.time)
+    assert costs(r)[1] == pytest.approx(before)
+
+
 def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> None:
     """Home takes 80 ms: an endpoint 10 ms away is worth a try until it is silent, one at an unknown distance is not."""
     r, clock = router(endpoint("near"), endpoint("close", "a"), endpoint("unknown", "b"), explore=0.0)
