@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
-from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import interval_bars
@@ -146,6 +145,8 @@ class AbLies(ByCase):
     )
     duration = "a minute"
     height = 2.8
+    what, title = "design", "change of the mean latency, 95 % interval"
+    forms = (PERCENT, PERCENT)
     full, quick = (10, 120.0), (4, 80.0)
 
     def setup(self) -> str:
@@ -216,10 +217,6 @@ class AbLies(ByCase):
             f"{written(self.means(case)[SWITCHBACK], PERCENT)}, error {error}",
             least=0.0,
         )
-
-    def tables(self) -> list[Table]:
-        forms = [PERCENT] * len(self._found)
-        return [self.table("design", "change of the mean latency, 95 % interval", forms)]
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the truth; the source gives no figure of latency."""

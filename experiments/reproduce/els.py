@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from matplotlib.axes import Axes
-from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
@@ -73,6 +72,9 @@ class Els(ByCase):
     summary = "One of four workers ten times slower, or failing 90 % of its requests at once; simulated."
     duration = "a few seconds"
     height = 3.4
+    title = "one of four workers in trouble: mean and 95 % interval"
+    heads = ("slow worker, s", "failed, 20 ms", "failed, 1 s")
+    forms = ("{:.2f}".format, "{:.1%}".format, "{:.1%}".format)
     full, quick = (20, 0.0), (4, 0.0)
 
     def setup(self) -> str:
@@ -128,11 +130,6 @@ class Els(ByCase):
                 )
             )
         return found
-
-    def tables(self) -> list[Table]:
-        forms = ("{:.2f}".format, "{:.1%}".format, "{:.1%}".format)
-        heads = ("slow worker, s", "failed, 20 ms", "failed, 1 s")
-        return [self.table("policy", "one of four workers in trouble: mean and 95 % interval", forms, heads)]
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's, its time scaled to our round-robin."""

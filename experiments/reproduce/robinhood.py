@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from matplotlib.axes import Axes
-from rich.table import Table
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
@@ -76,6 +75,8 @@ class Robinhood(ByCase):
     summary = "Workers of mixed hardware: largest to mean utilisation by turns and by reports; simulated."
     duration = "a minute"
     height = 3.0
+    title = "largest to mean utilisation, 95 % interval"
+    forms = (FORM, FORM)
     full, quick = (5, 20.0), (3, 5.0)
 
     def setup(self) -> str:
@@ -122,10 +123,6 @@ class Robinhood(ByCase):
                 ),
             ]
         return found
-
-    def tables(self) -> list[Table]:
-        forms = [FORM] * len(self._found)
-        return [self.table("policy", "largest to mean utilisation, 95 % interval", forms)]
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's figures."""

@@ -110,7 +110,7 @@ def busy_seconds(simulation: Simulation) -> Floats:
 class SimulatedReproduction(Reproduction):
     """A reproduction in virtual time. Its bounds are the claims of the source; those that disagree come first.
 
-    `full` and `quick`: number of seeds, and seconds of a run.
+    `full` and `quick`: number of seeds, and seconds of a run, 0 where another amount ends it.
     """
 
     full: ClassVar[tuple[int, float]]
@@ -151,9 +151,16 @@ class SimulatedReproduction(Reproduction):
 
 
 class ByCase(SimulatedReproduction):
-    """Figures by case and label, each a list with a value per seed; the figure has a panel for each case."""
+    """Figures by case and label, each a list with a value per seed; the figure has a panel for each case.
+
+    `title` is that of the table, `what` its labels are, `forms` the format of each case.
+    """
 
     height: ClassVar[float]
+    title: ClassVar[str]
+    what: ClassVar[str] = "policy"
+    forms: ClassVar[Sequence[Form]]
+    heads: ClassVar[Sequence[str]] = ()
 
     def __init__(self, is_quick: bool) -> None:
         super().__init__(is_quick)
@@ -163,14 +170,16 @@ class ByCase(SimulatedReproduction):
         """Mean and interval by label."""
         return {label: average(values) for label, values in self._found[case].items()}
 
-    def table(self, what: str, title: str, forms: Sequence[Form], heads: Sequence[str] = ()) -> Table:
-        """Mean and interval of each label in each case; `what` the labels are, and a form for each case."""
+    def tables(self) -> list[Table]:
         columns = [self.means(case) for case in self._found]
         rows = [
-            (label, *(written(column[label], form) for column, form in zip(columns, forms, strict=False)))
+            (
+                label,
+                *(written(column[label], form) for column, form in zip(columns, self.forms, strict=False)),
+            )
             for label in columns[0]
         ]
-        return plain_table((what, *(heads or self._found)), rows, title=title)
+        return [plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)]
 
     @mpl.rc_context(canvas.STYLE)
     def figure(self) -> Figure:
@@ -185,4 +194,5 @@ class ByCase(SimulatedReproduction):
         """Draw the panel of a case."""
 
     def content(self) -> dict[str, Any]:
-        return {"seeds": self._seeds, "duration": self._duration, "found": self._found}
+        duration = {"duration": self._duration} if self._duration else {}
+        return {"seeds": self._seeds, **duration, "found": self._found}
