@@ -8,24 +8,26 @@ from __future__ import annotations
 import socket
 
 from benchmarks.harness.open_loop import FREE, OPENING, ConnectionSlot, OpenLoop
+from experiments.generator.http2 import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    LARGEST_WINDOW,
+    PREFACE,
+    RST_STREAM,
+    frame,
+    settings,
+    window_update,
+)
 from experiments.run_data import Kind
 
-DATA, HEADERS, RST_STREAM, GOAWAY = 0, 1, 3, 7
-END_STREAM, END_HEADERS = 1, 4
+BEGINNING = PREFACE + settings({}) + window_update(0, LARGEST_WINDOW // 2)
+"""The window is more than a run receives."""
 
-BEGINNING = (
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    b"\0\0\0\4\0\0\0\0\0"  # SETTINGS
-    b"\0\0\4\x08\0\0\0\0\0\x3f\xff\0\0"  # WINDOW_UPDATE: more than a run receives
-)
 STATUS_200 = b"\x88"
 """The field `:status: 200` in the static table (RFC 7541), with which a response's header block begins."""
-
-
-def get(path: str, authority: str) -> bytes:
-    """Header block of a GET without references to the dynamic table: the same bytes for every request."""
-    literals = ((b"\x04", path), (b"\x01", authority))
-    return b"\x82\x86" + b"".join(name + bytes((len(value),)) + value.encode() for name, value in literals)
 
 
 class Http2Slot(ConnectionSlot):
@@ -43,8 +45,7 @@ class Http2Slot(ConnectionSlot):
         first = BEGINNING if self.stream < 0 else b""
         self.stream += 2
         self.has_failed = False
-        head = len(block).to_bytes(3, "big") + bytes((HEADERS, END_STREAM | END_HEADERS))
-        self.sock.sendall(first + head + self.stream.to_bytes(4, "big") + block)
+        self.sock.sendall(first + frame(HEADERS, END_STREAM | END_HEADERS, self.stream, block))
 
 
 class Http2Loop(OpenLoop):

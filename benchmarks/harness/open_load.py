@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from benchmarks.harness import http2_loop
 from benchmarks.harness.http2_loop import Http2Loop
 from benchmarks.harness.load_process import Place, generator_argv, report_in, report_of, started
 from benchmarks.harness.open_loop import OpenLoop, Record
 from experiments.generator.arrivals import poisson
+from experiments.generator.http2 import header_block
 from experiments.platform import cpu_time
 from experiments.run_data import Floats, Kind
 from experiments.stats.measures import percentile
@@ -59,7 +59,7 @@ class OpenLoad:
     @property
     def request(self) -> bytes:
         if self.is_http2:
-            return http2_loop.get(self.path, f"127.0.0.1:{self.port}")
+            return header_block("GET", "http", f"127.0.0.1:{self.port}", self.path)
         return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
 
     def instants(self) -> Floats:

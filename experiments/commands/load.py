@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
@@ -31,7 +32,8 @@ from experiments.platform.terminal import clock, console_here
 from experiments.results.directory import load_results, require_new
 from experiments.scenario.service import METHODS, MOST_CONNECTIONS, ServiceScenario
 from experiments.service.plan import Contestant, contestants_of, service_scenario
-from experiments.service.target import Message, parse_body, parse_fields, reach, tls_of
+from experiments.service.target import parse_fields, reach, tls_of
+from experiments.service.traffic import traffic_of
 from experiments.stats.comparison import ENOUGH_BLOCKS
 
 EPILOG = """\b
@@ -43,10 +45,27 @@ Examples:
   experiments load http://127.0.0.1:8080/ --policies round-robin,steelyard
   experiments load https://api.example.org/orders --method POST --data @order.json \\
       --header 'Content-Type: application/json' --header @token.header
+  experiments load https://api.example.org/ --http2 --stages 50:30s,50-400:2m,400:1m
+  experiments load https://api.example.org/ --traffic shop.toml     weighted requests, and perhaps stages
   experiments load http://127.0.0.1:8080/ --threshold 'p99 < 200 ms' --threshold 'errors < 0.1 %'
 
 Latency counts from the instant at which a request was due. Statuses from 400 on and requests without a complete answer
-are failures; redirects are answers and are not followed. Values of --header, --data and --token are not written.
+are failures; redirects are answers and are not followed. Values of --header, --data, --token and of a file's fields and
+bodies are not written. A file of --traffic:
+
+\b
+  [[requests]]                 # any number; each is sent in proportion to its weight
+  weight = 9                   # [default: 1]
+  path = "/search?q=scales"    # [default: that of URL]
+  [[requests]]
+  method = "POST"              # [default: GET, with a body POST]
+  path = "/orders"
+  fields = { Content-Type = "application/json" }
+  body_file = "order.json"     # beside the file; or body = "…"
+  [[stages]]                   # as --stages
+  rate = 50
+  to = 400                     # the rate grows to it; left out: it stays
+  duration = "2m"
 
 Exit codes: 0 done, 1 a threshold failed or a guard rail broke, 2 bad input, 3 no connection, 130 stopped.
 """
@@ -57,6 +76,9 @@ RATE, MOST_RATE = 50.0, 10_000.0
 MAX_REQUESTS = 20_000_000
 CONNECTIONS = 1000
 RESERVED_FILES = 100
+LOAD = ("rate", "duration", "arrivals")
+"""Options that stages replace."""
+
 SECRET = ("--header", "--data", "--token")
 
 
@@ -70,6 +92,11 @@ SECRET = ("--header", "--data", "--token")
     help="Requests per second.",
 )
 @click.option("--duration", type=DURATION, default="10s", show_default=True, help="Time of each run.")
+@click.option(
+    "--stages", metavar="RATE:TIME,…", help="Instead of both: rates one after another; FROM-TO: a ramp."
+)
+@click.option("--traffic", metavar="FILE", help="Weighted requests, and perhaps stages, from a TOML file.")
+@click.option("--http2", is_flag=True, help="HTTP/2: by ALPN over https, without being asked over http.")
 @click.option(
     "--warmup",
     type=DURATION_OR_NONE,
@@ -157,6 +184,9 @@ def load(
     method: str | None,
     headers: tuple[str, ...],
     data: str | None,
+    stages: str | None,
+    traffic: str | None,
+    http2: bool,
     warmup: float,
     **given: Any,
 ) -> int:
@@ -173,8 +203,10 @@ def load(
 
     if cacert is not None and insecure:
         raise BadInputError("--cacert: without effect with --insecure")
-    body = parse_body(data)
-    message = Message(method or ("GET" if data is None else "POST"), parse_fields(headers), body)
+    sent = traffic_of(method, parse_fields(headers), data, stages, traffic)
+    offered = sent.load(*(given.pop(key) for key in LOAD))
+    if sent.stages:
+        require_none({key: is_given(key) for key in LOAD}, "the stages have their own")
     contestants = contestants_of(urls)
     is_in_turns = policies is not None or bool(tables)
     if is_in_turns:
@@ -182,22 +214,25 @@ def load(
     else:
         only = {"admin": admin, "max_p99": max_p99, "max_errors": max_errors}
         require_none(only, "only with --policies or --policy")
-    most = allowed_connections(connections, given["rate"], given["timeout"])
+    fastest = max([offered["rate"], *(max(stage.rate, stage.end_rate) for stage in sent.stages)])
+    if fastest > MOST_RATE:
+        raise BadInputError(f"--stages: at most {MOST_RATE:,.0f} requests per second, got {fastest:g}")
+    most = allowed_connections(connections, fastest, given["timeout"])
     service = {
-        "method": message.method,
-        "fields": message.names,
-        "body": len(body),
+        **sent.described,
+        "http2": http2,
         "connections": most,
         "warmup": warmup,
         "verifies": not insecure,
     }
-    scenario = scenario_of(contestants, service, **given)
+    scenario = scenario_of(contestants, offered, service, **given)
     directory = out or new_directory("load")
     require_new(directory)
     console = console_here()
-    tls = {one.url: tls_of(one.target, cacert, insecure) for one in contestants}
+    tls = {one.url: tls_of(one.target, cacert, insecure, http2) for one in contestants}
+    soon = min(10.0, scenario.timeout)
     destinations = {
-        one.label: asyncio.run(reach(one.target, tls[one.url], message, min(10.0, scenario.timeout)))
+        one.label: asyncio.run(reach(one.target, tls[one.url], sent.messages, soon, http2))
         for one in contestants
     }
     turns: PolicyTurns | None = None
@@ -219,6 +254,11 @@ def load(
         print_statuses(console, directory)
 
 
+def is_given(option: str) -> bool:
+    """Whether an option was given on the command line."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
 def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str, ...]) -> list[Contestant]:
     """An entry for each policy of the balancer at the only URL. Raises `BadInputError`."""
     if len(contestants) > 1:
@@ -237,13 +277,13 @@ def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str
 
 def scenario_of(
     contestants: Sequence[Contestant],
+    load: dict[str, Any],
     service: dict[str, Any],
     blocks: int | None,
     **given: Any,
 ) -> ServiceScenario:
     """The scenario of the options. Raises `BadInputError`."""
     blocks = blocks or (ENOUGH_BLOCKS if len(contestants) > 1 else 1)
-    load = {key: given.pop(key) for key in ("rate", "duration", "arrivals")}
     scenario = service_scenario(contestants, load, service, blocks=blocks, **given)
     if requests_in(scenario) > MAX_REQUESTS:
         raise BadInputError(
@@ -254,8 +294,8 @@ def scenario_of(
 
 def requests_in(scenario: ServiceScenario) -> int:
     """Number of requests of the whole campaign, warm-up included."""
-    seconds = scenario.load.duration + scenario.service.warmup
-    return round(len(scenario.entries) * scenario.blocks * scenario.load.rate * seconds)
+    each = scenario.load.planned + scenario.load.rate * scenario.service.warmup
+    return round(len(scenario.entries) * scenario.blocks * each)
 
 
 def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
@@ -277,7 +317,7 @@ def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> 
     runs = len(scenario.entries) * scenario.blocks
     seconds = runs * (scenario.load.duration + scenario.service.warmup)
     first = scenario.load.duration if is_in_turns else 0.0  # under the initial policy, for the guard rails
-    requests = requests_in(scenario) + round(first * scenario.load.rate)
+    requests = requests_in(scenario) + (scenario.load.planned if is_in_turns else 0)
     words = f"{scenario.service.in_words}: {requests:,} requests in about {clock(seconds + first)}"
     console.print(Text(words))
 

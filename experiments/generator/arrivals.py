@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.recorded.instants import recorded
 from experiments.run_data import Floats
-from experiments.scenario.load import Arrivals, Load
+from experiments.scenario.load import Arrivals, Load, Stage
 from experiments.scenario.streams import stream
 
 Rng = np.random.Generator
@@ -73,16 +73,26 @@ def mmpp(load: Load, rng: Rng) -> Floats:
     return stepped(edges, rates, rng)
 
 
-def ramp(load: Load, rng: Rng) -> Floats:
-    """Poisson arrivals whose rate changes linearly from `rate` to `peak`.
+def staged(stages: Sequence[Stage], rng: Rng) -> Floats:
+    """Poisson arrivals at the rate of one stage after another, with the expected number of arrivals.
 
-    The expected count is r·t + g·t²/2 with slope g; draws of it are inverted by solving for t, in the form of the
-    quadratic that stays exact where the slope is small.
+    Drawn as by `stepped`. Within a stage the expected count is r·t + g·t²/2 with slope g; it is inverted by solving for
+    t, in the form of the quadratic that stays exact where the slope is small.
     """
-    slope = ((load.peak or load.rate) - load.rate) / load.duration
-    draws = np.sort(rng.uniform(0.0, load.mean_rate * load.duration, load.planned))
-    root = np.sqrt(np.maximum(load.rate**2 + 2 * slope * draws, 0.0))
-    return np.asarray(np.minimum(2 * draws / (load.rate + root), load.duration))
+    begins = np.cumsum([0.0, *(stage.duration for stage in stages)])
+    expected = np.cumsum([0.0, *(stage.expected for stage in stages)])
+    draws = np.sort(rng.uniform(0.0, expected[-1], max(1, round(float(expected[-1])))))
+    number = np.searchsorted(expected[1:-1], draws, side="right")
+    rates = np.array([stage.rate for stage in stages])
+    slopes = np.array([(stage.end_rate - stage.rate) / stage.duration for stage in stages])
+    rate, slope, within = rates[number], slopes[number], draws - expected[number]
+    root = np.sqrt(np.maximum(rate**2 + 2 * slope * within, 0.0))
+    return np.asarray(np.minimum(begins[number] + 2 * within / (rate + root), begins[number + 1]))
+
+
+def ramp(load: Load, rng: Rng) -> Floats:
+    """Poisson arrivals whose rate changes linearly from `rate` to `peak`."""
+    return staged([Stage(rate=load.rate, to=load.peak, duration=load.duration)], rng)
 
 
 def replay(load: Load) -> Floats:
@@ -97,6 +107,7 @@ KINDS: dict[Arrivals, Callable[[Load, Rng], Floats]] = {
     "burst": burst,
     "mmpp": mmpp,
     "ramp": ramp,
+    "stages": lambda load, rng: staged(load.stages, rng),
     "replay": lambda load, rng: replay(load),
 }
 

@@ -11,9 +11,9 @@ import asyncio
 import os
 import re
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import httptools
 
@@ -50,6 +50,50 @@ class AnswerReceiver(Protocol):
     def answer_failed(self) -> None: ...
 
 
+class Sender(Protocol):
+    """What carries one request at a time: an HTTP/1.1 connection, or a place on an HTTP/2 connection."""
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent."""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether its connection has carried a response."""
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its connection closed with a request in flight and before any byte of the response."""
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the server has said that it did not process the request."""
+
+    def send(
+        self, request: bytes, receiver: AnswerReceiver, method: bytes = b"GET", body: bytes = b""
+    ) -> None:
+        """Send a request: all before its body, and the body. Its response goes to `receiver`."""
+
+    def close(self) -> None:
+        """Give up the request; its receiver gets no further events."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection to a server. `senders`: what carries its requests, once it is `ready`."""
+
+    __slots__ = ("senders", "transport")
+
+    senders: Sequence[Sender]
+    transport: asyncio.Transport
+
+    async def ready(self) -> None:
+        """Wait until requests may be sent. Raises `ConnectionError`."""
+
+    def close(self) -> None:
+        """Close the connection at once; receivers get no further events."""
+        raise NotImplementedError
+
+
 class ConnectionOwner(Protocol):
     """Owner of a connection, which is notified when it closes."""
 
@@ -64,7 +108,7 @@ class GeneratorTls:
     name: str
 
 
-class GeneratorConnection(asyncio.Protocol):
+class GeneratorConnection(Connection):
     """Connection that sends one request at a time and reports the response to its receiver."""
 
     __slots__ = (
@@ -81,14 +125,15 @@ class GeneratorConnection(asyncio.Protocol):
         "has_died",
         "is_closed",
         "is_reusable",
-        "transport",
         "write",
     )
 
-    transport: asyncio.Transport
+    was_refused = False
+    """Over HTTP/1.1 no server says so."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
+        self.senders = (self,)
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: AnswerReceiver | None = None
         self._head = b""  # bytes since the status line, until the head is complete
@@ -102,13 +147,15 @@ class GeneratorConnection(asyncio.Protocol):
         self.has_answered = False  # it has carried a response
         self.has_died = False  # it closed with a request in flight and before any byte of the response
 
-    def send(self, request: bytes, receiver: AnswerReceiver, method: bytes = b"GET") -> None:
-        """Send a request; its response goes to `receiver`."""
+    def send(
+        self, request: bytes, receiver: AnswerReceiver, method: bytes = b"GET", body: bytes = b""
+    ) -> None:
+        """Send a request: its head and its body. Its response goes to `receiver`."""
         self._receiver = receiver
         self._is_head_request = method == b"HEAD"
         self.is_reusable = self._is_complete = False
         self._status, self._has_interim = 0, False
-        self.write(request)
+        self.write(request + body if body else request)
 
     def close(self) -> None:
         """Close the connection at once; its receiver gets no further events."""
@@ -219,24 +266,29 @@ def is_address(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdigit()
 
 
+C = TypeVar("C", bound=Connection)
+
+
 async def connect(
     owner: ConnectionOwner, host: str, port: int, timeout: float, tls: GeneratorTls | None = None
 ) -> GeneratorConnection:
-    """Open a connection within `timeout` seconds. Raises `NotConnected`."""
+    """Open an HTTP/1.1 connection within `timeout` seconds. Raises `NotConnected`."""
+    return await open_connection(lambda: GeneratorConnection(owner), host, port, timeout, tls)
+
+
+async def open_connection(
+    make: Callable[[], C], host: str, port: int, timeout: float, tls: GeneratorTls | None = None
+) -> C:
+    """Open a connection within `timeout` seconds; a host with a slash is a Unix socket. Raises `NotConnected`."""
     loop = asyncio.get_running_loop()
-    dial = loop.create_connection
-    # Only for names: a race that is cancelled may lose a socket. uvloop tries one address after another.
-    if isinstance(loop, asyncio.BaseEventLoop) and not is_address(host):
-        dial = partial(dial, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S)
     try:
         async with asyncio.timeout(timeout):
-            _, connection = await dial(
-                lambda: GeneratorConnection(owner),
-                host,
-                port,
-                ssl=None if tls is None else tls.context,
-                server_hostname=None if tls is None else tls.name,
-            )
+            connection = await dial(loop, make, host, port, tls)
+            try:
+                await connection.ready()
+            except BaseException:
+                connection.close()
+                raise
     except TimeoutError:
         raise NotConnected(host, port, f"no connection within {timeout:g} s") from None
     except ssl.SSLCertVerificationError as error:
@@ -248,3 +300,18 @@ async def connect(
         reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
         raise NotConnected(host, port, reason) from None
     return connection
+
+
+async def dial(
+    loop: asyncio.AbstractEventLoop, make: Callable[[], C], host: str, port: int, tls: GeneratorTls | None
+) -> C:
+    """Open a connection; a host with a slash is a Unix socket. Raises `OSError`."""
+    if "/" in host:
+        return (await loop.create_unix_connection(make, host))[1]
+    options: dict[str, Any] = {}
+    # Only for names: a race that is cancelled may lose a socket. uvloop tries one address after another.
+    if isinstance(loop, asyncio.BaseEventLoop) and not is_address(host):
+        options["happy_eyeballs_delay"] = HAPPY_EYEBALLS_DELAY_S
+    if tls is not None:
+        options |= {"ssl": tls.context, "server_hostname": tls.name}
+    return (await loop.create_connection(make, host, port, **options))[1]

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from experiments.generator.client import GeneratorConnection
+from experiments.generator.client import Sender
 from experiments.generator.connections import Connections
 from experiments.generator.ledger import Ledger
 from experiments.run_data import Floats, Kind, Place
@@ -30,22 +30,22 @@ SWEEP = 0.02
 class InFlightRequest:
     """One request in flight: the receiver of its response."""
 
-    __slots__ = ("_connection", "_generator", "has_ended", "kind", "number")
+    __slots__ = ("_generator", "_sender", "has_ended", "kind", "number")
 
     def __init__(self, generator: Generator, number: int) -> None:
         self._generator = generator
         self.number = number
-        self._connection: GeneratorConnection | None = None
+        self._sender: Sender | None = None
         self.has_ended = False
         self.kind = Kind.OK
 
-    def depart(self, connection: GeneratorConnection) -> bool:
-        """Send the request on a connection; returns False if it timed out while the connection was being made."""
+    def depart(self, sender: Sender) -> bool:
+        """Send the request; returns False if it timed out while a connection was being made."""
         if self.has_ended:
             return False
-        self._connection = connection
+        self._sender = sender
         self._generator.ledger.sent_at[self.number] = time.monotonic()
-        connection.send(self._generator.head(self.number), self)
+        sender.send(self._generator.head(self.number), self)
         return True
 
     def refused(self) -> None:
@@ -59,19 +59,18 @@ class InFlightRequest:
             self.kind = Kind.ERROR_STATUS
 
     def answer_ended(self) -> None:
-        connection = self._connection
-        if connection is not None:
-            self._generator.connections.give_back(connection)
+        if self._sender is not None:
+            self._generator.connections.give_back(self._sender)
         self.end(self.kind)
 
     def answer_failed(self) -> None:
         self.end(Kind.RESET)
 
     def time_out(self) -> None:
-        """End the request and close its connection, on which an answer may still arrive."""
+        """End the request and give up its sender, by which an answer may still arrive."""
         if not self.has_ended:
-            if self._connection is not None:
-                self._connection.close()
+            if self._sender is not None:
+                self._sender.close()
             self.end(Kind.TIMEOUT)
 
     def end(self, kind: Kind) -> None:

@@ -6,19 +6,22 @@ seconds, rates in requests per scenario second.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from math import isclose
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from experiments.recorded.instants import recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
+from workers.durations import parse_duration
 
-Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]
+Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "stages", "replay"]
 
 NEEDED: dict[Arrivals, tuple[str, ...]] = {
     "burst": ("peak", "lasts"),
     "mmpp": ("peak", "lasts", "every"),
     "ramp": ("peak",),
+    "stages": ("stages",),
     "replay": ("file",),
 }
 """Keys that each kind of arrivals requires."""
@@ -30,9 +33,38 @@ READ: dict[Arrivals, tuple[str, ...]] = {
     "burst": ("rate", "peak", "start", "lasts", "every"),
     "mmpp": ("rate", "peak", "lasts", "every"),
     "ramp": ("rate", "peak"),
+    "stages": ("stages",),
     "replay": ("file",),
 }
 """Keys that each kind of arrivals reads."""
+
+
+class Stage(Model):
+    """A part of a load: `rate` for `duration` seconds, or from `rate` linearly to `to`."""
+
+    rate: Rate = Field(description="requests per second")
+    to: Rate | None = Field(default=None, description="rate at the end of the stage; None: the same")
+    duration: Duration = Field(description="seconds, or a text such as 2m")
+
+    @field_validator("duration", mode="before")
+    @classmethod
+    def takes_a_unit(cls, value: Any) -> Any:
+        """Also take a text such as `2m`."""
+        return parse_duration(value) if isinstance(value, str) else value
+
+    @property
+    def end_rate(self) -> float:
+        return self.rate if self.to is None else self.to
+
+    @property
+    def expected(self) -> float:
+        """Expected number of requests."""
+        return self.duration * (self.rate + self.end_rate) / 2
+
+    @property
+    def in_words(self) -> str:
+        """Description such as `50 to 200/s for 30 s`."""
+        return f"{self.rate:g}{'' if self.to is None else f' to {self.to:g}'}/s for {self.duration:g} s"
 
 
 class Load(Model):
@@ -41,7 +73,8 @@ class Load(Model):
     burst: Poisson at `rate`; from `start` on at `peak` for `lasts` seconds, once, or repeatedly every `every` seconds.
     mmpp: Poisson at a rate that switches between `rate` and `peak` at random; a busy period takes `lasts` seconds on
     average and one begins every `every` seconds on average. ramp: Poisson, the rate grows linearly from `rate` to
-    `peak`. replay: the first `duration` seconds of a recording; `rate` is ignored.
+    `peak`. stages: Poisson, at the rate of one stage after another. replay: the first `duration` seconds of a
+    recording; `rate` is ignored.
     """
 
     mode: Literal["open", "closed"] = "closed"
@@ -56,6 +89,7 @@ class Load(Model):
     every: Duration | None = Field(
         default=None, description="seconds from burst to burst, mmpp: on average; None: one burst"
     )
+    stages: tuple[Stage, ...] = Field(default=(), max_length=1000, description="rates one after another")
     file: str | None = Field(
         default=None, description="replay: a line for each request, its instant in seconds"
     )
@@ -64,13 +98,16 @@ class Load(Model):
     def says_enough(self) -> Self:
         """Check that the keys needed by the arrivals are present and that bursts end before the next begins."""
         for key in NEEDED.get(self.arrivals, ()):
-            if getattr(self, key) is None:
+            if getattr(self, key) in (None, ()):
                 raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
         if self.lasts is not None and self.every is not None and self.lasts >= self.every:
             raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
         if self.every is not None and self.duration / self.every > MOST_SPELLS:
             raise ValueError(f"every: more than {MOST_SPELLS:,} times in {self.duration:g} s")
-        if self.mode == "open" and self.arrivals != "replay" and "rate" not in self.model_fields_set:
+        whole = sum(stage.duration for stage in self.stages)
+        if self.arrivals == "stages" and not isclose(self.duration, whole):
+            raise ValueError(f"duration: must be that of the stages together, {whole:g} s")
+        if self.mode == "open" and "rate" in READ[self.arrivals] and "rate" not in self.model_fields_set:
             raise ValueError("rate: needed by mode = 'open', in requests per second")
         if self.mode == "open" and self.arrivals != "replay" and self.planned > MOST_REQUESTS:
             raise ValueError(f"rate: {self.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
@@ -83,6 +120,8 @@ class Load(Model):
             return f"batch {self.batch}"
         if self.arrivals == "replay":
             return f"replay of {self.file}"
+        if self.arrivals == "stages":
+            return f"{', then '.join(stage.in_words for stage in self.stages)}, Poisson"
         peak = f" to {self.peak:g}" if self.peak and self.arrivals in NEEDED else ""
         return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
 
@@ -115,6 +154,8 @@ class Load(Model):
             return self.requests
         if self.arrivals == "replay":
             return int((recorded(self.file or "") < self.duration).sum())
+        if self.arrivals == "stages":
+            return max(1, round(sum(stage.expected for stage in self.stages)))
         return max(1, round(self.rate * self.duration + self._extra))
 
     @property
@@ -136,11 +177,12 @@ class Load(Model):
         return tuple((begin, min(begin + lasts, self.duration)) for begin in begins if begin < self.duration)
 
     def shortened(self, duration: float) -> Self:
-        """The same load compressed to `duration` seconds, bursts included."""
+        """The same load compressed to `duration` seconds, bursts and stages included."""
         part = duration / self.duration
         spell = {
             key: value * part
             for key in ("start", "lasts", "every")
             if (value := getattr(self, key)) is not None
         }
-        return self.model_copy(update={"duration": duration, **spell})
+        stages = tuple(stage.model_copy(update={"duration": stage.duration * part}) for stage in self.stages)
+        return self.model_copy(update={"duration": duration, "stages": stages, **spell})

@@ -42,6 +42,8 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     mode = chosen_mode(scenario, given)
     if given.rate is not None and scenario.load.arrivals == "replay":
         raise BadInputError("--rate: a replay has the rate that was recorded")
+    if scenario.load.arrivals == "stages" and (given.rate, given.duration) != (None, None):
+        raise BadInputError("--rate, --duration: the stages of this scenario have their own")
     scenario = scenario.quickened() if given.quick else scenario
     changes: dict[str, Any] = {"blocks": given.blocks, "seed": given.seed, "time_scale": given.time_scale}
     load: dict[str, Any] = {"mode": mode, "requests": given.requests, "batch": given.batch}

@@ -17,14 +17,38 @@ METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 MOST_CONNECTIONS = 10_000
+MOST_SHOWN = 5
+"""Number of requests that a report describes one by one."""
 
 
-class Service(Model):
-    """How requests are sent. Values of header fields and the body are not kept, because they may be secret."""
+class RequestKind(Model):
+    """A request. Values of header fields and the body are not kept, because they may be secret."""
 
     method: Method = "GET"
+    path: PrintableLine | None = Field(default=None, description="None: that of the URL")
     fields: tuple[PrintableLine, ...] = Field(default=(), description="names of further header fields")
     body: int = Field(default=0, ge=0, description="length of the body in bytes")
+
+    @property
+    def request_in_words(self) -> str:
+        """Description such as `POST /orders with Authorization, a body of 12 bytes`."""
+        path = f" {self.path}" if self.path else ""
+        fields = f" with {', '.join(self.fields)}" if self.fields else ""
+        body = f", a body of {self.body} bytes" if self.body else ""
+        return f"{self.method}{path}{fields}{body}"
+
+
+class WeightedRequest(RequestKind):
+    """One of several requests; `share` (0..1) of all."""
+
+    share: float = Field(gt=0, le=1)
+
+
+class Service(RequestKind):
+    """How requests are sent, and the only request unless there are several `requests`."""
+
+    requests: tuple[WeightedRequest, ...] = ()
+    http2: bool = False
     connections: int = Field(ge=1, le=MOST_CONNECTIONS, description="most open at a time, to each URL")
     warmup: Seconds = Field(default=1.0, description="seconds of the same load before each run")
     verifies: bool = Field(default=True, description="whether certificates are verified")
@@ -32,10 +56,13 @@ class Service(Model):
     @property
     def in_words(self) -> str:
         """Description such as `GET with Authorization, over at most 1000 connections`."""
-        fields = f" with {', '.join(self.fields)}" if self.fields else ""
-        body = f", a body of {self.body} bytes" if self.body else ""
+        several = [f"{one.share:.1%} {one.request_in_words}" for one in self.requests[:MOST_SHOWN]]
+        shown = several or [self.request_in_words]
+        if len(self.requests) > MOST_SHOWN:
+            shown.append(f"{len(self.requests) - MOST_SHOWN} more")
+        version = ", over HTTP/2" if self.http2 else ""
         trust = "" if self.verifies else ", certificates not verified"
-        return f"{self.method}{fields}{body}, over at most {self.connections} connections{trust}"
+        return f"{'; '.join(shown)}{version}, over at most {self.connections} connections{trust}"
 
 
 class ServiceEntry(Entry):

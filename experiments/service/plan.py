@@ -14,7 +14,7 @@ from experiments.scenario.labels import LONGEST_LABEL, shortened
 from experiments.scenario.service import ServiceScenario
 from experiments.service.target import parse_target
 
-NAMED = re.compile(r"(?P<label>[^=/:?#]+)=(?P<url>https?://.*)", re.DOTALL)
+NAMED = re.compile(r"(?P<label>[^=/:?#]+)=(?P<url>(?:https?|http\+unix)://.*)", re.DOTALL)
 MOST_URLS = 20
 
 
@@ -73,7 +73,7 @@ def service_scenario(
     """The scenario. Raises `BadInputError` that names the option."""
     labels = [one.label for one in contestants]
     urls = list(dict.fromkeys(one.url for one in contestants))
-    rate = f"{load['rate']:g} requests per second"
+    rate = f"{load['rate']:g} requests per second" + (" and other rates" if load.get("stages") else "")
     question = (
         f"How soon does {urls[0]} answer at {rate}?"
         if len(contestants) == 1

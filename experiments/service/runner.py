@@ -80,7 +80,8 @@ class ServiceRunner:
     def _generator(self, scenario: ServiceScenario, planned: PlannedRun, load: Load) -> ServiceGenerator:
         instants = first_instants(load, planned.seed, 1.0)
         destination = self._destinations[planned.label]
-        return ServiceGenerator(destination, instants, scenario.timeout, scenario.service.connections)
+        most = scenario.service.connections
+        return ServiceGenerator(destination, instants, scenario.timeout, most, planned.seed)
 
 
 def spare_of(scenario: ServiceScenario) -> int:

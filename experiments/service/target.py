@@ -1,4 +1,4 @@
-"""Target of `experiments load`: a URL, the bytes of a request for it, and the address that answers there."""
+"""Target of `experiments load`: a URL, the bytes of the requests for it, and the address that answers there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
 from experiments.errors import BadInputError, ExperimentError
-from experiments.generator.client import GeneratorConnection, GeneratorTls, NotConnected, connect
+from experiments.generator.client import (
+    Connection,
+    GeneratorConnection,
+    GeneratorTls,
+    NotConnected,
+    Sender,
+    open_connection,
+)
+from experiments.generator.http2 import LARGEST_FRAME, Http2Connection, header_block
 from experiments.platform.printable import one_line
 
 FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")
@@ -29,44 +37,74 @@ class ServiceUnreachable(ExperimentError):
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """Bytes of a request: over HTTP/1.1 the head and the body, over HTTP/2 the header block and the body."""
+
+    method: bytes
+    head: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """Method, header fields and body of all requests."""
+    """Method, header fields and body of a request. `path`: None: that of the URL; `weight`: how often it is sent."""
 
     method: str
     fields: tuple[tuple[str, str], ...]
     body: bytes
+    path: str | None = None
+    weight: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields, without their values."""
         return tuple(name for name, _ in self.fields)
 
-    def for_target(self, target: ProbeTarget) -> bytes:
-        """The request as bytes."""
+    def for_target(self, target: ProbeTarget, is_http2: bool = False) -> PreparedRequest:
+        """The request as bytes. Raises `BadInputError` if its fields are too long for HTTP/2."""
         given = {name.lower() for name, _ in self.fields}
-        usual = {"Host": target.authority, "User-Agent": "steelyard-load", "Accept": "*/*"}
+        authority = "localhost" if is_unix(target) else target.authority
+        usual = {"Host": authority, "User-Agent": "steelyard-load", "Accept": "*/*"}
         fields = [(name, value) for name, value in usual.items() if name.lower() not in given]
         fields += self.fields
         if self.body or self.method in ("POST", "PUT", "PATCH"):
             fields.append(("Content-Length", str(len(self.body))))
-        lines = [f"{self.method} {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
-        return "\r\n".join((*lines, "", "")).encode("latin-1") + self.body
+        path = self.path or target.path
+        if is_http2:
+            host = next(value for name, value in fields if name.lower() == "host")
+            others = [field for field in fields if field[0].lower() != "host"]
+            scheme = "https" if target.is_tls else "http"
+            head = header_block(self.method, scheme, host, path, others)
+            if len(head) > LARGEST_FRAME:
+                raise BadInputError(f"--http2: header fields have at most {LARGEST_FRAME:,} bytes together")
+        else:
+            lines = [f"{self.method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+            head = "\r\n".join((*lines, "", "")).encode("latin-1")
+        return PreparedRequest(self.method.encode(), head, self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A target whose address is known, with the bytes of a request for it."""
+    """A target whose address is known, with the requests for it; `shares` of them add up to 1."""
 
     address: tuple[str, int]
     tls: GeneratorTls | None
-    method: bytes
-    request: bytes
+    requests: tuple[PreparedRequest, ...]
+    shares: tuple[float, ...] = (1.0,)
+    is_http2: bool = False
 
 
 class NoOwner:
     """Owner of a connection that is only opened and closed."""
 
-    def connection_closed(self, connection: GeneratorConnection) -> None: ...
+    def connection_closed(self, connection: Connection) -> None: ...
+    def connection_draining(self, connection: Connection) -> None: ...
+    def give_back(self, sender: Sender) -> None: ...
+
+
+def is_unix(target: ProbeTarget) -> bool:
+    """Whether the target is a Unix socket, whose path is its host."""
+    return target.scheme == "http+unix"
 
 
 def parse_target(url: str) -> ProbeTarget:
@@ -78,22 +116,21 @@ def parse_target(url: str) -> ProbeTarget:
 
 
 def parse_fields(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Parse header fields `Name: value`; `@file` stands for those in a file, one per line. Raises `BadInputError`.
-
-    A message never quotes a value, which may be a password.
-    """
+    """Parse header fields `Name: value`; `@file` stands for those in a file, one per line. Raises `BadInputError`."""
     lines = [line for text in texts for line in (lines_of(text[1:]) if text.startswith("@") else [text])]
-    found = []
-    for line in lines:
-        match = FIELD.fullmatch(line)
-        name, colon, _ = line.partition(":")
-        if match is None:
-            shown = f"{name[:40]!r} and a value" if colon else "no colon"
-            raise BadInputError(f"--header: must be 'Name: value' in one line, got {shown}")
-        if match["name"].lower() in OURS - {"host"}:
-            raise BadInputError(f"--header: {name}: the load generator sets it itself")
-        found.append((match["name"], match["value"].strip()))
-    return tuple(found)
+    return tuple(parse_field(line, "--header") for line in lines)
+
+
+def parse_field(line: str, where: str) -> tuple[str, str]:
+    """Parse one header field. Raises `BadInputError`, which never quotes a value: it may be a password."""
+    match = FIELD.fullmatch(line)
+    name, colon, _ = line.partition(":")
+    if match is None:
+        shown = f"{name[:40]!r} and a value" if colon else "no colon"
+        raise BadInputError(f"{where}: must be 'Name: value' in one line, got {shown}")
+    if match["name"].lower() in OURS - {"host"}:
+        raise BadInputError(f"{where}: {name}: the load generator sets it itself")
+    return match["name"], match["value"].strip()
 
 
 def lines_of(path: str) -> list[str]:
@@ -107,8 +144,13 @@ def parse_body(text: str | None) -> bytes:
     if text is None:
         return b""
     data = bytes_of(text[1:], "--data") if text.startswith("@") else text.encode(errors="surrogateescape")
+    return checked_body(data, "--data")
+
+
+def checked_body(data: bytes, where: str) -> bytes:
+    """Check the length of a body. Raises `BadInputError`."""
     if len(data) > LARGEST_BODY:
-        raise BadInputError(f"--data: must have at most {LARGEST_BODY >> 20} MiB")
+        raise BadInputError(f"{where}: must have at most {LARGEST_BODY >> 20} MiB")
     return data
 
 
@@ -122,12 +164,13 @@ def bytes_of(path: str, option: str) -> bytes:
         raise BadInputError(f"{option}: {path[:200]!r} cannot be read: {problem}") from None
 
 
-def tls_of(target: ProbeTarget, cacert: Path | None, is_insecure: bool) -> GeneratorTls | None:
+def tls_of(
+    target: ProbeTarget, cacert: Path | None, is_insecure: bool, is_http2: bool = False
+) -> GeneratorTls | None:
     """TLS settings for a target, None for plain HTTP. Raises `BadInputError`."""
     if not target.is_tls:
         return None
     context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
     if is_insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     elif cacert is not None:
@@ -138,23 +181,36 @@ def tls_of(target: ProbeTarget, cacert: Path | None, is_insecure: bool) -> Gener
         except (OSError, ValueError) as error:  # a NUL in the path
             problem = getattr(error, "strerror", None) or error
             raise BadInputError(f"--cacert: cannot read {cacert}: {problem}") from None
-        context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(["h2" if is_http2 else "http/1.1"])
     return GeneratorTls(context, target.host)
 
 
 async def reach(
-    target: ProbeTarget, tls: GeneratorTls | None, message: Message, timeout: float
+    target: ProbeTarget,
+    tls: GeneratorTls | None,
+    messages: Sequence[Message],
+    timeout: float,
+    is_http2: bool = False,
 ) -> Destination:
     """Open and close one connection, to learn which address answers. Raises `ServiceUnreachable`.
 
     The name is not resolved again: all requests of the load go to this address.
     """
+    requests = tuple(message.for_target(target, is_http2) for message in messages)
+    whole = sum(message.weight for message in messages)
     port = urlsplit(target.origin).port or (443 if target.is_tls else 80)
+    owner = NoOwner()
+
+    def made() -> Connection:
+        return Http2Connection(owner) if is_http2 else GeneratorConnection(owner)
+
     try:
-        connection = await connect(NoOwner(), target.host, port, timeout, tls)
+        connection = await open_connection(made, target.host, port, timeout, tls)
     except NotConnected as error:
         hint = "; see --cacert and --insecure" if error.is_certificate else ""
         raise ServiceUnreachable(f"{target.origin}: {one_line(error.reason)}{hint}") from None
-    address = connection.transport.get_extra_info("peername")[:2]
+    peer = connection.transport.get_extra_info("peername")
     connection.close()
-    return Destination(address, tls, message.method.encode(), message.for_target(target))
+    address = (target.host, 0) if is_unix(target) else peer[:2]
+    shares = tuple(message.weight / whole for message in messages)
+    return Destination(address, tls, requests, shares, is_http2)

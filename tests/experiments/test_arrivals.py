@@ -15,6 +15,11 @@ from experiments.recorded.instants import recorded
 from experiments.scenario.load import Load
 
 OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}
+STAGES: Any = (
+    {"rate": 100.0, "duration": 10.0},
+    {"rate": 100.0, "to": 500.0, "duration": 20.0},
+    {"rate": 50.0, "duration": 10.0},
+)
 LOADS = {
     "poisson": Load(**OPEN),
     "constant": Load(**OPEN, arrivals="constant"),
@@ -23,6 +28,7 @@ LOADS = {
     "mmpp": Load(**OPEN, arrivals="mmpp", peak=500.0, lasts=1.0, every=10.0),
     "ramp": Load(**OPEN, arrivals="ramp", peak=300.0),
     "falling": Load(**OPEN, arrivals="ramp", peak=1e-9),
+    "stages": Load(mode="open", arrivals="stages", stages=STAGES, duration=40.0),
 }
 
 
@@ -88,6 +94,19 @@ def test_a_ramp_to_zero() -> None:
     assert between(instants, 0, 50) / len(instants) == pytest.approx(0.75, abs=0.02)
 
 
+def test_stages_follow_one_another() -> None:
+    """1000, then a ramp with 2000 in its first half and 4000 in its second, then 500."""
+    instants = first_instants(LOADS["stages"], 3, 1.0)
+    assert LOADS["stages"].planned == len(instants) == 7500
+    assert between(instants, 0, 10) == pytest.approx(1000, rel=0.1)
+    assert between(instants, 10, 20) == pytest.approx(2000, rel=0.08)
+    assert between(instants, 20, 30) == pytest.approx(4000, rel=0.05)
+    assert between(instants, 30, 40) == pytest.approx(500, rel=0.15)
+    assert (
+        LOADS["stages"].in_words == "100/s for 10 s, then 100 to 500/s for 20 s, then 50/s for 10 s, Poisson"
+    )
+
+
 def test_mmpp_has_its_mean_rate_and_overdispersed_counts() -> None:
     """A tenth of the time at 500: 140 per second; counts per second vary far more than those of a Poisson process."""
     load = LOADS["mmpp"].model_copy(update={"duration": 20_000.0})
@@ -136,6 +155,8 @@ def test_an_error_names_a_missing_recording() -> None:
         ({"arrivals": "mmpp", "peak": 5.0, "lasts": 1.0}, "every: needed"),
         ({"arrivals": "ramp"}, "peak: needed"),
         ({"arrivals": "replay"}, "file: needed"),
+        ({"arrivals": "stages"}, "stages: needed"),
+        ({"arrivals": "stages", "stages": STAGES}, "duration: must be that of the stages together, 40 s"),
         ({"arrivals": "mmpp", "peak": 5.0, "lasts": 2.0, "every": 2.0}, "lasts: must be shorter than every"),
     ],
 )
@@ -148,3 +169,6 @@ def test_a_shorter_run_scales_bursts_and_ramps() -> None:
     load = LOADS["bursts"].shortened(10.0)
     assert (load.duration, load.start, load.lasts, load.every) == (10.0, 0.5, 0.2, 1.0)
     assert load.mean_rate == LOADS["bursts"].mean_rate
+    short = LOADS["stages"].shortened(10.0)
+    assert [stage.duration for stage in short.stages] == [2.5, 5.0, 2.5]
+    assert short.mean_rate == LOADS["stages"].mean_rate

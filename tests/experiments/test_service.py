@@ -28,6 +28,7 @@ from experiments.service.target import Message, parse_fields, parse_target, reac
 from experiments.switchback.guard_rails import RailBroken
 from experiments.switchback.turns import PolicyChangedExternally, PolicyTurns
 from tests.support.command_line import complaint, run_in_process
+from tests.support.http2_server import Http2Server
 from tests.support.made_up_balancer import MadeUpBalancer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -69,21 +70,27 @@ async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """`server(serve)` runs a server on loopback in another thread and returns its URL."""
+    """`server(serve)` runs a server on loopback in another thread and returns its URL; on a socket, its path."""
     loop, writers = asyncio.new_event_loop(), list[asyncio.StreamWriter]()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     servers: list[asyncio.Server] = []
 
-    def start(serve: Serve, tls: ssl.SSLContext | None = None) -> str:
+    def start(serve: Serve, tls: ssl.SSLContext | None = None, socket: Path | None = None) -> str:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writers.append(writer)
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 await serve(reader, writer)
             writer.close()
 
-        starting = asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+        starting = (
+            asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
+            if socket is None
+            else asyncio.start_unix_server(handle, socket)
+        )
         servers.append(asyncio.run_coroutine_threadsafe(starting, loop).result(5))
+        if socket is not None:
+            return str(socket)
         port = servers[-1].sockets[0].getsockname()[1]
         return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
 
@@ -223,12 +230,79 @@ def test_certificate_is_verified(server: Server, tmp_path: Path) -> None:
         assert runs_in(tmp_path / name)[0].samples.ok.all()
 
 
+@pytest.mark.usefixtures("unrendered")
+def test_weighted_requests_and_stages_come_from_a_file(server: Server, tmp_path: Path) -> None:
+    """The same requests for both URLs of a block; bodies and values of fields are not written."""
+    seen: dict[str, list[bytes]] = {"one": [], "other": []}
+    urls = [f"{name}={server(answers(OK, heads))}/own" for name, heads in seen.items()]
+    (tmp_path / "order").write_bytes(b"")
+    file = tmp_path / "shop.toml"
+    file.write_text("""
+        [[requests]]
+        weight = 3
+        path = "/search?q=a"
+        [[requests]]
+        method = "PUT"
+        fields = { X-Key = "sesame" }
+        body_file = "order"
+        [[stages]]
+        rate = 40
+        duration = "500ms"
+        [[stages]]
+        rate = 40
+        to = 120
+        duration = 0.5
+    """)
+    given = ("--traffic", str(file), "--warmup", "0", "--blocks", "1", "--header", "X-All: yes")
+    done = experiments("load", *urls, *given, "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "75.0% GET /search?q=a with X-All; 25.0% PUT with X-All, X-Key, over at most" in done.stdout
+    first, second = ([head.split(b"\r\n")[0] for head in heads] for heads in seen.values())
+    assert first == second
+    assert len(first) == 60
+    assert first.count(b"GET /search?q=a HTTP/1.1") + first.count(b"PUT /own HTTP/1.1") == 60
+    assert 5 <= first.count(b"PUT /own HTTP/1.1") <= 27
+    assert all((b"\r\nX-Key: sesame\r\n" in head) is head.startswith(b"PUT") for head in seen["one"])
+    assert b"sesame" not in (tmp_path / "out" / "campaign.json").read_bytes()
+    assert load_results(tmp_path / "out").scenario.load.in_words == (
+        "40/s for 0.5 s, then 40 to 120/s for 0.5 s, Poisson"
+    )
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_http2_in_clear_text_and_by_alpn(server: Server, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2)]
+    for context, protocol in zip(contexts, ("h2", "http/1.1"), strict=True):
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        context.set_alpn_protocols([protocol])
+    for name, tls in (("clear", None), ("tls", contexts[0])):
+        http2 = Http2Server()
+        done = load(tmp_path / name, server(http2.serve, tls), "--http2", "--insecure", "--data", "hello")
+        assert done.returncode == 0, done.stderr
+        assert "over HTTP/2" in done.stdout
+        assert [request.body for request in http2.requests] == [b"hello"] * 20
+        assert runs_in(tmp_path / name)[0].samples.ok.all()
+    refused = load(tmp_path / "none", server(answers(OK), contexts[1]), "--http2", "--insecure")
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+    assert "HTTP/2" in refused.stderr
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_service_on_a_unix_socket(server: Server, tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    path = server(answers(OK, seen), socket=tmp_path / "app.sock")
+    assert load(tmp_path / "out", f"app=http+unix://{path}:/a").returncode == 0
+    assert seen[0].startswith(b"GET /a HTTP/1.1\r\nHost: localhost\r\n")
+    assert len(seen) == runs_in(tmp_path / "out")[0].samples.ok.sum() == 20
+
+
 # --- connections
 
 
 async def sent(url: str, count: int, most: int, spacing: float = 0.002) -> ServiceGenerator:
     """`count` requests to `url`, over at most `most` connections."""
-    destination = await reach(parse_target(url), None, Message("GET", (), b""), 5.0)
+    destination = await reach(parse_target(url), None, [Message("GET", (), b"")], 5.0)
     generator = ServiceGenerator(destination, np.linspace(0.0, count * spacing, count), 0.4, most)
     await generator.run(1)
     return generator
@@ -282,6 +356,12 @@ def test_request_on_a_closed_idle_connection_is_sent_again(server: Server) -> No
         (("a,b=http://a/",), "no comma"),
         (("x=http://a/", "x=http://b/"), "'x' names two"),
         (("http://127.0.0.1:9/", "--connections", "0"), "'--connections'"),
+        (("http://a/", "--stages", "50"), "--stages: must be RATE:TIME or FROM-TO:TIME"),
+        (("http://a/", "--stages", "50:1s,0-9:1s"), "--stages: must be RATE:TIME or FROM-TO:TIME"),
+        (("http://a/", "--stages", "50:1s", "--rate", "9"), "--rate: the stages have their own"),
+        (("http://a/", "--stages", "5-50000:1s"), "--stages: at most 10,000 requests per second, got 50000"),
+        (("http://a/", "--traffic", "/nonexistent"), "/nonexistent: cannot be read"),
+        (("https://a/", "--http2", "--header", f"X: {'a' * 17000}"), "--http2: header fields have at most"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -289,6 +369,31 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_pat
     assert message in line
     assert "Secret value" not in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must have [[requests]], [[stages]] or both"),
+        ("[[requests]]\nweight = 0", "requests.0.weight: "),
+        ("[[requests]]\npath = 'a'", "requests.0.path: must begin with / and be ASCII"),
+        ("[[requests]]\npath = '/ü'", "requests.0.path: must begin with / and be ASCII"),
+        ("[[requests]]\nverb = 'GET'", "requests.0.verb: "),
+        ("[[requests]]\nfields = { Host = 'a', TE = 'Secret value' }", "requests.0.fields: TE: "),
+        ("[[requests]]\nbody = 'a'\nbody_file = 'b'", "requests.0: body_file: not beside body"),
+        ("[[requests]]\nbody_file = 'nowhere'", "requests.0.body_file: "),
+        ("[[stages]]\nrate = 1\nduration = 'long'", "stages.0.duration: 'long' is not a duration"),
+        ("[[stages]]\nrate = 1\nduration = 1", "--stages: not beside those of"),
+    ],
+)
+def test_error_in_a_traffic_file_names_the_key(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    given = ("--traffic", str(file), "--stages", "1:1s", "--out", str(tmp_path / "out"))
+    line = complaint(cli, "experiments", "load", "http://a/", *given)
+    assert message in line
+    assert "bad.toml" in line
+    assert "Secret value" not in line
 
 
 def test_refused_connection_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
@@ -381,7 +486,7 @@ def test_broken_rail_ends_the_load(server: Server) -> None:
     url = server(answers(OK))
 
     async def load_under_policies(turns: PolicyTurns) -> None:
-        destination = await reach(parse_target(url), None, Message("GET", (), b""), 5.0)
+        destination = await reach(parse_target(url), None, [Message("GET", (), b"")], 5.0)
         initial = ServiceGenerator(destination, np.zeros(3), 1.0, 8)
         await balancer.sleep(2.0)
         first = asyncio.ensure_future(turns.observe_initial(partial(initial.run, 1)))

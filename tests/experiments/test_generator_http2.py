@@ -1,0 +1,238 @@
+"""HTTP/2 of the load generator against servers by the library h2, and its field coding against hpack."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from hpack import Decoder, Encoder
+from hyperframe.frame import GoAwayFrame
+
+from experiments.generator.client import NotConnected, open_connection
+from experiments.generator.http2 import Http2Connection, header_block, status_in
+from experiments.run_data import Kind
+from experiments.service.generator import ServiceGenerator
+from experiments.service.target import Message, NoOwner, ServiceUnreachable, parse_target, reach
+from tests.support.http2_server import Http2Server, Request, Respond, ok
+
+GET = Message("GET", (("X-Key", "a"),), b"")
+Url = Callable[[Any], Awaitable[str]]
+
+
+@pytest.fixture
+async def url_of() -> AsyncIterator[Url]:
+    """`await url_of(serve)` serves on loopback and returns the URL."""
+    servers: list[asyncio.Server] = []
+
+    async def start(serve: Any) -> str:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await serve(reader, writer)
+            except ConnectionError:
+                pass
+            finally:
+                writer.close()
+
+        servers.append(await asyncio.start_server(handle, "127.0.0.1", 0))
+        return f"http://127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}/a?b=c"
+
+    yield start
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+async def sent(
+    url: str, count: int, most: int = 1, messages: Sequence[Message] = (GET,), timeout: float = 5.0
+) -> list[Kind]:
+    """Outcomes of `count` requests, two each millisecond, over at most `most` connections."""
+    destination = await reach(parse_target(url), None, messages, 5.0, is_http2=True)
+    generator = ServiceGenerator(destination, np.arange(count) / 2000, timeout, most)
+    ledger = await generator.run(most)
+    return [Kind(kind) for kind in ledger.kind]
+
+
+async def test_requests_share_a_connection_within_the_limit_of_the_server(url_of: Url) -> None:
+    held: list[tuple[H2Connection, int, Request]] = []
+
+    def in_fours(connection: H2Connection, stream: int, request: Request) -> bytes:
+        held.append((connection, stream, request))
+        if len(held) == 4:
+            for each in held:
+                ok(*each)
+            held.clear()
+        return b""
+
+    server = Http2Server(in_fours, streams=4)
+    assert set(await sent(await url_of(server.serve), 40)) == {Kind.OK}
+    assert server.connections == 2  # one to learn the address
+    assert len(server.requests) == 40
+    fields = server.requests[0].fields
+    assert (fields[":method"], fields[":scheme"], fields[":path"]) == ("GET", "http", "/a?b=c")
+    assert fields[":authority"].startswith("127.0.0.1:")
+    assert (fields["x-key"], fields["user-agent"]) == ("a", "steelyard-load")
+
+
+@pytest.mark.parametrize("window", [1000, 1_000_000])
+async def test_bodies_keep_both_windows(url_of: Url, window: int) -> None:
+    """h2 fails the connection at the first byte too many."""
+    server = Http2Server(window=window)
+    body = bytes(range(256)) * 500
+    outcomes = await sent(await url_of(server.serve), 6, messages=[Message("POST", (), body)])
+    assert set(outcomes) == {Kind.OK}
+    assert [request.body for request in server.requests] == [body] * 6
+    assert server.requests[0].fields["content-length"] == str(len(body))
+
+
+def answered(*fields: tuple[str, str], interim: bool = False, trailers: bool = False) -> Respond:
+    def respond(connection: H2Connection, stream: int, request: Request) -> bytes:
+        if interim:
+            connection.send_headers(stream, [(":status", "103"), ("link", "</a>")])
+        connection.send_headers(stream, list(fields), end_stream=not trailers)
+        if trailers:
+            connection.send_headers(stream, [("grpc-status", "0")], end_stream=True)
+        return b""
+
+    return respond
+
+
+def reset(connection: H2Connection, stream: int, request: Request) -> bytes:
+    connection.reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
+    return b""
+
+
+def nothing(connection: H2Connection, stream: int, request: Request) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("respond", "kind"),
+    [
+        (answered((":status", "204")), Kind.OK),
+        (answered((":status", "200"), ("x-a", "b"), interim=True, trailers=True), Kind.OK),
+        (answered((":status", "503")), Kind.ERROR_STATUS),
+        (answered((":status", "404")), Kind.ERROR_STATUS),
+        (reset, Kind.RESET),
+        (nothing, Kind.TIMEOUT),
+    ],
+)
+async def test_answers_and_failures_count_as_what_they_are(url_of: Url, respond: Respond, kind: Kind) -> None:
+    """A failed request costs no connection: the others on it go on."""
+    server = Http2Server(respond)
+    assert await sent(await url_of(server.serve), 8, timeout=0.2) == [kind] * 8
+    assert server.connections == 2
+    for _ in range(8 if kind is Kind.TIMEOUT else 0):
+        await server.resets.get()
+    assert server.resets.empty()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_requests_that_goaway_names_unprocessed_are_sent_again(url_of: Url, method: str) -> None:
+    """The first connection gets four and processes three; the fourth does not fail, whatever its method."""
+    held: list[tuple[H2Connection, int, Request]] = []
+
+    def three(connection: H2Connection, stream: int, request: Request) -> bytes:
+        held.append((connection, stream, request))
+        if len(held) > 4:
+            return ok(connection, stream, request)
+        if len(held) < 4:
+            return b""
+        for each in held[:3]:
+            ok(*each)
+        return GoAwayFrame(0, last_stream_id=held[2][1]).serialize()
+
+    server = Http2Server(three, streams=4)
+    messages = [Message(method, (), b"")]
+    assert await sent(await url_of(server.serve), 12, messages=messages) == [Kind.OK] * 12
+    assert server.connections == 3
+    assert len(server.requests) > 12
+
+
+async def test_a_connection_that_breaks_fails_its_requests(url_of: Url) -> None:
+    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.ensure_future(Http2Server(nothing).serve(reader, writer))
+        await asyncio.sleep(0.05)
+        connection.cancel()
+
+    assert set(await sent(await url_of(breaks), 8)) == {Kind.RESET}
+
+
+async def speaks_http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("serve", "words"),
+    [
+        (speaks_http1, "the server does not speak HTTP/2"),
+        (closes, "the server closed the connection instead of speaking HTTP/2"),
+        (Http2Server(streams=0).serve, "the server allows no request at a time"),
+    ],
+)
+async def test_a_server_without_http2_is_one_line(url_of: Url, serve: Any, words: str) -> None:
+    with pytest.raises(ServiceUnreachable, match=f": {words}$"):
+        await sent(await url_of(serve), 1)
+
+
+async def test_a_cancelled_connection_loses_no_socket(url_of: Url) -> None:
+    """While it waits for the settings of a server that sends none."""
+    ended = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(100):
+            pass
+        ended.set()
+
+    target = parse_target(await url_of(silent))
+    host, port = target.authority.split(":")
+    with pytest.raises(NotConnected, match=r"no connection within 0\.1 s"):
+        await open_connection(lambda: Http2Connection(NoOwner()), host, int(port), 0.1)
+    await ended.wait()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_each_status_is_read_as_an_encoder_writes_it(is_compressed: bool) -> None:
+    """With an encoder that first makes its dynamic table as small as ours, and before."""
+    for size in (None, 0):
+        encoder = Encoder()
+        for status in range(100, 600):
+            if size is not None:
+                encoder.header_table_size = 4096
+                encoder.header_table_size = size
+            block = encoder.encode([(":status", str(status)), ("server", "x")], huffman=is_compressed)
+            if (
+                block[0] < 0xBE or size == 0
+            ):  # else an index of the dynamic table, which nobody uses with ours
+                assert status_in(block) == status
+
+
+@pytest.mark.parametrize("block", [b"", b"\x20", b"\x3f\xff", b"\x48", b"\x48\x03", b"\x48\x03abc", b"\xbe"])
+def test_a_block_without_a_status_has_none(block: bytes) -> None:
+    assert status_in(block) == 0
+
+
+@pytest.mark.parametrize("length", [0, 126, 127, 254, 255, 300, 20_000])
+def test_a_request_is_decoded_as_given(length: int) -> None:
+    fields = [("X-Long", "a" * length), ("Accept", "é")]
+    for method in ("GET", "POST", "DELETE"):
+        found = Decoder().decode(
+            header_block(method, "https", "a.example", "/" + "p" * length, fields), raw=True
+        )
+        assert [(name, value) for name, value in found] == [
+            (b":method", method.encode()),
+            (b":scheme", b"https"),
+            (b":path", b"/" + b"p" * length),
+            (b":authority", b"a.example"),
+            (b"x-long", b"a" * length),
+            (b"accept", "é".encode("latin-1")),
+        ]
