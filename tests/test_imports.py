@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(
             "balancer.build",
             "balancer.syntax.printable",
+            "balancer.syntax.urls",
             "balancer.config.documents",
         ),
         *("balancer.config.schema.health", "balancer.config.schema.pool"),

@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.commands.options import GRID, MEASURE, Number, new_directory, require_none
+from experiments.commands.options import GRID, JUNIT, MEASURE, Number, new_directory, require_none
 from experiments.compare.contrast import WORDS, Contrast, contrasts, measures_of
 from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
+from experiments.errors import BadInputError
+from experiments.platform.checks import Check, report_checks
 from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
@@ -95,6 +97,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     type=Number(min=1),
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
+@JUNIT
 @GRID
 @MEASURE
 @click.option("--exact", is_flag=True, help="Exit code 1 unless the results of two catalogues are identical.")
@@ -106,6 +109,7 @@ def compare(
     file: Path | None,
     page: Path | None,
     limit: float | None,
+    junit: Path | None,
     grid: str | None,
     measure: str | None,
     exact: bool,
@@ -117,9 +121,13 @@ def compare(
     """
     require_writable("--json", file)
     require_writable("--html", page)
+    require_writable("--junit", junit)
+    if junit is not None and limit is None:
+        raise BadInputError("--junit: needs --fail-if-worse, which is what it states")
     if not rev and Path(first).is_file():
         require_none(given, "only with --rev; a catalogue holds results already")
         require_none({"html": page}, "not for catalogues; `experiments report` draws one")
+        require_none({"junit": junit}, "not for the catalogues of sweeps")
         pair = Path(first), Path(second)
         if exact:
             require_none({"measure": measure, "json": file, "fail_if_worse": limit}, "not with --exact")
@@ -138,7 +146,12 @@ def compare(
     if page is not None:
         draw_page(page, one, other, found, unlike)
         console.print(path_line("Report:", page), soft_wrap=True)
-    return 0 if limit is None else judge(console, found, measures_of(one, other)[0], limit)
+    if limit is None:
+        return 0
+    checks = checks_of(found, measures_of(one, other)[0], limit)
+    code = judge(console, checks, limit)
+    report_checks(f"{other.name} against {one.name}", checks, junit)
+    return code
 
 
 def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
@@ -267,20 +280,31 @@ def notes_on(found: Sequence[Contrast]) -> list[str]:
     return [matching(found), *([AT_DEADLINE] if has_odds else [])]
 
 
-def judge(console: Console, found: Sequence[Contrast], measure: str, limit: float) -> int:
-    """Exit code 1 if an entry is worse beyond noise and by more than `limit`."""
-    own = [item for item in found if item.measure == measure]
-    worse = [item for item in own if item.in_words == "worse" and item.worsening > limit]
-    for item in worse:
-        print_verdict(
-            console,
-            False,
-            f"WORSE: {item.label}: {measure} × {show(item.interval)}, more than {limit:g} allowed",
+def checks_of(found: Sequence[Contrast], measure: str, limit: float) -> list[Check]:
+    """Whether each entry is worse beyond noise and by more than `limit`; not judged with too few blocks."""
+    return [
+        Check(
+            item.label,
+            f"{measure} at most × {limit:g}",
+            None if item.standing == "no verdict" else item.in_words != "worse" or item.worsening <= limit,
+            "too few blocks" if item.standing == "no verdict" else f"{measure} × {show(item.interval)}",
         )
-    unknown = [item.label for item in own if item.standing == "no verdict"]
+        for item in found
+        if item.measure == measure
+    ]
+
+
+def judge(console: Console, checks: Sequence[Check], limit: float) -> int:
+    """Print what is worse and what is not judged; returns the exit code."""
+    for check in checks:
+        if check.passed is False:
+            print_verdict(
+                console, False, f"WORSE: {check.label}: {check.message}, more than {limit:g} allowed"
+            )
+    unknown = [check.label for check in checks if check.passed is None]
     if unknown:
         print_verdict(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
-    return BOUND_MISSED if worse else 0
+    return BOUND_MISSED if any(check.passed is False for check in checks) else 0
 
 
 def as_json(

@@ -18,9 +18,12 @@ from experiments.commands.live_options import policies_chosen
 from experiments.commands.options import (
     DURATION,
     DURATION_OR_NONE,
+    JUNIT,
+    OTLP,
     PATIENCE,
     PERCENT,
     Number,
+    collector_at,
     command_line,
     new_directory,
     require_none,
@@ -168,6 +171,8 @@ SECRET = ("--header", "--data", "--token")
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
 @PATIENCE
+@JUNIT
+@OTLP
 def load(
     urls: tuple[str, ...],
     out: Path | None,
@@ -188,6 +193,8 @@ def load(
     traffic: str | None,
     http2: bool,
     warmup: float,
+    junit: Path | None,
+    otlp: str | None,
     **given: Any,
 ) -> int:
     """Send requests to URL at fixed instants, and report latency, failures and throughput.
@@ -195,7 +202,7 @@ def load(
     Several URLs are compared in blocks: each has one run per block, in random order. With --policies the balancer at
     URL gets each policy in turn; its own policy is restored at the end, also on Ctrl-C and on any error.
     """
-    from experiments.commands.session import run_campaign
+    from experiments.commands.session import require_thresholds, run_campaign
     from experiments.running.patience import Patience
     from experiments.service.runner import ServiceRunner
     from experiments.switchback.balancer import HttpBalancer
@@ -203,6 +210,7 @@ def load(
 
     if cacert is not None and insecure:
         raise BadInputError("--cacert: without effect with --insecure")
+    collector = collector_at(otlp)
     sent = traffic_of(method, parse_fields(headers), data, stages, traffic)
     offered = sent.load(*(given.pop(key) for key in LOAD))
     if sent.stages:
@@ -228,6 +236,7 @@ def load(
     scenario = scenario_of(contestants, offered, service, **given)
     directory = out or new_directory("load")
     require_new(directory)
+    require_thresholds(scenario, junit)
     console = console_here()
     tls = {one.url: tls_of(one.target, cacert, insecure, http2) for one in contestants}
     soon = min(10.0, scenario.timeout)
@@ -249,6 +258,7 @@ def load(
         return run_campaign(
             scenario, directory, ServiceRunner(destinations, turns), Patience(patience),
             None if turns is None else turns.restoring(), command_line(SECRET),
+            junit=junit, otlp=collector,
         )  # fmt: skip
     finally:
         print_statuses(console, directory)

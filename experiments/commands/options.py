@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from balancer.syntax.urls import server_url
 from experiments.errors import BadInputError
 from experiments.sweep.grid import MEASURES
 from workers.durations import parse_duration
@@ -113,6 +114,35 @@ SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not
 PARQUET = click.option(
     "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs the extra `parquet`."
 )
+
+
+JUNIT = click.option(
+    "--junit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write there, as JUnit XML, which thresholds were met.",
+)
+
+OTLP = click.option(
+    "--otlp",
+    metavar="URL",
+    help="Send live figures to an OpenTelemetry collector while it measures; needs the extra `otel`.",
+)
+
+
+def collector_at(url: str | None) -> str | None:
+    """URL for metrics of the collector at `url`, by OTLP over HTTP. Raises `BadInputError`."""
+    if url is None:
+        return None
+    parts = server_url(url)
+    if parts is None:
+        raise BadInputError(f"--otlp: must be http://host[:port][/path] or https://…, got {url[:60]!r}")
+    try:
+        import experiments.running.otlp  # noqa: F401
+    except ImportError:
+        raise BadInputError(
+            "--otlp: opentelemetry-sdk is not installed: pip install '.[otel]' in the checkout"
+        ) from None
+    return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/v1/metrics"
 
 
 def campaign_options(command: Command) -> Command:

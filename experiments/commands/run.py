@@ -8,11 +8,14 @@ from typing import Any
 import click
 
 from experiments.commands.options import (
+    JUNIT,
+    OTLP,
     PAGE,
     PARQUET,
     PATIENCE,
     SIMULATED,
     campaign_options,
+    collector_at,
     live_page,
     named,
     new_directory,
@@ -49,6 +52,8 @@ but not the work of a request, and oracle-clairvoyant, which knows most.
 @PATIENCE
 @PAGE
 @PARQUET
+@JUNIT
+@OTLP
 def run(
     scenario: str,
     simulated: bool,
@@ -57,6 +62,8 @@ def run(
     patience: float,
     page: str | None,
     parquet: bool,
+    junit: Path | None,
+    otlp: str | None,
     **options: Any,
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
@@ -67,6 +74,9 @@ def run(
         raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
     if simulated and page is not None:
         raise BadInputError("--page: only for measured runs; a simulated one has no balancer to follow")
+    if simulated and otlp is not None:
+        raise BadInputError("--otlp: only for measured runs; a simulated one takes no time of its own")
+    collector = collector_at(otlp)
     if parquet:
         from experiments.report.exports import require_parquet
 
@@ -85,6 +95,8 @@ def run(
             parquet=parquet,
             page=shown,
             note=quick_note(loaded, chosen, given),
+            junit=junit,
+            otlp=collector,
         )
 
 

@@ -5,7 +5,8 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,16 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.commands.options import command_line
-from experiments.errors import ExperimentError
-from experiments.platform.terminal import STOPPED, clock, console_here, path_line, print_stopped
+from experiments.errors import BadInputError, ExperimentError
+from experiments.platform.checks import Check, report_checks
+from experiments.platform.terminal import (
+    STOPPED,
+    clock,
+    console_here,
+    path_line,
+    print_stopped,
+    require_writable,
+)
 from experiments.report.entry_tables import statistics_table
 from experiments.report.pages import write_report
 from experiments.report.terminal_tables import terminal_table, verdict_text
@@ -27,6 +36,7 @@ from experiments.running.progress import CampaignProgress, remaining
 from experiments.running.runner import NoObserver, Observer, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
+from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions, was_late
@@ -58,13 +68,17 @@ def run_campaign(
     parquet: bool = False,
     page: LivePage | None = None,
     note: str = "",
+    junit: Path | None = None,
+    otlp: str | None = None,
 ) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
 
     `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
     as it is. With `parquet`, tables and requests are written as Parquet too. Progress and verdict are shown on `page`.
-    `note` is printed below the question.
+    `note` is printed below the question. The outcome of thresholds is written to `junit`, live figures go to the
+    collector at `otlp`.
     """
+    require_thresholds(scenario, junit)
     console = console_here()
     campaign = prepare(scenario, command or command_line(), directory, runner.name)
     console.print(Text(scenario.question, style="bold"))
@@ -79,17 +93,18 @@ def run_campaign(
             observer = on_page(page, campaign, progress)
             if isinstance(scenario, LiveScenario):
                 observer = VerdictSoFar(observer, campaign, console)
-            execute(campaign, directory, runner, observer, patience)
+            with exporting(otlp, campaign, observer, console) as observer:
+                execute(campaign, directory, runner, observer, patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
-            present(directory, console, parquet, page)
+            present(directory, console, parquet, page, junit)
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console, parquet, page)
+            present(directory, console, parquet, page, junit)
         raise
-    return present(directory, console, parquet, page)
+    return present(directory, console, parquet, page, junit)
 
 
 def on_page(page: LivePage | None, campaign: Campaign, progress: CampaignProgress) -> Observer:
@@ -99,6 +114,41 @@ def on_page(page: LivePage | None, campaign: Campaign, progress: CampaignProgres
     from experiments.live_page.campaign import CampaignOnPage
 
     return CampaignOnPage(page, campaign, progress)
+
+
+@contextmanager
+def exporting(
+    otlp: str | None, campaign: Campaign, observer: Observer, console: Console
+) -> Iterator[Observer]:
+    """The observer, whose figures also go to a collector if there is one."""
+    if otlp is None:
+        yield observer
+        return
+    from experiments.running.otlp import exported
+
+    with exported(otlp, campaign, observer, lambda line: console.print(Text(line, "yellow"))) as exporter:
+        yield exporter
+
+
+def require_thresholds(scenario: Scenario, junit: Path | None) -> None:
+    """Check before a campaign that its thresholds can be written to `junit`. Raises `BadInputError`."""
+    require_writable("--junit", junit)
+    if junit is not None and not any((scenario.thresholds, *(one.thresholds for one in scenario.entries))):
+        raise BadInputError(
+            "--junit: there is no threshold; --threshold or `thresholds` of a scenario has some"
+        )
+
+
+def checks_of(summary: Summary) -> list[Check]:
+    """Thresholds of all entries; those of an entry without a run are not judged."""
+    scenario, judged = summary.scenario, {one.label for one in summary.entries}
+    found = [Check(one.label, one.threshold, one.passed, one.message) for one in summary.thresholds]
+    return found + [
+        Check(entry.label, parse_threshold(text).text, None, "no run")
+        for entry in scenario.entries
+        if entry.label not in judged
+        for text in (*scenario.thresholds, *entry.thresholds)
+    ]
 
 
 class VerdictSoFar(NoObserver):
@@ -136,7 +186,13 @@ def has_runs(directory: Path) -> bool:
     return any((directory / RUNS).iterdir())
 
 
-def present(directory: Path, console: Console, parquet: bool = False, page: LivePage | None = None) -> int:
+def present(
+    directory: Path,
+    console: Console,
+    parquet: bool = False,
+    page: LivePage | None = None,
+    junit: Path | None = None,
+) -> int:
     """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
         summary = write_report(directory, parquet)
@@ -144,6 +200,7 @@ def present(directory: Path, console: Console, parquet: bool = False, page: Live
         page.note(summary.scenario.name, f"{summary.verdict.headline}.")
     print_summary(summary, console)
     console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    report_checks(summary.scenario.name, checks_of(summary), junit)
     return 1 if summary.failed_thresholds else 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -124,9 +125,16 @@ def test_what_the_generators_lag_may_explain_is_not_claimed(write: Write, tmp_pa
 def test_fail_if_worse_fails_for_a_slower_entry_only(write: Write, tmp_path: Path) -> None:
     """The seeds agree, so blocks are paired and 30 % is significant; only `b` is worse."""
     before, after = write(), write(slower={"b": 1.3}, version="2")
-    found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
+    junit = tmp_path / "out.xml"
+    given = ("--json", tmp_path / "out.json", "--fail-if-worse", "1.05", "--junit", junit)
+    found = ran(before, after, *given)
     assert found.return_value == 1
     assert "WORSE: b: p99 × 1.30" in found.output
+    cases = ElementTree.parse(junit).getroot()[0]
+    assert [case.attrib["classname"] for case in cases] == ["a", "b", "c"]
+    (failure,) = cases.findall("testcase[@classname='b']/failure")
+    assert failure.attrib["message"].startswith("p99 × 1.30")
+    assert cases.attrib["failures"] == "1"
     assert "differs: versions.steelyard: 1 → 2" in found.output
     assert "paired by their seeds" in found.output
     assert rows(tmp_path / "out.json")["b"]["second_is"] == "worse"

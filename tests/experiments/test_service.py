@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trustme
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from experiments.__main__ import cli
 from experiments.commands.load import allowed_connections
@@ -297,6 +298,59 @@ def test_service_on_a_unix_socket(server: Server, tmp_path: Path) -> None:
     assert len(seen) == runs_in(tmp_path / "out")[0].samples.ok.sum() == 20
 
 
+# --- figures for a collector
+
+
+def collects(bodies: list[bytes], response: bytes = OK) -> Serve:
+    """A receiver of OTLP over HTTP."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"POST /v1/metrics HTTP/1.1\r\n")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            bodies.append(await reader.readexactly(int(length.partition(b":")[2])))
+            writer.write(response)
+
+    return serve
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_figures_go_to_a_collector(server: Server, tmp_path: Path) -> None:
+    """The last export has all requests of the campaign, by entry and outcome."""
+    bodies: list[bytes] = []
+    url = server(answers(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"))
+    urls = (f"good={server(answers(OK))}", f"bad={url}")
+    done = load(tmp_path / "out", *urls, "--blocks", "1", "--otlp", server(collects(bodies)))
+    assert done.returncode == 0, done.stderr
+    assert "otlp" not in done.stdout
+    (of_resource,) = ExportMetricsServiceRequest.FromString(bodies[-1]).resource_metrics
+    resource = {pair.key: pair.value.string_value for pair in of_resource.resource.attributes}
+    assert (resource["service.name"], resource["steelyard.scenario"]) == ("steelyard-experiments", "load")
+    found = {
+        (metric.name.removeprefix("steelyard.experiment."), *(pair.value.string_value for pair in point.attributes)):
+        point.as_int or point.as_double
+        for scope in of_resource.scope_metrics
+        for metric in scope.metrics
+        for point in (*metric.sum.data_points, *metric.gauge.data_points)
+    }  # fmt: skip
+    assert found["requests", "good", "ok"] == 20
+    assert found["requests", "bad", "error_status"] == 20
+    assert found["requests", "good", "ok"] + found["requests", "bad", "ok"] == 20
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.parametrize(
+    "receiver", [None, hangs, collects([], b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n")]
+)
+def test_failing_collector_disturbs_no_run(server: Server, tmp_path: Path, receiver: Serve | None) -> None:
+    where = "http://127.0.0.1:9" if receiver is None else server(receiver)
+    done = load(tmp_path / "out", f"it={server(answers(OK))}", "--otlp", where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("otlp: ") <= 1
+    assert runs_in(tmp_path / "out")[0].samples.ok.sum() == 20
+
+
 # --- connections
 
 
@@ -360,6 +414,9 @@ def test_request_on_a_closed_idle_connection_is_sent_again(server: Server) -> No
         (("http://a/", "--stages", "50:1s,0-9:1s"), "--stages: must be RATE:TIME or FROM-TO:TIME"),
         (("http://a/", "--stages", "50:1s", "--rate", "9"), "--rate: the stages have their own"),
         (("http://a/", "--stages", "5-50000:1s"), "--stages: at most 10,000 requests per second, got 50000"),
+        (("http://a/", "--otlp", "collector:4318"), "--otlp: must be http://"),
+        (("http://a/", "--junit", "a.xml"), "--junit: there is no threshold"),
+        (("http://a/", "--junit", "/nonexistent/a.xml"), "--junit: /nonexistent is not a directory"),
         (("http://a/", "--traffic", "/nonexistent"), "/nonexistent: cannot be read"),
         (("https://a/", "--http2", "--header", f"X: {'a' * 17000}"), "--http2: header fields have at most"),
     ],

@@ -1,0 +1,94 @@
+"""What other tools read: JUnit and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from experiments.__main__ import cli
+from experiments.platform.checks import Check, junit_xml, report_checks
+from tests.support.command_line import complaint, run_in_process
+
+SCENARIO = """
+name = "two"
+question = "Which?"
+baseline = "random"
+home_region = "near"
+thresholds = ["p99 < 10 s", "errors < 0.1 %"]
+[load]
+mode = "open"
+rate = 50.0
+duration = 2.0
+[[regions]]
+name = "near"
+workers = 2
+rtt = 0.02
+[[entries]]
+label = "random"
+policy = "random"
+[[entries]]
+label = "turns"
+policy = "round-robin"
+thresholds = ["mean < 1 ms"]
+"""
+
+
+def cases_in(file: Path) -> dict[tuple[str, str], str]:
+    """Outcome of each case, by class and name."""
+    suite = ElementTree.parse(file).getroot()[0]
+    cases = list(suite)
+    assert int(suite.attrib["tests"]) == len(cases)
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+    assert int(suite.attrib["skipped"]) == len(suite.findall("testcase/skipped"))
+    return {
+        (case.attrib["classname"], case.attrib["name"]): case[0].tag if len(case) else "passed"
+        for case in cases
+    }
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    (tmp_path / "two.toml").write_text(SCENARIO)
+    given = (
+        "--simulated",
+        "--blocks",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+        "--junit",
+        str(tmp_path / "a.xml"),
+    )
+    done = run_in_process(cli, "experiments", "run", str(tmp_path / "two.toml"), *given)
+    assert done.returncode == 1, done.stderr
+    assert cases_in(tmp_path / "a.xml") == {
+        ("random", "p99 < 10 s"): "passed",
+        ("random", "errors < 0.1 %"): "passed",
+        ("turns", "p99 < 10 s"): "passed",
+        ("turns", "errors < 0.1 %"): "passed",
+        ("turns", "mean < 1 ms"): "failure",
+    }
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("::"))
+    assert line.startswith("::error title=turns%3A mean < 1 ms::mean is ")
+
+
+def test_what_is_not_judged_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [Check("a <&>", "p99 < 1 s", None, "no run"), Check("ü", "p99 < 1 s", True, "met")]
+    (tmp_path / "a.xml").write_bytes(junit_xml("suite", checks))
+    assert list(cases_in(tmp_path / "a.xml").values()) == ["skipped", "passed"]
+    report_checks("suite", [Check("a", "b", False, "c")], None)
+    assert capsys.readouterr().out == ""  # not under GitHub Actions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "steady", "--simulated", "--junit", "/nonexistent/a.xml"), "--junit: /nonexistent is not"),
+        (("run", "steady", "--simulated", "--otlp", "http://a"), "--otlp: only for measured runs"),
+        (("compare", "a", "b", "--junit", "a.xml"), "--junit: needs --fail-if-worse"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    assert message in complaint(cli, "experiments", *arguments)
