@@ -1,8 +1,10 @@
-"""What other tools read: JUnit and annotations of GitHub Actions."""
+"""What other tools read: JUnit, annotations of GitHub Actions, and the notebook that reads a result set."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from experiments.__main__ import cli
 from experiments.platform.checks import Check, junit_xml, report_checks
 from tests.support.command_line import complaint, run_in_process
+from tests.support.root import ROOT
 
 SCENARIO = """
 name = "two"
@@ -92,3 +95,41 @@ def test_what_is_not_judged_is_skipped(tmp_path: Path, capsys: pytest.CaptureFix
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     assert message in complaint(cli, "experiments", *arguments)
+
+
+# --- the notebook
+
+NOTEBOOK = ROOT / "examples" / "results.ipynb"
+
+
+def code_cells() -> list[str]:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.peer
+@pytest.mark.usefixtures("unrendered")
+def test_notebook_reads_a_result_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.toml").write_text(SCENARIO)
+    given = ("--simulated", "--blocks", "2", "--out", "results/my")
+    run_in_process(cli, "experiments", "run", "two.toml", *given)
+    names: dict[str, Any] = {}
+    for cell in code_cells():
+        exec(compile(cell, NOTEBOOK.name, "exec"), names)
+    assert len(names["requests"]) == 400
+    assert sorted(names["quantiles"].index) == ["random", "turns"]
+    assert (names["quantiles"][0.5] < names["quantiles"][0.99]).all()
+    assert (names["ratios"]["random"] == 1).all()
+    assert names["over_time"].shape[1] == 2
+
+
+def test_notebook_names_what_the_package_has(tmp_path: Path) -> None:
+    """Also where pandas is absent: the imports of ours, and the columns of samples."""
+    text = "\n".join(code_cells())
+    for line in text.splitlines():
+        if line.startswith("from experiments"):
+            exec(line, {})
+    compile(text, NOTEBOOK.name, "exec")
