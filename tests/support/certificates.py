@@ -33,6 +33,12 @@ class Shelf:
         leaf.private_key_pem.write_to_path(str(key))
         return {"certificate": str(certificate), "key": str(key)}
 
+    def both(self, *names: str) -> Path:
+        """Issue a certificate; return the path of a file with it and its key, as a worker takes them."""
+        file = self.folder / "both.pem"
+        file.write_bytes(b"".join(Path(path).read_bytes() for path in self.pair(*names).values()))
+        return file
+
     def client(self, pair: dict[str, str] | None = None) -> ssl.SSLContext:
         """Client context that trusts the CA, with `pair` as its client certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))

@@ -57,8 +57,7 @@ def test_check_warns_about_secrets_that_others_may_read(
 ) -> None:
     key, name = held.split()
     (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
-    pem = [Path(path).read_bytes() for path in Shelf(tmp_path).pair("a.org").values()]
-    (tmp_path / "both.pem").write_bytes(b"".join(pem))
+    Shelf(tmp_path).both("a.org")
     file = configuration(tmp_path, f"{text}\n", mode)
     for each in ("token", "both.pem"):
         (tmp_path / each).chmod(mode)

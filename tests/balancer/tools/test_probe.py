@@ -44,14 +44,6 @@ async def run_survey(url: str, bounds: Bounds = SHORT, ca: Path | None = None) -
     return findings
 
 
-def in_one_file(shelf: Shelf) -> Path:
-    """Certificate and key of 127.0.0.1 in one PEM file, as a worker takes them."""
-    pair = shelf.pair("127.0.0.1")
-    both = shelf.folder / "both.pem"
-    both.write_bytes(b"".join(Path(part).read_bytes() for part in pair.values()))
-    return both
-
-
 def keep_alive_of(findings: Findings) -> KeepAliveFindings:
     assert findings.keep_alive is not None
     return findings.keep_alive
@@ -137,7 +129,7 @@ async def test_findings_of_an_emulated_worker_with_tls_and_http2(
     version: str, resumes: bool, tmp_path: Path
 ) -> None:
     shelf = Shelf(tmp_path)
-    both = in_one_file(shelf)
+    both = shelf.both("127.0.0.1")
     settings = WorkerSettings(
         service=Fixed(0.001), tls=version, http="2", certificate=both, resumption=resumes, max_streams=7
     )
@@ -280,7 +272,7 @@ async def test_server_with_http2_only_is_found(stage: Stage, tmp_path: Path) -> 
     shelf = Shelf(tmp_path)
     context = shelf.worker("127.0.0.1")
     context.set_alpn_protocols(["h2"])
-    both = in_one_file(shelf)
+    both = shelf.both("127.0.0.1")
     async with Worker(WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=both)) as behind:
 
         async def script(wire: Wire) -> None:

@@ -321,10 +321,7 @@ async def test_origin_without_keep_alive_gets_a_connection_per_request(
 
 async def test_tls_and_http2_with_resumption(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
-    pair = shelf.pair("127.0.0.1")
-    both = tmp_path / "both.pem"
-    both.write_bytes(b"".join(Path(part).read_bytes() for part in pair.values()))  # noqa: ASYNC240
-    settings = WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=both)
+    settings = WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=shelf.both("127.0.0.1"))
     async with Worker(settings) as worker:
         origin = {"url": worker.url, "tls": {"ca": str(shelf.ca)}}
         await sidecar.serve(
