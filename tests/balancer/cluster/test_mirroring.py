@@ -57,6 +57,11 @@ def sweep(stage: Stage, seconds: float) -> None:
     stage.running.named_clusters.sweep(stage.clock.at)
 
 
+def outcomes(mirror: Mirror) -> dict[str, int]:
+    found = mirror.cluster.router.find("a0").outcomes
+    return {kind.value: number for kind, number in found.items() if number}
+
+
 def reasons(mirror: Mirror) -> tuple[dict[str, int], dict[str, int]]:
     return dict(mirror.counts.skipped), dict(mirror.counts.failed)
 
@@ -79,8 +84,7 @@ async def test_copy_is_the_request_with_a_mark(stage: Stage) -> None:
     counts = mirror.counts
     assert (counts.sent, counts.answered, counts.classes) == (1, 1, {(2, 2): 1})
     assert reasons(mirror) == ({}, {})
-    state = mirror.cluster.router.find("a0")
-    assert {kind.value: number for kind, number in state.outcomes.items() if number} == {"ok": 1}
+    assert outcomes(mirror) == {"ok": 1}
     assert (mirror.cluster.counts.requests, stage.cluster.counts.requests) == (0, 1)
 
 
@@ -263,8 +267,7 @@ async def test_broken_answers(stage: Stage, data: bytes, reason: str, outcome: s
     assert (await stage.ask(get())).body == b"main"
     await ended(stage, mirror)
     assert reasons(mirror) == ({}, {reason: 1})
-    outcomes = mirror.cluster.router.find("a0").outcomes
-    assert {kind.value: number for kind, number in outcomes.items() if number} == {outcome: 1}
+    assert outcomes(mirror) == {outcome: 1}
     assert not mirror.counts.classes
 
 
@@ -303,8 +306,7 @@ async def test_long_and_endless_answers_are_cut(stage: Stage) -> None:
     sweep(stage, READ_TIME + 0.5)
     await ended(stage, mirror)
     assert (mirror.counts.cut, mirror.counts.answered, mirror.counts.classes) == (2, 2, {(2, 2): 2})
-    outcomes = mirror.cluster.router.find("a0").outcomes
-    assert {kind.value: number for kind, number in outcomes.items() if number} == {"ok": 2}
+    assert outcomes(mirror) == {"ok": 2}
     assert READ_LIMIT < 20 * 65_536
 
 
@@ -414,8 +416,7 @@ async def test_reload_applies_and_keeps_counts(stage: Stage) -> None:
     await stage.ask(get())
     await ended(stage, the_mirror(stage))
     assert len(other.requests) == 1
-    server = stage.server
-    assert server is not None
+    server = stage.running
     server.named_clusters.sweep(stage.clock.at)
     assert len(server.named_clusters.every) == 2
     go.set()
@@ -433,8 +434,7 @@ async def test_shutdown_does_not_wait_for_copies(stage: Stage) -> None:
     assert await stage.running.stop()
     assert not mirror.copies
     assert reasons(mirror) == ({}, {"abandoned": 1})
-    outcomes = mirror.cluster.router.find("a0").outcomes
-    assert {kind.value: number for kind, number in outcomes.items() if number} == {"abandoned": 1}
+    assert outcomes(mirror) == {"abandoned": 1}
 
 
 async def test_pipelined_requests_are_copied(stage: Stage) -> None:

@@ -325,9 +325,7 @@ async def test_stop_while_a_loser_runs(stage: Stage, hedged: Hedged) -> None:
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     await hedged.client.close()
-    server = stage.server
-    assert server is not None
-    assert await server.stop()
+    assert await stage.running.stop()
     assert stage.outcomes("w0") == {"abandoned": 1}
     stage.server = None
 

@@ -350,10 +350,8 @@ async def test_counts_in_metrics_and_log(stage: Stage, tmp_path: Path) -> None:
     assert 'steelyard_rate_limit_requests_total{limit="two",result="passed"} 2.0' in text
     assert 'steelyard_rate_limit_requests_total{limit="two",result="denied"} 1.0' in text
     assert 'steelyard_errors_total{reason="rate_limited"} 1.0' in text
-    server = stage.server
-    assert server is not None
     await client.close()
-    await server.stop()
+    await stage.running.stop()
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     entry = next(entry for entry in entries if entry["path"] == "/b")
     assert (entry["end"], entry["status"], entry["reason"]) == ("limited", 429, "rate_limited")

@@ -191,10 +191,8 @@ async def test_fixed_answers(stage: Stage, tmp_path: Path) -> None:
     assert (answer.status, answer.body, answer.value(b"Content-Type")) == (410, b"{}", b"application/json")
     answer = await client.ask(get(b"/empty"))
     assert (answer.status, answer.value(b"Content-Length")) == (204, None)
-    server = stage.server
-    assert server is not None
     await stage.ask(post(b"body").replace(b"POST / ", b"POST /gone "))
-    await server.stop()
+    await stage.running.stop()
     ends = [
         (entry["path"], entry["status"], entry["end"])
         for entry in map(json.loads, log.read_text().splitlines())
@@ -330,8 +328,7 @@ async def test_reload_adds_changes_and_removes_pools(stage: Stage) -> None:
     assert stage.control_plane.named["kept"].cluster.retries.limit == 1
     go.set()
     assert (await first.response()).body == b"held"
-    server = stage.server
-    assert server is not None
+    server = stage.running
     assert len(server.named_clusters.every) == 3
     server.named_clusters.sweep(stage.clock.at)
     assert len(server.named_clusters.every) == 2
@@ -361,8 +358,6 @@ async def test_bad_pool_changes_nothing(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "endpoints.toml"
     file.write_text("endpoints = 1")
     before = stage.settings
-    server = stage.server
-    assert server is not None
     given = before.model_dump(exclude_unset=True)
     wrong = {**given, "clusters": {**given["clusters"], "new": {"discovery": {"file": {"path": str(file)}}}}}
     stage.read = lambda: type(before)(**wrong)
@@ -437,9 +432,7 @@ async def test_log_and_recording_know_the_pool(stage: Stage, tmp_path: Path) -> 
     )
     await stage.ask(get(b"/api"))
     await stage.ask(get(b"/"))
-    server = stage.server
-    assert server is not None
-    await server.stop()
+    await stage.running.stop()
     api, main = log.read_text().splitlines()
     assert " cluster=api region=r policy=random " in api
     assert " cluster=" not in main
