@@ -744,7 +744,7 @@ async def test_live_page_does_not_delay_a_drain(stage: Stage) -> None:
     await client.end()
 
 
-# --- TLS and the log
+# --- the log
 
 
 async def test_access_log_has_the_version(stage: Stage, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Descriptor limits, error responses, the listening socket, the sweep, client limit, draining."""
+"""Descriptor limits, error responses, the listening socket, the sweep, client limit."""
 
 from __future__ import annotations
 

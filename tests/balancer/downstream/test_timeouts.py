@@ -1,4 +1,7 @@
-"""Every timeout of `[timeouts]` and the ages of pooled connections, under a manual clock."""
+"""Timeouts of heads and connects, ages of pooled connections and the sweep, under a manual clock.
+
+`test_cancellation.py` has the timeout of each step, `test_timeout_instants.py` their instants.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Failing workers at every step: the response to the client, the counted outcome, and retries."""
+"""Failing workers: the response to the client, the counted outcome, and retries.
+
+`test_retries.py` has the table of retries, `test_cancellation.py` each step of a request.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -163,22 +165,6 @@ async def test_retry_after_an_interim_response(stage: Stage) -> None:
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     assert (await client.response()).body == b"fine"
-
-
-@pytest.mark.parametrize("step", [None, 1])
-async def test_repeated_transfer_encoding_is_malformed(stage: Stage, step: int | None) -> None:
-    """llhttp accepts two Transfer-Encoding fields; the balancer does not, in one read or many."""
-    garbage = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        for at in range(0, len(garbage), step or len(garbage)):
-            await wire.send(garbage[at : at + (step or len(garbage))])
-            await asyncio.sleep(0)
-
-    await stage.serve(await stage.worker(script))
-    check_error(await stage.ask(get()), 502, "malformed_response")
-    assert stage.outcomes() == {"reset": 1}
 
 
 async def test_invalid_host_name(stage: Stage) -> None:

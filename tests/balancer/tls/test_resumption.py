@@ -111,6 +111,3 @@ async def test_handshakes_are_counted_by_kind(stage: Stage, shelf: Shelf) -> Non
     text = await metrics(stage)
     labels = 'endpoint="w0",kind="resumed",region="r"'
     assert f"steelyard_endpoint_tls_handshakes_total{{{labels}}} 2.0" in text
-
-
-# --- certificates that are not trusted

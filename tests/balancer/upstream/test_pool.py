@@ -47,18 +47,6 @@ async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
     assert (await stage.ask(get())).body == newest
 
 
-async def test_connection_closed_while_idle_leaves_the_pool(stage: Stage) -> None:
-    close = asyncio.Event()
-    await stage.serve(await stage.worker(playing(Wire.request, response(), close)))
-    await stage.ask(get())
-    assert stage.pool().idle == 1
-    close.set()
-    await stage.eventually(lambda: not stage.pool().idle)
-    assert (stage.pool().counts.lost_idle, stage.pool().counts.closed) == (1, 1)
-    assert (await stage.ask(post(b"once"))).status == 200
-    assert stage.cluster.counts.retried == 0
-
-
 async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> None:
     """A POST cannot be sent again, so a close that has arrived unread must be seen before the lease."""
     worker = await stage.worker(response())
