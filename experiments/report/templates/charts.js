@@ -3,6 +3,7 @@
 
 const NONE = "–";
 const HEIGHT = 280;
+const LABEL = 38; // pixels that a label of the horizontal axis needs
 const NINES = [1, 2, 4, 10, 20, 100, 200, 1000, 2000, 1e4, 1e5, 1e6];
 const HELP = "Drag, or press + and −, to zoom; 0 shows all; arrow keys read values.";
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -45,6 +46,17 @@ function logTicks(low, high) {
   const first = Math.ceil(low / step);
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, index) => (first + index) * step);
 }
+
+// Labels of a horizontal axis; one that would touch the label before it is left out.
+const spaced = (format) => (plot, ticks) => {
+  let free = -Infinity;
+  return ticks.map((tick) => {
+    const left = plot.valToPos(tick, "x");
+    if (left < free) return "";
+    free = left + LABEL;
+    return format(tick);
+  });
+};
 
 class ReportChart {
   constructor(element) {
@@ -89,11 +101,10 @@ class ReportChart {
     axis.grid = axis.ticks = { stroke: () => style("--line"), width: 1 };
     const inside = (_, index, low, high) => NINES.filter((place) => place >= low && place <= high);
     const logarithmic = { splits: (_, index, low, high) => logTicks(low, high) };
-    const labelled = (format) => ({ values: (_, ticks) => ticks.map(format) });
     const along = {
-      seconds: labelled((value) => `${number(value)} s`),
-      ms: { ...logarithmic, ...labelled(number) },
-      percentile: { splits: inside, ...labelled(percent) },
+      seconds: { values: spaced(FORMATS.seconds) },
+      ms: { ...logarithmic, values: spaced(number) },
+      percentile: { splits: inside, values: spaced(percent) },
     };
     return {
       width: this.box.clientWidth || 300,
@@ -106,7 +117,7 @@ class ReportChart {
       },
       axes: [
         { ...axis, size: 32, space: 60, ...along[x] },
-        { ...axis, size: 56, space: 32, ...(y === "ms" ? logarithmic : {}), ...labelled(number) },
+        { ...axis, size: 56, space: 32, ...(y === "ms" ? logarithmic : {}), values: (_, ticks) => ticks.map(number) },
       ],
       series: [{}, ...lines.map((line) => this.series(line))],
       hooks: { drawClear: [(plot) => this.shade(plot)], setCursor: [() => this.showValues()], ready: [(plot) => this.colour(plot)] },
