@@ -132,6 +132,9 @@ LOOKED_AT = """JSON.stringify((() => {
   };
 })())"""
 
+SPAN = "(({ min, max }) => Math.log(max / min))(charts[0].plot.scales.x)"
+"""How much the first chart shows, which has a logarithmic axis."""
+
 
 @pytest.mark.second_tier
 @pytest.mark.peer
@@ -160,6 +163,11 @@ async def used(address: str) -> None:
             await tab.press("ArrowRight")
             await tab.eventually("document.querySelector('.chart output').textContent !== ''")
             assert await tab.value("document.querySelector('.entries b').textContent") == "0 %"
+            whole = await tab.value(SPAN)
+            await tab.press("+")
+            await tab.eventually(f"{SPAN} < 0.6 * {whole}")
+            await tab.press("0")
+            await tab.eventually(f"{SPAN} === {whole}")
             await tab.value("document.querySelector('.entries button').focus()")
             await tab.press("Enter")
             assert set((await look())["pressed"]) == {"false"}

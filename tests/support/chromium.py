@@ -120,6 +120,8 @@ CODES = {
     "Tab": {"windowsVirtualKeyCode": 9},
     "Enter": {"windowsVirtualKeyCode": 13},
     "ArrowRight": {"windowsVirtualKeyCode": 39},
+    "0": {"windowsVirtualKeyCode": 48},
+    "+": {"windowsVirtualKeyCode": 187},
 }
 
 
