@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.cluster.condition import DOWN, Condition
 from balancer.control.admin.metrics import metrics_text
 from policies.facts import OutcomeKind
+from tests.support.admin_requests import local
 from tests.support.root import ROOT
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, response
@@ -131,6 +132,19 @@ def test_alert_names_its_severity_and_uses_its_own_labels(rule: dict[str, Any]) 
     groups = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
     kept = {label.strip() for group in groups for label in group.split(",")}
     assert used <= (kept if groups else {"instance", "cluster"}), used - kept
+
+
+async def test_scrape_configuration_reads_the_metrics_and_the_rules(stage: Stage) -> None:
+    folder = DEPLOY / "prometheus"
+    document = yaml.safe_load((folder / "prometheus.yaml").read_text(encoding="utf-8"))
+    assert [(folder / name).is_file() for name in document["rule_files"]] == [True]
+    [job] = document["scrape_configs"]
+    [rule] = [rule for rule in RULES if "job=~" in rule["expr"]]
+    assert re.fullmatch(re.findall(r'job=~"([^"]*)"', rule["expr"])[0], job["job_name"])
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
+    client = await stage.listen_client()
+    answer = await client.ask(local(job["metrics_path"].encode()))
+    assert b"steelyard_ready 1.0" in answer.body
 
 
 def test_panels_do_not_overlap_and_name_a_data_source_variable() -> None:
