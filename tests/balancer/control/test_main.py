@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import signal
 import socket
@@ -166,6 +167,20 @@ def test_host_and_port(host: str | None, port: int | None, listen: str | None) -
     """Either may be omitted; without both, environment or file decide."""
     given = overrides(None, ("r=http://a:1",), None, None, host, port, None)
     assert given.get("listen") == listen
+
+
+@pytest.mark.parametrize(
+    ("program", "command"), [("balancer", "serve"), ("experiments", "show"), ("workers", "serve")]
+)
+def test_shell_completion(
+    program: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"_{program.upper()}_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"{program} s")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit, match="0"):
+        importlib.import_module(f"{program}.__main__").main()
+    assert f"plain,{command}" in capsys.readouterr().out.splitlines()
 
 
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
