@@ -287,6 +287,11 @@ class AdminApplication:
         return self.readiness in (SERVING, PANIC)
 
     @property
+    def date_line(self) -> bytes:
+        """The Date field of the last sweep."""
+        return self._control_plane.cluster.process.date_line
+
+    @property
     def readiness(self) -> str:
         """Readiness in words that name no endpoint and no number: everybody may ask for it."""
         return readiness(self._control_plane)

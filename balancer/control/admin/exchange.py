@@ -138,8 +138,8 @@ class AdminExchange:
 
     def _answer(self, status: bytes, content_type: bytes, body: bytes) -> None:
         self._is_allowed = False  # the rest of the body is discarded
-        head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (
-            status, content_type, len(body),
+        head = b"HTTP/1.1 %b\r\n%bContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (
+            status, self._application.date_line, content_type, len(body),
         )  # fmt: skip
         request = self._request
         self._connection.respond(head if request.method == b"HEAD" else head + body)

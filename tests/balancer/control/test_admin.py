@@ -196,6 +196,7 @@ async def test_traffic_port_rejects_commands_without_the_token(
         client = await stage.client()
         answer = await client.ask(with_field(COMMANDS[name], field))
         assert (answer.status, answer.body) == (404, b"404: Not Found")
+        assert answer.value(b"Date") is not None
         assert await client.rest() == b""
     assert worker.connections == []
     assert (stage.control_plane.policy.name, len(stage.cluster.router.states)) == ("round-robin", 1)

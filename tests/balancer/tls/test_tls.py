@@ -347,6 +347,7 @@ async def test_plain_http_on_the_tls_port_is_answered_400(stage: Stage, shelf: S
     client = await stage.client()
     answer = await client.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (400, "plain_http")
+    assert answer.value(b"Date") is not None
     await client.closed()
     assert stage.cluster.process.counts.failed_arrivals == 1
 
