@@ -24,6 +24,7 @@ from balancer.config.schema.section import InSeconds
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.events import ALL, Event
+from experiments.scenario.labels import policy_label
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
 from experiments.scenario.oracles import is_oracle
@@ -142,7 +143,9 @@ class Entry(Model):
     """One competitor: a policy, optionally with its own batch and balancer settings."""
 
     label: PrintableName = Field(
-        min_length=1, max_length=40, description="unique; stands in every table and legend"
+        min_length=1,
+        max_length=40,
+        description="unique; stands in every table and legend; default: the policy's name and options",
     )
     policy: Policy
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
@@ -153,6 +156,18 @@ class Entry(Model):
     thresholds: tuple[ThresholdText, ...] = Field(
         default=(), max_length=100, description="for this entry only"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_label(cls, document: Any) -> Any:
+        """Label an entry without a label by its policy."""
+        if not isinstance(document, dict) or "label" in document:
+            return document
+        policy = document.get("policy")
+        policy = {"name": policy} if isinstance(policy, str) else policy
+        if not isinstance(policy, dict) or not isinstance(policy.get("name"), str):
+            return document
+        return {**document, "label": policy_label(policy, {})}
 
 
 def may_win(entry: Entry) -> bool:

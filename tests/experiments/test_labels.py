@@ -11,6 +11,7 @@ from experiments.__main__ import cli
 from experiments.commands.live_options import policies_chosen
 from experiments.scenario.files import packaged
 from experiments.scenario.labels import policy_label
+from experiments.scenario.scenario import Entry
 from tests.support.command_line import complaint
 
 LONG: dict[str, Any] = {"name": "steelyard", "a-long-option": [1, 2, 3], "another": "some, text"}
@@ -39,6 +40,20 @@ def test_policies_of_a_live_evaluation_have_such_labels() -> None:
     )
     assert list(chosen) == ["random", "c3 (a=1 b=2)", "c3 (a=1 b=2) again"]
     assert control == ("c3 (a=1 b=2)", "c3 (a=1 b=2) again")
+
+
+@pytest.mark.parametrize(
+    ("policy", "label"),
+    [
+        ("least-in-flight", "least-in-flight"),
+        ({"name": "least-in-flight", "choices": 3}, "least-in-flight (choices=3)"),
+        ("policies/mine.py:Tempered", "Tempered"),
+    ],
+)
+def test_entry_without_a_label_has_that_of_its_policy(policy: Any, label: str) -> None:
+    entry = Entry.model_validate({"policy": policy})
+    assert entry.label == label
+    assert entry == Entry.model_validate({"policy": policy, "label": label})
 
 
 def test_label_with_a_comma_in_a_scenario_is_refused(tmp_path: Path) -> None:
