@@ -38,9 +38,9 @@ class Sweep:
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
         self._looking: Iterator[None] | None = None  # a sweep in progress
-        self._note_date()
 
     def start(self) -> None:
+        self._note_date()
         self._handle = asyncio.get_running_loop().call_later(SWEEP_PERIOD, self.run)
 
     def stop(self) -> None:
