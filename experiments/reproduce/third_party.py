@@ -102,17 +102,22 @@ class ThirdParty(Reproduction):
                     "cold_share": one.cold_share,
                     "latency": one.latency,
                 }
-                for one in self._results
+                for one in in_order(self._results)
             ],
             "route_change": self._route_change,
         }
+
+
+def in_order(results: Sequence[ModeResult]) -> list[ModeResult]:
+    """Results in the order of the modes; they are measured in another."""
+    return sorted(results, key=lambda one: MODES.index(one.mode))
 
 
 def table_of(results: Sequence[ModeResult]) -> Table:
     """Table with a row for each mode."""
     heads = ("", "mode", "calls", "failed", "p50", "p95", "p99", "opened", "cold", "connecting", "heartbeats")
     rows = []
-    for one in sorted(results, key=lambda result: MODES.index(result.mode)):
+    for one in in_order(results):
         latency, counts = one.latency, one.connections
         numbers = (len(one.answers), failures(one.answers))
         times = (f"{value:.0f}" for value in (latency.p50, latency.p95, latency.p99))
@@ -195,7 +200,7 @@ SOURCE_LABELS = {"A": "source: p95 −10 %", "B": "source: p50 and p99"}
 @mpl.rc_context(STYLE)
 def third_party_figure(results: Sequence[ModeResult]) -> Figure:
     """Figure with a panel for each group that was measured."""
-    results = sorted(results, key=lambda one: MODES.index(one.mode))
+    results = in_order(results)
     groups = {group: own for group in TITLES if (own := [one for one in results if one.mode.group == group])}
     figure, panels = canvas.blank(4.4, 1, len(groups))
     for axes, (group, own) in zip(panels, groups.items(), strict=True):
