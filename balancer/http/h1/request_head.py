@@ -32,6 +32,9 @@ _LOOKED_AT: Final = REFUSED_METHODS | {b"OPTIONS"}
 KeyOf = Callable[["Request", Client], "str | None"]
 """Returns the key of a request, as [key] or [sticky] configures it; None if the request has none."""
 
+_WORTH_KEEPING: Final = 1024
+"""Maximum bytes of a head that is kept between requests, to recognise it when the client repeats it."""
+
 WORTH_SHELVING: Final = 1024
 """Bytes of fields beyond which a waiting request gives up its second copy of them."""
 
@@ -101,7 +104,8 @@ class Request:
 class RequestHeads:
     """Parses the request heads of one connection, with a cache of the last fields.
 
-    `fresh_id` returns the id of a request that came without one.
+    `known` is the last head, if it is short, in the common form and without a body; else b"". `fresh_id` returns the id
+    of a request that came without one.
     """
 
     def __init__(self, client: Client, fresh_id: Callable[[], bytes]) -> None:
@@ -109,6 +113,7 @@ class RequestHeads:
         self._fresh_id = fresh_id
         self._block = b""
         self._fields = RequestFields(b"")  # the result for `_block`, the last one
+        self.known = self._line = self._method = self._target = b""
 
     def outgoing(self, raw: bytes) -> Request:
         """Parse a complete head as received. Raises `RequestRejected`."""
@@ -117,7 +122,16 @@ class RequestHeads:
         parts = line.split(b" ")
         if len(parts) != 3 or line.find(b"\n") >= 0:  # llhttp takes LF for the end of HTTP/0.9
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
-        return self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw)
+        request = self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw)
+        fields = request.fields
+        self.known = b""
+        if fields is self._fields and not fields.needs_new_parser and len(raw) <= _WORTH_KEEPING:
+            self.known, self._line, self._method, self._target = raw, line, request.method, request.target
+        return request
+
+    def repeated(self) -> Request:
+        """Return another request with the head `known`, which is not parsed again."""
+        return self._request(self._line, self._method, self._target, self._fields, self.known)
 
     def request(
         self, line: bytes, method: bytes, target: bytes, version: bytes, block: bytes, raw: bytes

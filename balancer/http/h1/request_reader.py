@@ -55,6 +55,9 @@ class RequestReader:
 
     def read(self, data: bytes) -> Request | None:
         """Return the request whose head ends in `data`, None if none does. Raises `RequestRejected`."""
+        if data == self._heads.known and not self.head:
+            self.rest = b""
+            return self._heads.repeated()
         head = self.head + data if self.head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
         if head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
