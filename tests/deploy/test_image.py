@@ -90,10 +90,15 @@ def test_the_documented_http2_library_is_that_of_the_pinned_package() -> None:
 def test_image_installs_exactly_the_imported_packages() -> None:
     """With the project's version bounds."""
     assert wanted() == {name.replace("_", "-") for name in imported()} - extras()
+    assert set(PARTS.values()) <= wanted()
 
 
 NAMESPACES = {f"opentelemetry-{name}": "opentelemetry" for name in ("sdk", "exporter-otlp-proto-http")}
 """Packages that are imported under a name that several share."""
+
+
+PARTS = {"pydantic_core": "pydantic"}
+"""Packages that another one pins, and whose documented types are imported from there."""
 
 
 def extras() -> set[str]:
@@ -123,7 +128,7 @@ def imported() -> set[str]:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found |= {name.partition(".")[0] for name in names}
-    return found - ours - set(sys.stdlib_module_names) - {"mypy_extensions"}
+    return found - ours - set(sys.stdlib_module_names) - {"mypy_extensions", *PARTS}
 
 
 def lines_of(name: str) -> list[str]:
