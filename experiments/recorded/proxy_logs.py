@@ -78,14 +78,16 @@ def haproxy(line: str) -> LoggedRequest | None:
     asked, queue, connect, _, total = (
         float(each) / 1e3 for each in found["times"].replace("+", "").split("/")
     )
+    if asked < 0:  # the connection closed before a whole request had come
+        return None
     began = datetime.strptime(found["at"], "%d/%b/%Y:%H:%M:%S.%f").replace(
         tzinfo=UTC
     )  # only differences count
-    at = began.timestamp() + max(0.0, asked)
+    at = began.timestamp() + asked
     queue, connect = max(0.0, queue), max(0.0, connect)
     server = "" if found["server"].startswith("<") else found["server"]
     return LoggedRequest(
-        at, server, max(0, int(found["status"])), queue, connect, total - max(0.0, asked) - queue - connect
+        at, server, max(0, int(found["status"])), queue, connect, total - asked - queue - connect
     )
 
 

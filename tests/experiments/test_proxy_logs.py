@@ -99,6 +99,11 @@ def test_line_of_another_program_is_no_request(kind: str) -> None:
         assert FORMATS[kind].read(line) is None
 
 
+def test_haproxy_connection_without_a_whole_request_is_no_request() -> None:
+    line = HAPROXY.format(server="<NOSRV>", times="-1/-1/-1/-1/24986", status=400)
+    assert FORMATS["haproxy"].read(line) is None
+
+
 def log_of(path: Path, number: int = 4000) -> Path:
     """Requests of two regions by turns, 5 and 50 ms away, 100 a second, exponential 20 ms, one at a time."""
     rng, at, lines = Random(1), 1_795_885_200.0, []
