@@ -1,7 +1,7 @@
 """HTTP/2 client of the load generator: as many requests at a time on a connection as the server allows.
 
 Frames are written and read by hand, so that a request costs as little as over HTTP/1.1. No field is put into a dynamic
-table (RFC 7541): the server is told that ours has no room, and a request is the same bytes every time. Of a response
+table (RFC 7541): SETTINGS gives the server a table of size 0, and a request is the same bytes every time. Of a response
 only the status is read.
 """
 
@@ -377,7 +377,7 @@ class Http2Connection(Connection):
         """Close a connection that is not ready yet."""
         if not self._ready.done():
             self._ready.set_exception(ConnectionError(reason))
-            self._ready.exception()  # nobody may wait for it any more
+            self._ready.exception()  # marks it as retrieved: it may have no waiter left
             self._close()
 
     def _close(self) -> None:

@@ -123,8 +123,8 @@ def with_hook(hook: str) -> str:
 def test_policy_that_fails_at_its_trial_pick_is_refused(
     here: Path, body: str, fault: str, config: str, key: str, source: str
 ) -> None:
-    """In one line, with file and line of the user's code, whoever reads the configuration, also before any endpoint
-    has been discovered."""
+    """By each command that reads the configuration, in one line with file and line of the user's code, also before
+    any endpoint has been discovered."""
     text = FAULTY.replace("return available[0]", body)
     (here / "mine.py").write_text(text)
     tables = {
