@@ -57,6 +57,8 @@ def _path(path: str) -> str:
         raise ValueError(
             f"must be normalized, '{wanted:.60}': that is what paths of requests are compared as"
         )
+    if path.endswith("/*"):
+        raise ValueError(f"must not end in '/*': prefix = '{path[:-2] or '/':.60}' takes all paths below it")
     return path
 
 

@@ -135,20 +135,6 @@ async def test_upgrades_are_not_copied(stage: Stage) -> None:
     assert [request.line for request in shadow.requests] == [b"GET /last HTTP/1.1"]
 
 
-async def test_routes_that_look_alike_have_their_own_mirrors(stage: Stage) -> None:
-    """The text of a path that ends in an asterisk is that of a prefix."""
-    shadow = await stage.worker(response())
-    [every] = routed()
-    routes = [{"path": "/v1/*", **every}, {"prefix": "/v1", **every}]
-    await stage.serve(await stage.worker(response()), routes=routes, clusters={"shadow": pool_of(shadow)})
-    for target in (b"/v1/*", b"/v1/a", b"/v1/b"):
-        await stage.ask(get(target))
-    mirrors = stage.control_plane.mirrors.by_route.values()
-    for mirror in mirrors:
-        await ended(stage, mirror)
-    assert [mirror.counts.answered for mirror in mirrors] == [1, 2]
-
-
 async def test_share_is_drawn_for_each_request(stage: Stage) -> None:
     """Seeded: the same requests every time."""
     shadow = await stage.worker(response())

@@ -47,6 +47,8 @@ cluster = 'a'; host = 'a.org:80' ->
     host: must be a name such as example.org or *.example.org, without a port, got 'a.org:80'
 cluster = 'a'; prefix = '/x/../y' ->
     prefix: must be normalized, '/y': that is what paths of requests are compared as
+cluster = 'a'; path = '/x/*' -> path: must not end in '/*': prefix = '/x' takes all paths below it
+cluster = 'a'; prefix = '/*' -> prefix: must not end in '/*': prefix = '/' takes all paths below it
 cluster = 'a'; headers = { Host = 'x' } -> headers.host: cannot be a condition; a host is given by 'host'
 cluster = 'a'; methods = ['GET', 'GET'] -> methods: a method is there twice
 redirect = { scheme = 'https' }; scheme = 'https' ->
