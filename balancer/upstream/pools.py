@@ -11,6 +11,8 @@ import asyncio
 from balancer.config.schema.pool import PoolConfig
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.http1.pool import ConnectionPool
+from balancer.upstream.http2.pool import MultiplexedPool
+from balancer.upstream.library.pool import LibraryPool
 from balancer.upstream.pool import NATIVE, Pool
 from balancer.upstream.pool_context import PoolContext
 from policies.facts import Endpoint
@@ -27,18 +29,10 @@ class Pools(PoolContext):
 
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Replace the set of endpoints: keep the pools of unchanged endpoints and retire the others."""
-        kept = {endpoint.id: self._kept(endpoint) or self._new(endpoint) for endpoint in endpoints}
-        for id_, pool in kept.items():
-            if id_ in self.by_id:  # the admin state survives a change of address
-                pool.route.is_down = self.by_id[id_].route.is_down
-        for pool in self.by_id.values():
-            if kept.get(pool.endpoint.id) is not pool:
-                self._retire(pool)
-        self.by_id = kept
-        for pool in kept.values():
-            if pool.keeps_alive is (pool.endpoint.id in self.without_reuse):
-                pool.keep_alive(not pool.keeps_alive)
-        self.routes.update(pool.route for pool in kept.values())
+        for endpoint in endpoints:
+            self.put(endpoint)
+        for gone in self.by_id.keys() - {endpoint.id for endpoint in endpoints}:
+            self.drop(gone)  # last: a name that is still in use stays cached
 
     def put(self, endpoint: Endpoint) -> None:
         """Add an endpoint's pool or keep a matching one; a pool with another address or transport is replaced and
@@ -81,10 +75,16 @@ class Pools(PoolContext):
         transport = self.transports.get(endpoint.id, NATIVE)
         if transport == NATIVE:
             return ConnectionPool(endpoint, self)
-        # Imported here because most configurations do not need it.
-        from balancer.upstream.transports import pool_of
+        # Imported here because most configurations do not need them.
+        if transport == "http2":
+            from balancer.upstream.http2.connection import open_session
 
-        return pool_of(endpoint, self, transport)
+            return MultiplexedPool(endpoint, self, open_session)
+        if transport == "curl":
+            from balancer.upstream.library.curl import open_client
+        else:
+            from balancer.upstream.library.aiohttp_client import open_client
+        return LibraryPool(endpoint, self, open_client, transport)
 
     def prune(self, now: float) -> None:
         """Sweep: age all pools and update the cached time."""

@@ -11,7 +11,7 @@ failure is cached, too, so that a name that does not resolve is not looked up fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -108,13 +108,6 @@ class Names:
     def is_looking(self) -> bool:
         """Whether a lookup is in progress."""
         return bool(self._tasks)
-
-    def update(self, hosts: Iterable[str]) -> None:
-        """Replace the set of host names; cached names outside it are dropped and their lookups cancelled."""
-        wanted = dict.fromkeys(host for host in hosts if not is_literal(host))
-        self.known = {host: self.known.get(host) or CachedName() for host in wanted}
-        for host in self._tasks.keys() - wanted.keys():
-            self._tasks[host].cancel()
 
     def add(self, host: str) -> None:
         """Add the host of an endpoint."""

@@ -83,12 +83,6 @@ class RouteWatch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    def update(self, watched: Iterable[RouteBaselines]) -> None:
-        """Replace all watched routes and judge departed regions again."""
-        self._watched = dict.fromkeys(watched)
-        for region in sorted(self.regions_departed):
-            self._judge_region(region, self._now())
-
     def add(self, watched: RouteBaselines) -> None:
         """Watch one more route; judges its region again if departed."""
         self._watched[watched] = None

@@ -6,7 +6,7 @@ A route lives as long as its endpoint's pool. Apart from resolving a name, nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from urllib.parse import urlsplit
@@ -73,13 +73,6 @@ class Routes:
         self.names = Names(plan.names, now, self.watch.resolved)
         self.by_id: dict[str, NetworkRoute] = {}
         self._hosts: Counter[str] = Counter()  # number of routes by host
-
-    def update(self, routes: Iterable[NetworkRoute]) -> None:
-        """Replace all routes, their names and watched endpoints."""
-        self.by_id = {route.endpoint.id: route for route in routes}
-        self._hosts = Counter(route.host for route in self.by_id.values())
-        self.names.update(route.host for route in self.by_id.values())
-        self.watch.update(route.watched for route in self.by_id.values())
 
     def put(self, route: NetworkRoute) -> None:
         """Add a route, replacing the one that its endpoint had."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -28,11 +27,11 @@ from balancer.errors import (
 from balancer.http.h1.field_list import FieldList, head_of
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import NAME_UNRESOLVED, kind_of, tls_failure
-from balancer.upstream.http2.stream import HIGH_WATER_BYTES, LOW_WATER_BYTES
-from balancer.upstream.library.connection import LibraryConnection, address_of
+from balancer.upstream.http2.pool import MultiplexedPool
+from balancer.upstream.library.connection import LibraryConnection, LibraryStream, address_of
 from balancer.upstream.library.pool import LibraryPool
 from balancer.upstream.pool_context import PoolContext
-from balancer.upstream.stream import UpstreamStream
+from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 
 DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Header fields that aiohttp adds to a request that lacks them."""
@@ -96,17 +95,13 @@ def error_of(error: BaseException) -> UpstreamError:
     return ConnectionBroken(line)
 
 
-class AiohttpCall:
+class AiohttpCall(LibraryStream):
     """`Stream` of one request: a task that sends it and reads its response."""
 
     def __init__(self, connection: AiohttpConnection, stream: UpstreamStream, outline: FieldList) -> None:
-        self.stream = stream
-        self.unsent = 0
+        super().__init__(stream)
         self._connection = connection
         self._outline = outline
-        self._pending: deque[bytes] = deque()
-        self._is_ending = False
-        self._is_held = False
         self._more = asyncio.Event()  # set when the request's body has grown or ended
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -163,24 +158,9 @@ class AiohttpCall:
             self._more.clear()
             await self._more.wait()
 
-    def _drained(self) -> None:
-        if self._is_held and self.unsent <= LOW_WATER_BYTES:
-            self._is_held = False
-            self.stream.resumed()
-
     # --- Stream
 
-    def send(self, data: bytes) -> None:
-        self._pending.append(data)
-        self.unsent += len(data)
-        self._more.set()
-        if self.unsent > HIGH_WATER_BYTES and not self._is_held:
-            self._is_held = True
-            self.stream.paused()
-
-    def send_end(self, trailers: bytes) -> None:
-        """Mark the end of the request's body; trailers are dropped, because aiohttp cannot send them."""
-        self._is_ending = True
+    def _feed(self) -> None:
         self._more.set()
 
     def pause(self) -> None:
@@ -190,8 +170,7 @@ class AiohttpCall:
         self._may_read.set()
 
     def cancel(self) -> None:
-        self._pending.clear()
-        self.unsent = 0
+        super().cancel()
         if asyncio.current_task() is not self.task:
             self.task.cancel()
 
@@ -239,3 +218,8 @@ def client_of(pools: PoolContext, *, keeps_alive: bool) -> AiohttpClient:
         idle = pools.limits.idle_timeout if keeps_alive else None
         client = pools.clients[name] = AiohttpClient(pools.limit, idle)
     return cast(AiohttpClient, client)
+
+
+async def open_client(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
+    """Return what represents aiohttp's client for the endpoint of a `LibraryPool`."""
+    return AiohttpConnection(cast(LibraryPool, pool), tls)

@@ -14,11 +14,12 @@ import pycurl
 from balancer.errors import ConnectionBroken
 from balancer.http.h1.field_list import FieldList
 from balancer.tls.contexts import ClientTls
+from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.library.connection import LibraryConnection, address_of
 from balancer.upstream.library.curl_transfer import CurlTransfer, error_of
 from balancer.upstream.library.pool import LibraryPool
 from balancer.upstream.pool_context import PoolContext
-from balancer.upstream.stream import UpstreamStream
+from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 
 SPARE_HANDLES = 64
 """Unused curl handles that are kept for reuse."""
@@ -137,7 +138,7 @@ class CurlClient:
                 transfer.settle()
         for transfer, (code, message) in ended.items():
             if transfer.handle is not None:
-                transfer.count(self._fresh(transfer))
+                transfer.count_connects()
                 error = error_of(transfer.handle, code, message) if code else None
                 self.forget(transfer)
                 transfer.ended(error)
@@ -152,9 +153,6 @@ class CurlClient:
             for handle, code, message in badly:
                 ended[self._transfers[handle]] = code, message
         return ended
-
-    def _fresh(self, transfer: CurlTransfer) -> int:
-        return cast(int, transfer.handle.getinfo(pycurl.NUM_CONNECTS))
 
 
 class CurlConnection(LibraryConnection):
@@ -185,3 +183,8 @@ def client_of(pools: PoolContext) -> CurlClient:
     if client is None:
         client = pools.clients["curl"] = CurlClient(pools.limit)
     return cast(CurlClient, client)
+
+
+async def open_client(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
+    """Return what represents libcurl for the endpoint of a `LibraryPool`."""
+    return CurlConnection(cast(LibraryPool, pool), tls)

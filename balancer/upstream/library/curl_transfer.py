@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pycurl
@@ -27,7 +26,7 @@ from balancer.http.h1.field_list import FieldList, Fields, head_of, trailers_of
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.dial.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.http2.stream import HIGH_WATER_BYTES, LOW_WATER_BYTES
+from balancer.upstream.library.connection import LibraryStream
 from balancer.upstream.stream import UpstreamStream
 
 if TYPE_CHECKING:
@@ -90,17 +89,13 @@ def _verify_fault_kind(handle: Any, code: int) -> str | None:
     return "certificate_name" if verdict in VERIFY_OK else CERTIFICATE_KINDS.get(verdict, "certificate")
 
 
-class CurlTransfer:
+class CurlTransfer(LibraryStream):
     """`Stream` of one request through libcurl. `handle` is its curl handle, None once it has ended."""
 
     def __init__(self, connection: CurlConnection, stream: UpstreamStream, handle: Any) -> None:
-        self.stream = stream
+        super().__init__(stream)
         self.handle: Any = handle
-        self.unsent = 0
         self._connection = connection
-        self._pending: deque[bytes] = deque()
-        self._is_ending = False  # the request's body is complete
-        self._is_held = False  # the sender of the body is paused
         self._is_starved = False  # libcurl waits for more of the body
         self._is_paused = False
         self._is_full = False  # libcurl holds data that was refused
@@ -114,6 +109,7 @@ class CurlTransfer:
     def describe(self, outline: FieldList) -> None:
         """Set the options of the curl handle for the request."""
         handle, connection = self.handle, self._connection
+        limits = connection.pool.pools.limits
         handle.setopt(pycurl.URL, connection.url)
         handle.setopt(pycurl.REQUEST_TARGET, outline.target)
         handle.setopt(pycurl.CUSTOMREQUEST, outline.method)
@@ -133,8 +129,8 @@ class CurlTransfer:
         if not connection.pool.keeps_alive:
             handle.setopt(pycurl.FRESH_CONNECT, 1)
             handle.setopt(pycurl.FORBID_REUSE, 1)
-        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(connection.limits.idle_timeout)))
-        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(connection.limits.max_age)))
+        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(limits.idle_timeout)))
+        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(limits.max_age)))
         if connection.tls is None:
             handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
         else:
@@ -217,9 +213,7 @@ class CurlTransfer:
         if self._came:
             self._deliver()
             self.stream.deliver()
-        if self._is_held and self.unsent <= LOW_WATER_BYTES:
-            self._is_held = False
-            self.stream.resumed()
+        self._drained()
 
     def _deliver(self) -> None:
         came, self._came = self._came, []
@@ -242,9 +236,9 @@ class CurlTransfer:
             self.stream.fail(fault)
         self.stream.deliver()
 
-    def count(self, connected: int) -> None:
-        """Count the connections that libcurl opened for this transfer; 0 means that it reused one."""
-        counts = self._connection.pool.counts
+    def count_connects(self) -> None:
+        """Count the connections that libcurl opened for this transfer; without one, it reused one."""
+        counts, connected = self._connection.pool.counts, self.handle.getinfo(pycurl.NUM_CONNECTS)
         if not connected:
             counts.reused += 1
             return
@@ -253,20 +247,6 @@ class CurlTransfer:
         counts.count_opened(DialTimes(found, opened, handshake_done or opened))
 
     # --- Stream
-
-    def send(self, data: bytes) -> None:
-        self._pending.append(data)
-        self.unsent += len(data)
-        self._feed()
-        if self.unsent > HIGH_WATER_BYTES and not self._is_held:
-            self._is_held = True
-            self.stream.paused()
-
-    def send_end(self, trailers: bytes) -> None:
-        """Mark the end of the request's body. Trailers are dropped: pycurl does not expose libcurl's option for
-        them."""
-        self._is_ending = True
-        self._feed()
 
     def _feed(self) -> None:
         if self._is_starved and self.handle is not None:
@@ -283,8 +263,7 @@ class CurlTransfer:
             self._connection.client.go_on(self)
 
     def cancel(self) -> None:
-        self._pending.clear()
-        self.unsent = 0
+        super().cancel()
         self._connection.client.forget(self)
 
 

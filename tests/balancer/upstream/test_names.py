@@ -46,7 +46,8 @@ class NamesWithLookup:
         self.reported: list[tuple[str, ...]] = []
         self.names = Names(CONFIG, self.clock.now, lambda _, hosts, __: self.reported.append(hosts))
         self.names.look = self.lookup
-        self.names.update([NAME, "192.0.2.9", "2001:db8::9"])
+        for host in (NAME, "192.0.2.9", "2001:db8::9"):
+            self.names.add(host)
 
     async def sweep(self, seconds: float = 0.0) -> None:
         """Advance the clock and finish due look-ups, or only start them while answers are held back."""
@@ -168,7 +169,8 @@ async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithLookup) -> No
     resolver.lookup.may_answer.clear()
     waiting = asyncio.create_task(resolver.get())
     await asyncio.sleep(0)
-    resolver.names.update(["other.test"])
+    resolver.names.add("other.test")
+    resolver.names.forget(NAME)
     with pytest.raises(LookupFailed, match="given up"):
         await waiting
     assert list(resolver.names.known) == ["other.test"]
@@ -177,7 +179,9 @@ async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithLookup) -> No
 async def test_concurrent_lookups_are_bounded(resolver: NamesWithLookup) -> None:
     """At most `MAX_LOOKUPS` look-ups run at a time."""
     resolver.lookup.may_answer.clear()
-    resolver.names.update(f"n{number}.test" for number in range(1000))
+    resolver.names.forget(NAME)
+    for number in range(1000):
+        resolver.names.add(f"n{number}.test")
     await resolver.sweep()
     for _ in range(5):
         await asyncio.sleep(0)

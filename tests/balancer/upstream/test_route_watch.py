@@ -29,7 +29,8 @@ class RecordedWatch:
         self.by_id = {
             id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
         }
-        self.watch.update(self.by_id.values())
+        for watched in self.by_id.values():
+            self.watch.add(watched)
 
     def connect(self, trips: dict[str, float], times: int, tls: float = 0.0) -> None:
         """Connect to these endpoints every ten seconds, `times` times."""
@@ -80,7 +81,8 @@ def test_region_returns_when_departed_endpoints_are_removed() -> None:
     recorded = RecordedWatch()
     recorded.connect(dict.fromkeys(recorded.by_id, USUAL), 10)
     recorded.connect({"e0": DETOUR, "e1": DETOUR}, 10)
-    recorded.watch.update([recorded.by_id["u0"]])
+    for gone in ("e0", "e1"):
+        recorded.watch.remove(recorded.by_id[gone])
     assert recorded.event_kinds[-1] == ("region_returned", "emea")
     assert recorded.watch.regions_departed == set()
 
