@@ -11,8 +11,7 @@ from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
 from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
-from balancer.tls.configured import server_tls_of, upstream_tls_of
-from balancer.tls.contexts import TlsProblem
+from balancer.tls.contexts import TlsProblem, server_tls_of, upstream_tls_of
 from policies.loading.source import Source
 
 

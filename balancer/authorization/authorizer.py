@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+from balancer.cluster.affinity import client_address
 from balancer.cluster.cluster import Cluster
-from balancer.cluster.request_key import client_address
 from balancer.config.schema.route_parts import AuthConfig
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import any_of, found, host_of, lines_of, scheme_of, with_lines

@@ -15,8 +15,8 @@ from balancer.errors import AuthorizationFailed, Denied, ForwardingError, Respon
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.client_bounds import bytes_exhausted, charge, sent
 from balancer.exchange.exchange import Exchange
+from balancer.exchange.exchange_state import End
 from balancer.exchange.responder import Responder
-from balancer.exchange.state import End
 from balancer.http.h1.fields import Framing, without
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response

@@ -7,8 +7,9 @@ It owns router, connection pools, wait queue, retry budget and limits, and imple
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from balancer.clients.client_usage import ByteBudget
 from balancer.cluster.admission import Admission
@@ -16,7 +17,6 @@ from balancer.cluster.affinity import ResponseEdits
 from balancer.cluster.explaining import Explaining
 from balancer.cluster.hedge_timer import HedgeTimer
 from balancer.cluster.runtime_config import RuntimeConfig
-from balancer.cluster.tunnels import Tunnels
 from balancer.cluster.wait_queue import RequestQueue
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
@@ -39,6 +39,69 @@ TICK_SWEEPS: Final = 4
 
 STATUSES: Final = 1000
 """Statuses have three digits."""
+
+
+class OpenTunnel(Protocol):
+    """A tunnel, as the cluster needs it."""
+
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def bytes_out(self) -> int: ...
+    def check(self, now: float, idle: float, stall: float, /) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Tunnels:
+    """All open tunnels, and byte totals of all tunnels since the start.
+
+    Durations in seconds: `idle` without a byte in either direction closes a tunnel; `stall` without progress aborts its
+    closing.
+    """
+
+    def __init__(self, now: Callable[[], float], idle: float, stall: float) -> None:
+        self.now = now
+        self.idle = idle
+        self.stall = stall
+        self._open: dict[OpenTunnel, None] = {}  # in order of opening
+        self._bytes_in = self._bytes_out = 0
+        self.opened = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenTunnel]:
+        return iter(list(self._open))
+
+    def add(self, tunnel: OpenTunnel) -> None:
+        self._open[tunnel] = None
+        self.opened += 1
+
+    def remove(self, tunnel: OpenTunnel) -> None:
+        """Remove a closed tunnel and add up its bytes."""
+        self._open.pop(tunnel, None)
+        self._bytes_in += tunnel.bytes_in
+        self._bytes_out += tunnel.bytes_out
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received from clients since the start."""
+        return self._bytes_in + sum(tunnel.bytes_in for tunnel in self)
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent to clients since the start."""
+        return self._bytes_out + sum(tunnel.bytes_out for tunnel in self)
+
+    def check(self, now: float) -> None:
+        """Enforce the timeouts of all tunnels; called by the sweep."""
+        for tunnel in self:
+            tunnel.check(now, self.idle, self.stall)
+
+    def abort(self) -> None:
+        """Close all tunnels at once: the balancer stops."""
+        for tunnel in self:
+            tunnel.abort()
 
 
 @dataclass(slots=True)

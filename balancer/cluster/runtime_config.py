@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from balancer.cluster.admission import AdmissionRules, admission_rules
-from balancer.cluster.affinity import ResponseEdits, Stickiness
-from balancer.cluster.request_key import key_of
+from balancer.cluster.affinity import ResponseEdits, Stickiness, key_of
 from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
@@ -21,8 +20,7 @@ from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
-from balancer.tls.configured import server_tls_of, upstream_tls_of
-from balancer.tls.contexts import ServerTls, UpstreamTls
+from balancer.tls.contexts import ServerTls, UpstreamTls, server_tls_of, upstream_tls_of
 from balancer.upstream.dial.target import RoutesPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.health.health import Health

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 from balancer.authorization.authorizer import Authorizer
-from balancer.cluster.request_key import client_address
+from balancer.cluster.affinity import client_address
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import in_cluster
 from balancer.config.schema.routes import DEFAULT, RouteConfig
 from balancer.control.control_plane import ControlPlane
 from balancer.exchange.field_edits import edits_of
 from balancer.http.h1.request_head import KeyOf
-from balancer.routes.listener_routes import ListenerRoutes, own_route
 from balancer.routes.route import Route
-from balancer.routes.table import RouteTable
+from balancer.routes.table import ListenerRoutes, RouteTable, own_route
 from balancer.upstream.pool_context import PoolContext
 
 Build = Callable[[str, "RuntimeConfig"], "ControlPlane"]

@@ -10,8 +10,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.observers import ExchangeObserver, RequestLog
-from balancer.exchange.request_trace import RequestTrace
+from balancer.exchange.observers import ExchangeObserver, RequestLog, RequestTrace
 from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest

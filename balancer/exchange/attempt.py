@@ -21,10 +21,9 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.client_bounds import sent
-from balancer.exchange.exchange_state import ExchangeState
+from balancer.exchange.exchange_state import AttemptState, End, ExchangeState
 from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
-from balancer.exchange.state import AttemptState, End
 from balancer.exchange.tunnel import Tunnel
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import Response

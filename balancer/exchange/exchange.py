@@ -24,7 +24,7 @@ from balancer.errors import (
 )
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import is_taken_by
-from balancer.exchange.call_rules import HTTP, RpcRules
+from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry
 from balancer.exchange.client_bounds import (
     FREE_BODY,
     LARGE_HEAD,
@@ -35,14 +35,12 @@ from balancer.exchange.client_bounds import (
     sent,
     uncharge,
 )
-from balancer.exchange.exchange_state import ExchangeState, Race
+from balancer.exchange.exchange_state import End, ExchangeState, Race, State
 from balancer.exchange.field_edits import EditedAttempt, Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
 from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
 from balancer.exchange.responder import Responder
-from balancer.exchange.retries import may_repeat, may_retry
-from balancer.exchange.state import End, State
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request

@@ -10,8 +10,7 @@ import re
 from typing import Final, cast
 
 from balancer.exchange.buffering import KeptBody
-from balancer.exchange.exchange_state import ExchangeState
-from balancer.exchange.state import State
+from balancer.exchange.exchange_state import ExchangeState, State
 from balancer.http.h1.fields import without
 from balancer.upstream.request_body import RequestBody
 

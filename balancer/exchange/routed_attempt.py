@@ -8,9 +8,8 @@ from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
 from balancer.http.h1.response_head import Response
 from balancer.log.formats import NOT_CONNECTED
-from balancer.upstream.attempt import UpstreamAttempt
 from balancer.upstream.pool import Pool
-from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.insight.canary import Arm
 from policies.routing.assignment import Assignment

@@ -12,12 +12,11 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from balancer.cluster.tunnels import Tunnels
+from balancer.cluster.cluster import Tunnels
 from balancer.config.schema.limits import READ
 from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken, TunnelIdle
 from balancer.exchange.pending_upgrade import PendingUpgrade
-from balancer.exchange.reset import reset
-from balancer.exchange.responder import Responder
+from balancer.exchange.responder import Responder, reset
 from balancer.http.h1.fields import without
 from balancer.http.h1.response_head import Response
 from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size

@@ -14,7 +14,7 @@ from balancer.clients.client_connection import ClientConnection
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import RemoteSource
 from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.cluster.sibling_conditions import SiblingConditions
+from balancer.cluster.state_log import SiblingConditions
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.log import LogConfig
@@ -24,9 +24,8 @@ from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
-from balancer.downstream.acceptor import Acceptor
+from balancer.downstream.acceptor import Acceptor, ConnectionBalance
 from balancer.downstream.connection import Http1Connection
-from balancer.downstream.connection_balance import ConnectionBalance
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import SLICE, Sweep

@@ -7,18 +7,19 @@ it. Contexts are immutable: a reload creates new ones, which new connections use
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from balancer.config.loading import Settings
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.sections import TlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
 from balancer.tls.client_certificate import CertificateFields
-from balancer.tls.undecodable_names import mute_undecodable_names
 from policies.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -325,3 +326,58 @@ def _load_ca(context: ssl.SSLContext, field: str, path: Path) -> None:
         context.load_verify_locations(path)
     except ssl.SSLError:
         raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
+
+
+class _Hook:
+    """Suppresses the traceback that the `ssl` module prints for a server name (SNI) that is not ASCII.
+
+    `ssl` decodes the name before it calls `SSLContext.sni_callback`. If that fails, the error goes to
+    `sys.unraisablehook`, which prints it, and the handshake fails with the reason CALLBACK_FAILED. Any client can cause
+    it, as often as it connects; `TlsTransport` handles the failure. This is a `sys.unraisablehook` that drops these
+    errors and passes all others to `following`."""
+
+    def __init__(self, following: Callable[[Any], Any]) -> None:
+        self._following = following
+
+    def __call__(self, problem: sys.UnraisableHookArgs) -> None:
+        if not _is_server_name(problem):
+            self._following(problem)
+
+
+def mute_undecodable_names() -> None:
+    """Install the hook; a further call changes nothing."""
+    if not isinstance(sys.unraisablehook, _Hook):
+        sys.unraisablehook = _Hook(sys.unraisablehook)
+
+
+def _is_server_name(problem: sys.UnraisableHookArgs) -> bool:
+    """Python 3.14 names the callback in `err_msg`; earlier versions give the name's bytes as `object`."""
+    if not isinstance(problem.exc_value, UnicodeDecodeError):
+        return False
+    return isinstance(problem.object, bytes) or "servername" in (problem.err_msg or "")
+
+
+def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
+    """Return the TLS contexts for clients by listener, "" for `listen`. Raises `TlsProblem`."""
+    found: dict[str, ServerTls] = {}
+    for name, tls in settings.tls_tables.items():
+        try:
+            found[name] = ServerTls(tls, http2=settings.http2.enabled)
+        except TlsProblem as problem:
+            raise TlsProblem(f"listeners.{name}.{problem}" if name else str(problem)) from None
+    return found
+
+
+def upstream_tls_of(settings: Settings) -> UpstreamTls:
+    """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
+    own = {
+        endpoint.id: (endpoint.tls, f"endpoints.{at}.tls.")
+        for at, endpoint in enumerate(settings.endpoints)
+        if endpoint.tls is not None
+    }
+    tls = UpstreamTls(settings.upstream_tls, own)
+    for endpoint in settings.endpoints:
+        tls.of(endpoint.endpoint(), endpoint.alpn)
+    if any(source.scheme == "https" for source in settings.discovery.remote):
+        tls.of(Endpoint("", "https://localhost", ""))
+    return tls

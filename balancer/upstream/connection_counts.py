@@ -1,10 +1,11 @@
-"""Counters of one endpoint's connections: opened, reused, failed, closed, and why.
+"""Counters of one endpoint's connections: opened, reused, failed, closed, and why; and snapshots of single ones.
 
 They are totals since the start and never decrease. Counting on the request path is limited to integer increments.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
@@ -80,3 +81,22 @@ class PoolCounts:
         self.namelookup += phases.namelookup
         self.connect += phases.connect
         self.appconnect += phases.appconnect
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """State of one connection for the status output, the same for all transports. `name`: local address and port;
+    `opened_at` and `idle_since` in seconds, `idle_since` None while in use; `requests`: requests begun on it, or
+    completed where it serves one at a time; `streams`: requests in flight."""
+
+    name: str
+    opened_at: float
+    idle_since: float | None
+    requests: int
+    streams: int
+    phases: DialTimes
+
+
+def local_address(transport: asyncio.BaseTransport) -> str:
+    """Local address and port of a transport, as `address:port`."""
+    return ":".join(map(str, transport.get_extra_info("sockname", ("", ""))[:2]))

@@ -14,9 +14,8 @@ from typing import Final
 from balancer.config.schema.endpoint import authority_of
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.http.h1.response_head import Response
-from balancer.upstream.attempt import UpstreamAttempt
 from balancer.upstream.pool import Pool
-from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
 from balancer.upstream.request_body import whole_body
 from policies.facts import Endpoint, OutcomeKind
 

@@ -17,10 +17,8 @@ from typing import Any, Final, Protocol
 from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP1, ClientTls
-from balancer.upstream.connection_counts import PoolCounts
-from balancer.upstream.connection_info import ConnectionInfo
-from balancer.upstream.connector import Connector
-from balancer.upstream.dial.backoff import FAILURES
+from balancer.upstream.connection_counts import ConnectionInfo, PoolCounts
+from balancer.upstream.connector import FAILURES, Connector
 from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.request import UpstreamRequest

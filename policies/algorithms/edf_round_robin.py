@@ -1,11 +1,21 @@
 """Weighted round-robin by earliest deadline first.
 
-`selection/edf.py` with the configured weights, as Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's
+`EdfScheduler` with the configured weights, as Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's
 weighted_round_robin. Turns by weight as in smooth weighted round-robin, at O(log n) instead of O(n).
+
+The scheduler is a heap in virtual time. An endpoint that has had its turn is due again one period later, 1/weight, so
+that in any stretch each has its share to within one turn. Demers, Keshav and Shenker (SIGCOMM 1989) queue packets so.
+Weights may change at any time.
+
+Phases are random. If every endpoint began at its first deadline, and again at every rebuild, all balancers that learn
+of a change at once would send their next requests to the same endpoint, the heaviest. Here a new endpoint begins
+anywhere in its period, and a rebuild keeps the part of the period that each has still to wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heapreplace
 from operator import attrgetter
 from random import Random
 
@@ -13,7 +23,53 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.selection.edf import EdfScheduler
+
+MAX_PASSED_TURNS = 64
+"""After so many turns of unavailable endpoints, one of the available is drawn by weight: when most are unavailable, a
+pick must not look at all of them."""
+
+Entry = tuple[float, int, EndpointState, float]
+"""(due at, index, endpoint, the weight that the period was computed from). The index breaks ties, so that a run is
+reproducible."""
+
+
+class EdfScheduler:
+    """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._heap: list[Entry] = []
+        self._weights: Mapping[EndpointState, float] = {}
+        self._time = 0.0
+
+    def rebuild(self, states: Iterable[EndpointState], weight_of: Callable[[EndpointState], float]) -> None:
+        """Set the endpoints and their weights. O(n)."""
+        random = self._rng.random
+        left = {state: max(0.0, due - self._time) * weight for due, _, state, weight in self._heap}
+        weights = {state: weight_of(state) for state in states}
+        self._weights = weights
+        self._time = 0.0
+        self._heap = [
+            ((left[state] if state in left else random()) / weight, place, state, weight)
+            for place, (state, weight) in enumerate(weights.items())
+        ]
+        heapify(self._heap)
+
+    def next(self, facts: RequestFacts, available: Available) -> EndpointState:
+        """Return the endpoint of `available` that is due next.
+
+        O(log n); an unavailable one misses its turns for good.
+        """
+        heap, weights, tried = self._heap, self._weights, facts.tried
+        for _ in range(MAX_PASSED_TURNS if heap else 0):
+            due, place, state, _weight = heap[0]
+            self._time = due
+            weight = weights[state]
+            heapreplace(heap, (due + 1.0 / weight, place, state, weight))
+            if state.is_selectable and (not tried or state.id not in tried):
+                return state
+        return self._rng.choices(available, [weights.get(state, state.weight) for state in available])[0]
+
 
 EARLIEST_DEADLINE = "earliest-deadline"
 """Reason: the earliest deadline. The score is the weight."""

@@ -19,13 +19,13 @@ from math import inf
 from random import Random
 from typing import Annotated
 
+from policies.algorithms.edf_round_robin import EdfScheduler
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import above, at_least
-from policies.selection.edf import EdfScheduler
 from policies.stats.load import RateMeter
 
 BY_REPORTS = "by-reports"

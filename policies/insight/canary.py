@@ -15,8 +15,7 @@ from typing import Final
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, RequestFacts
-from policies.insight.combined_hooks import combine_hooks
-from policies.insight.explanation import WrappingPolicy
+from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
 from policies.stats.load import Histogram
 

@@ -16,8 +16,7 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import raised
 from policies.facts import RequestFacts
-from policies.insight.combined_hooks import combine_hooks
-from policies.insight.explanation import WrappingPolicy
+from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
 
 FAULT_LIMIT = 100

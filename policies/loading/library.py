@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from policies.errors import BrokenPolicy, some_of
-from policies.loading.faults import fault_at, is_interrupt
+from policies.loading.construction import fault_at, is_interrupt
 from policies.loading.modules import PrivateModules, TooLarge
 from policies.loading.reference import Reference, reference_in
 from policies.loading.source import Source

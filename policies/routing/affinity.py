@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from policies.algorithms.rendezvous import SLOTS, SlotOrders
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
-from policies.insight.combined_hooks import combine_hooks
-from policies.insight.explanation import WrappingPolicy
+from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
 from policies.selection import hashing
-from policies.selection.slot_orders import SLOTS, SlotOrders
 
 KEPT = "kept"
 """Reason: session affinity, the endpoint that the key maps to."""
@@ -94,7 +93,7 @@ class ByToken:
 class ByRendezvous:
     """Placement by rendezvous hashing: the endpoints with the highest scores for the key's slot.
 
-    See `selection/slot_orders.py`. When one is removed only its own keys move; when one is added, keys move only to it.
+    See `algorithms/rendezvous.py`. When one is removed only its own keys move; when one is added, keys move only to it.
     Endpoints are identified by id.
     """
 

@@ -24,7 +24,7 @@ from balancer.downstream.connection import Http1Connection
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.timeouts import Sweep
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.state import State
+from balancer.exchange.exchange_state import State
 from balancer.http.h1.request_head import Request
 from balancer.http.h2.limits import Http2Limits
 from balancer.process.server import build

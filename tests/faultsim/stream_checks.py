@@ -8,7 +8,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.http2.stream import SHORT_BYTES
 from balancer.http.h2.library import LibraryError
-from balancer.http.h2.settings import STREAM_WINDOW
+from balancer.http.h2.limits import STREAM_WINDOW
 from balancer.upstream.http2.connection import Http2Session
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pool import Pool

@@ -10,7 +10,7 @@ import pytest
 
 from policies import Available, Endpoint, EndpointState, OutcomeKind, RequestFacts, Router, Trace
 from policies.contract import ManualClock, Trial, endpoints
-from policies.insight.costs import Cost
+from policies.insight.explanation import Cost
 from policies.steelyard.costs import PARTS
 from policies.steelyard.policy import Steelyard
 from policies.steelyard.recovery import Phase

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.rendezvous import DEPTH
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky
 from policies.routing.router import Router
-from policies.selection.slot_orders import DEPTH
 
 
 def endpoints(count: int, weight: float = 1.0, limit: int | None = None) -> list[Endpoint]:

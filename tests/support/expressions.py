@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import balancer
-from balancer.cluster.request_key import key_of
+from balancer.cluster.affinity import key_of
 from balancer.config.schema.sticky import KeyConfig
 from balancer.http.h1 import fields
 from tests.support.backtracking import Counted

@@ -19,8 +19,7 @@ from balancer.control.admin.families import (
     of_each,
     rows_of_each,
 )
-from balancer.upstream.connection_counts import AGES, PoolCounts
-from balancer.upstream.connection_info import ConnectionInfo
+from balancer.upstream.connection_counts import AGES, ConnectionInfo, PoolCounts
 from balancer.upstream.pool import Pool
 
 EVENTS = (

@@ -19,7 +19,7 @@ from balancer.control.admin.families import (
     of_each,
     rows_of_each,
 )
-from balancer.upstream.dial.route_baseline import Baseline
+from balancer.upstream.dial.route_watch import Baseline
 from balancer.upstream.dial.target import NetworkRoute
 from policies.endpoint.state import EndpointState
 

@@ -28,7 +28,7 @@ from balancer.control.admin.traffic_report import (
     queue_status,
     rate_limits_status,
 )
-from balancer.routes.listener_routes import own_route
+from balancer.routes.table import own_route
 from policies.endpoint.state import EndpointState
 from policies.stats.load import RATIO, SHORTEST
 

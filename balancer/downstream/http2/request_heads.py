@@ -15,11 +15,11 @@ from typing import Final
 from balancer.config.schema.limits import Limits
 from balancer.errors import RequestRejected
 from balancer.http.grpc.call import has_grpc_type
-from balancer.http.h1 import websocket
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import HTTP11, Request
 from balancer.http.h1.request_reader import takes_method
 from balancer.http.h1.traced_head import heads_for
+from balancer.http.h1.upgrades import websocket_offer
 
 FieldPairs = tuple[tuple[bytes, bytes], ...]
 
@@ -157,7 +157,7 @@ class StreamRequestHeads:
         if protocol.lower() != b"websocket":
             raise RequestRejected(501, "unknown_protocol", "the :protocol of CONNECT may only be websocket")
         kept = tuple(pair for pair in others if pair[0] not in _OF_WEBSOCKET)
-        block = self._block_of(kept, authority, scheme, is_chunked=False) + websocket.offer(urandom(16))
+        block = self._block_of(kept, authority, scheme, is_chunked=False) + websocket_offer(urandom(16))
         return self._request(b"GET", path, block)
 
     def _block_of(self, others: FieldPairs, authority: bytes, scheme: bytes, *, is_chunked: bool) -> bytes:

@@ -11,23 +11,21 @@ import asyncio
 from balancer.clients.client_connection import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
-from balancer.downstream.http2.admin_transport import AdminTransport
-from balancer.downstream.http2.open_streams import CROWD, OpenStreams
-from balancer.downstream.http2.response_heads import own_message
-from balancer.downstream.http2.stream_transport import NO_TRANSPORT, StreamTransport
+from balancer.downstream.http2.open_streams import CROWD, OpenStreams, own_message
+from balancer.downstream.http2.stream_transport import NO_TRANSPORT, AdminTransport, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
 from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.exchange.responder import Responder
 from balancer.http.grpc.call import GrpcCall
-from balancer.http.grpc.own_errors import head_for, trailers_for
+from balancer.http.grpc.status import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import fields_of
 from balancer.http.h1.fields import without
 from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
-from balancer.http.h1.websocket import is_accepted
+from balancer.http.h1.upgrades import accepts_websocket
 from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
 from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
@@ -213,7 +211,7 @@ class Http2Stream(Responder):
         self._send_interim(self.heads_of(response.status, fields))
 
     def accepts_switch(self, request: Request, response: Response) -> bool:
-        return response.status != 101 or is_accepted(request.head, response.block)
+        return response.status != 101 or accepts_websocket(request.head, response.block)
 
     def heads_of(self, status: int, block: bytes) -> Fields:
         """Return a response's head as fields. Raises `MalformedResponse` for what HTTP/2 does not allow."""

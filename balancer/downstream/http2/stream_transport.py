@@ -1,4 +1,4 @@
-"""Transport of one stream, for what takes over a client connection: a tunnel.
+"""Transport of one stream, for what takes over a client connection: a tunnel or the admin application.
 
 client ── Http2Connection ── Http2Stream ── StreamTransport ── Relay (`tunnel.py`) ── worker
 """
@@ -9,6 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
+from balancer.http.h1.body import Body, body_of
+from balancer.http.h1.fields import END_OF_HEAD
+from balancer.http.h1.response_head import incoming_response
 from balancer.http.h2.events import Fields
 
 NO_PROTOCOL, NO_TRANSPORT = asyncio.Protocol(), asyncio.Transport()
@@ -123,3 +126,27 @@ class StreamTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         """Nothing to resume: the stream returns its window when it is no longer held."""
+
+
+class AdminTransport(StreamTransport):
+    """Transport of a stream whose request the admin application answers: it writes HTTP/1.1, and the client gets
+    HTTP/2.
+
+    It translates one response; the application closes after it."""
+
+    def __init__(self, stream: TakenStream) -> None:
+        super().__init__(stream)
+        self._head = b""  # as far as it has come
+        self._body: Body | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        body, given = self._body, bytes(data)
+        if body is None:
+            head, end, given = (self._head + given).partition(END_OF_HEAD)
+            if not end:
+                self._head = head
+                return
+            response = incoming_response(head + b"\r\n")
+            self._stream.send(self._stream.heads_of(response.status, response.block), b"", is_last=False)
+            body = self._body = body_of(response.framing, response.length)
+        super().write(body.feed(given))

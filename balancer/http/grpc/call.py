@@ -11,8 +11,7 @@ from math import inf
 from typing import Final
 
 from balancer.errors import ForwardingError, RequestOverdue, RequestRejected
-from balancer.http.grpc.own_errors import code_of
-from balancer.http.grpc.status import FAILURE_NAMES, NAMES
+from balancer.http.grpc.status import FAILURE_NAMES, NAMES, code_of
 
 _CONTENT_TYPE: Final = b"application/grpc"
 

@@ -3,6 +3,8 @@
 A worker's status is in the trailers, or in the head of a response without messages ("trailers-only"). Failures of the
 endpoint are those that HTTP has as 5xx. An error that a request can cause by itself is none: it would let one client
 eject all endpoints.
+
+An error of the balancer is a response with HTTP 200 and without messages, whose head has the status.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from balancer.errors import ForwardingError, StreamReset
 from policies.facts import OutcomeKind
 
 NAMES: Final = (
@@ -94,3 +97,59 @@ def code_of_http(status: int) -> int:
 def code_of_reset(code: int) -> int:
     """Return the status that RST_STREAM with this error code means."""
     return _OF_RESET.get(code, INTERNAL)
+
+
+Fields = list[tuple[bytes, bytes]]
+
+_BY_REASON: Final = {
+    "deadline_passed": DEADLINE_EXCEEDED,
+    "response_timeout": DEADLINE_EXCEEDED,
+    "request_timeout": DEADLINE_EXCEEDED,
+    "malformed_response": INTERNAL,
+}
+_BY_STATUS: Final = {
+    400: INVALID_ARGUMENT,
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
+    404: UNIMPLEMENTED,
+    405: UNIMPLEMENTED,
+    413: RESOURCE_EXHAUSTED,
+    429: RESOURCE_EXHAUSTED,
+    501: UNIMPLEMENTED,
+    502: UNAVAILABLE,
+    503: UNAVAILABLE,
+    504: UNAVAILABLE,
+}
+"""Reason, or else HTTP status, of an error -> status of gRPC."""
+
+_HEAD: Final[Fields] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+
+
+def code_of(error: ForwardingError) -> int:
+    """Return the status of gRPC for an error."""
+    if isinstance(error, StreamReset):
+        return code_of_reset(error.code)
+    return _BY_REASON.get(error.reason) or _BY_STATUS.get(error.status, UNKNOWN)
+
+
+def trailers_for(error: ForwardingError, request_id: bytes = b"") -> Fields:
+    """Return the trailers of an RPC that ends with `error`."""
+    text = f"{error.reason}: {error}"
+    if request_id:
+        text += f" (request {request_id.decode('latin-1')})"
+    fields = [(b"grpc-status", b"%d" % code_of(error)), (b"grpc-message", percent_encoded(text))]
+    if error.retry_after is not None:
+        fields.append((b"grpc-retry-pushback-ms", b"%d" % (1000 * error.retry_after)))
+    return fields
+
+
+def head_for(error: ForwardingError, request_id: bytes = b"") -> Fields:
+    """Return the head, which is all, of a response that ends an RPC with `error`."""
+    return _HEAD + trailers_for(error, request_id)
+
+
+def percent_encoded(text: str) -> bytes:
+    """Return a grpc-message: UTF-8, with everything but printable ASCII and the percent sign escaped."""
+    return b"".join(
+        b"%c" % byte if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in text.encode()
+    )

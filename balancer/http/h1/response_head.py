@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from balancer.errors import MalformedResponse
 from balancer.http.h1 import upgrades
 from balancer.http.h1.fields import (
+    END_OF_HEAD,
     FRAMING,
     HOP_BY_HOP,
     NOT_NOMINATED,
@@ -256,3 +257,22 @@ def bound_size(head: bytes) -> None:
         raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
     if head.count(b"\n") > FIELDS_LIMIT + 2:
         raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
+
+
+FIELD: Final = b"\nkeep-alive:"
+TIMEOUT: Final = re.compile(rb'[:,\s]timeout\s*=\s*"?([0-9]{1,6})')
+
+
+def keep_alive_timeout(data: bytes) -> float:
+    """Return the timeout of Keep-Alive in the head, or part of one, that `data` begins with, in seconds; 0 for none.
+
+    `Keep-Alive: timeout=N` (RFC 2068 § 19.7.1.1) is a hint that many servers still send. A malformed value is ignored.
+    """
+    end = data.find(END_OF_HEAD)
+    head = (data[: end + 2] if end >= 0 else data).lower()
+    at = head.find(FIELD)
+    if at < 0:
+        return 0.0
+    line_end = head.find(b"\r\n", at)
+    match = TIMEOUT.search(head[at + len(FIELD) - 1 : line_end if line_end >= 0 else len(head)])
+    return float(match[1]) if match is not None else 0.0

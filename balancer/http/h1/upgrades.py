@@ -2,12 +2,18 @@
 
 Pure functions on heads. An offer of HTTP/2 (h2c) or another HTTP version is never passed on: its requests would reach a
 worker unvalidated.
+
+A client of HTTP/2 begins a WebSocket without a key and expects no answer to one (RFC 8441), so the balancer does both
+towards the worker, as RFC 6455 §§ 1.3 and 4 have it for HTTP/1.1.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
+from hashlib import sha1
+from typing import Final
 
 PASSED_ON_STATUSES = frozenset((101, 426))
 """Status codes whose Upgrade field is passed on to the client (RFC 9110 §§ 15.2.2, 15.5.22)."""
@@ -61,3 +67,24 @@ def is_taken(method: bytes, offer: bytes, status: int, block: bytes) -> bool:
     line = _find_upgrade.search(block)
     chosen = {name.lower() for name in protocols([line[1]] if line else [])}
     return bool(chosen) and chosen <= {name.lower() for name in protocols([offer])}
+
+
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+_find_key: Final = re.compile(rb"\r\nSec-WebSocket-Key: ([^\r]*)").search
+_find_accept: Final = re.compile(rb"\r\n(?i:sec-websocket-accept):[ \t]*([^\r \t]*)").findall
+
+
+def websocket_offer(key: bytes) -> bytes:
+    """Return the lines that offer to switch to WebSocket; `key` is 16 random bytes."""
+    return b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: %b\r\n" % b64encode(key)
+
+
+def accepts_websocket(head: bytes, block: bytes) -> bool:
+    """Return whether the fields of a 101 response answer the key in a request's head."""
+    key = _find_key(head)
+    if key is None:
+        return False
+    answer = b64encode(sha1(key[1] + _GUID, usedforsecurity=False).digest())
+    found: list[bytes] = _find_accept(block)
+    return found == [answer]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from balancer.config.schema.names import NamesConfig
-from balancer.upstream.dial.lookup import is_literal, lookup_of
-from balancer.upstream.dial.resolver import LookupFailed
+from balancer.upstream.dial.resolver import LookupFailed, is_literal, lookup_of
 
 MAX_LOOKUPS = 16
 """Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""

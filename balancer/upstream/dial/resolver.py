@@ -1,4 +1,5 @@
-"""DNS resolver over c-ares (aiodns): A with AAAA, and SRV queries, with TTLs.
+"""Name lookup by the system resolver (getaddrinfo), or by DNS queries of c-ares (aiodns): A with AAAA, and SRV, with
+TTLs.
 
 Every failure is raised as a one-line `LookupFailed`: a name that does not exist is treated like a server that does not
 answer. Only this module imports the library.
@@ -7,10 +8,15 @@ answer. Only this module imports the library.
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from balancer.config.schema.discovery import split_server
+from balancer.config.schema.names import NamesConfig
 
 TRIES = 2
 """Number of tries per DNS server and query."""
@@ -108,3 +114,55 @@ class Resolver:
             if error.args[0] in (pycares.errno.ARES_ENODATA, pycares.errno.ARES_ENOTFOUND):
                 return []
             raise LookupFailed(f"{name}: {error.args[1].lower()}") from None
+
+
+Look = Callable[[str], Awaitable[Addresses]]
+"""Lookup function: resolves a name to its `Addresses`. Raises `LookupFailed`."""
+
+
+async def system_lookup(name: str, *, ttl: float, timeout: float) -> Addresses:
+    """Resolve `name` by getaddrinfo(3) in a thread: hosts file and search domains included, addresses in the order of
+    RFC 6724. It returns no TTL, so `ttl` seconds are assumed. Raises `LookupFailed`."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise LookupFailed(f"{name}: no answer within {timeout:g} s") from None
+    except OSError as error:  # gaierror is one
+        raise LookupFailed(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeError:
+        raise LookupFailed(f"{name}: no name can be like that") from None
+    hosts = tuple(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    if not hosts:
+        raise LookupFailed(f"{name}: has no addresses")
+    return Addresses(hosts, ttl)
+
+
+async def dns_lookup(name: str, *, servers: tuple[str, ...], timeout: float) -> Addresses:
+    """Resolve `name` by c-ares with the TTLs of the zone; IPv6 addresses first (RFC 8305 § 4). Names are absolute, the
+    hosts file is ignored, and one of A and AAAA suffices. Raises `LookupFailed`."""
+    resolver = Resolver(servers, timeout)
+    try:
+        found = await resolver.addresses(name, accept_partial=True)
+    finally:
+        await resolver.close()
+    return Addresses(tuple(sorted(found.hosts, key=lambda host: ":" not in host)), found.ttl)
+
+
+def lookup_of(config: NamesConfig) -> Look:
+    """Return the lookup that a configuration describes."""
+    if config.resolver == "dns":
+        return partial(dns_lookup, servers=config.servers, timeout=config.timeout)
+    return partial(system_lookup, ttl=config.ttl, timeout=config.timeout)
+
+
+def is_literal(host: str) -> bool:
+    """Whether `host` is an IP address or the path of a Unix socket, which need no lookup."""
+    if host.startswith("/"):
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
-from balancer.upstream.dial.lookup import is_literal
 from balancer.upstream.dial.names import Names
 from balancer.upstream.dial.phases import DialTimes
+from balancer.upstream.dial.resolver import is_literal
 from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch
 from policies.facts import Endpoint
 

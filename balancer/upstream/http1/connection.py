@@ -25,8 +25,13 @@ from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, 
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import END_OF_HEAD, Framing
-from balancer.http.h1.keep_alive import keep_alive_timeout
-from balancer.http.h1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
+from balancer.http.h1.response_head import (
+    FIELDS_LIMIT,
+    INTERIM_LIMIT,
+    ResponseHeads,
+    bound_size,
+    keep_alive_timeout,
+)
 from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded

@@ -15,8 +15,7 @@ from itertools import islice
 from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.connection_counts import WORKER
-from balancer.upstream.connection_info import ConnectionInfo, connection_info
+from balancer.upstream.connection_counts import WORKER, ConnectionInfo, local_address
 from balancer.upstream.http1.connection import UpstreamConnection, connect
 from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
@@ -68,7 +67,7 @@ class ConnectionPool(Pool):
         return self.idle_timeout.is_learned
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        return [connection_info(upstream) for upstream in islice(self.connections, most)]
+        return [_snapshot(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> UpstreamConnection | None:
         """Lease the newest idle connection whose idle time is within the estimate, else None."""
@@ -241,3 +240,15 @@ class ConnectionPool(Pool):
         upstream.opened_at = self.pools.cached_time
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
         upstream.granted = upstream.requests_left = limits.grant(rng)
+
+
+def _snapshot(upstream: UpstreamConnection) -> ConnectionInfo:
+    is_idle = upstream.is_reusable and upstream.idle_since > 0
+    return ConnectionInfo(
+        local_address(upstream.transport),
+        upstream.opened_at,
+        upstream.idle_since if is_idle else None,
+        upstream.granted - upstream.requests_left,
+        int(not is_idle),
+        upstream.phases,
+    )

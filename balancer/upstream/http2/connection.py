@@ -40,13 +40,11 @@ from balancer.http.h2.events import (
     TRAILERS,
     Event,
 )
-from balancer.http.h2.limits import TICK
+from balancer.http.h2.limits import MAX_STREAMS, PING_AFTER, PING_WAIT, TICK, WORKER_LIMITS
 from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
-from balancer.http.h2.settings import MAX_STREAMS, PING_AFTER, PING_WAIT, WORKER_LIMITS
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
-from balancer.upstream.connection_info import local_address
+from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by, local_address
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.http2.stream import UpstreamHttp2Stream

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP2, ClientTls
-from balancer.upstream.connection_counts import US, WORKER
-from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
+from balancer.upstream.connection_counts import US, WORKER, ConnectionInfo
 from balancer.upstream.pool import LeaseWaiter, Pool
 from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.request import UpstreamRequest
@@ -71,7 +70,7 @@ class MultiplexedPool(Pool):
         return False
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        return [multiplexed_info(connection) for connection in self._connections[:most]]
+        return [_snapshot(connection) for connection in self._connections[:most]]
 
     @property
     def origin(self) -> tuple[str, int]:
@@ -258,3 +257,9 @@ class MultiplexedPool(Pool):
 def has_stream_room(connection: MultiplexedConnection) -> bool:
     """Whether the connection may take one more stream."""
     return connection.room > 0 and connection.life.requests < connection.life.granted
+
+
+def _snapshot(connection: MultiplexedConnection) -> ConnectionInfo:
+    life, leased = connection.life, connection.leased
+    idle_since = None if leased else life.idle_since
+    return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, leased, life.phases)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.http.h1.field_list import fields_of
 from balancer.http.h2.events import CANCEL
+from balancer.http.h2.limits import STREAM_WINDOW
 from balancer.http.h2.sendable import UnsendableFields
-from balancer.http.h2.settings import STREAM_WINDOW
 from balancer.upstream.stream import UpstreamStream
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1
-from balancer.upstream.connection_counts import US
-from balancer.upstream.connection_info import ConnectionInfo
+from balancer.upstream.connection_counts import US, ConnectionInfo
 from balancer.upstream.http2.pool import MultiplexedPool, Opener
 from balancer.upstream.pool_context import PoolContext
 from balancer.upstream.stream import MultiplexedConnection

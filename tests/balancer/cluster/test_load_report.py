@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.http.h1.load_report import LoadReports
-from balancer.http.h1.orca import SIZE_LIMIT, metrics_of
+from balancer.http.h1.load_report import SIZE_LIMIT, LoadReports, metrics_of
 from policies.facts import ReportedLoad
 from tests.support.admin_requests import metrics, status
 from tests.support.http2_client import http2_client

@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
 from balancer.cluster.condition import Condition
-from balancer.cluster.sibling_conditions import RANKS, SiblingConditions
-from balancer.cluster.state_log import BURST, PAUSE, StateLog
+from balancer.cluster.state_log import BURST, PAUSE, RANKS, SiblingConditions, StateLog
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin import status_command
 from balancer.control.admin.merge import merged_status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.downstream.connection_balance import ConnectionBalance
+from balancer.downstream.acceptor import ConnectionBalance
 from balancer.sharing.shared_counters import SharedCounters
 
 

@@ -7,8 +7,7 @@ import struct
 import pytest
 
 from balancer.http.h1.response_head import INTERIM_LIMIT
-from balancer.http.h2.limits import FRAMES_PER_HEAD
-from balancer.http.h2.settings import IDLE_LIMIT
+from balancer.http.h2.limits import FRAMES_PER_HEAD, IDLE_LIMIT
 from tests.support.frames import frame, has_request
 from tests.support.http2_client import headers_frame
 from tests.support.scripted_transports import Play, hello, over, serve_frames, serve_over

@@ -20,7 +20,7 @@ from hyperframe.frame import (
 )
 
 from balancer.errors import StreamRefused
-from balancer.http.h2.settings import PING_AFTER, PING_WAIT
+from balancer.http.h2.limits import PING_AFTER, PING_WAIT
 from balancer.upstream.request import ResponseSink
 from balancer.upstream.stream import UpstreamStream
 from tests.support.certificates import Shelf

@@ -11,9 +11,8 @@ import pytest
 from balancer.http.h2.client_engine import ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import DATA
-from balancer.http.h2.limits import Http2Limits
+from balancer.http.h2.limits import WORKER_LIMITS, Http2Limits
 from balancer.http.h2.server_engine import ServerEngine
-from balancer.http.h2.settings import WORKER_LIMITS
 from tests.support import frames
 from tests.support.frames import END_HEADERS, PREFACE, block, frame, frames_of, head
 

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from balancer.config.schema.health import HealthChecksConfig
 from balancer.http.grpc.call import with_timeout
 from balancer.http.grpc.health import check_fault
-from balancer.http.grpc.own_errors import percent_encoded
-from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, status_in
+from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, percent_encoded, status_in
 from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
 from tests.support.grpc_plays import MESSAGE, ending, rpc, serve_grpc
 from tests.support.http2_client import Answer, Http2Client, http2_client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.cluster.request_key import key_of
+from balancer.cluster.affinity import key_of
 from balancer.config.loading import Settings
 from balancer.config.problems import first_problem
 from balancer.config.schema.sticky import KeyConfig

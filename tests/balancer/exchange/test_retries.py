@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from balancer.upstream.dial.backoff import FAILURES as BEFORE_BACKOFF
+from balancer.upstream.connector import FAILURES as BEFORE_BACKOFF
 from tests.support.scripts import after_a_request, hang
 from tests.support.stage import Stage
 from tests.support.wire import (

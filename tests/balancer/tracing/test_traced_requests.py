@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.exchange.request_trace import RequestTrace
+from balancer.exchange.observers import RequestTrace
 from balancer.http.grpc.status import NAMES
 from tests.support.admin_requests import status
 from tests.support.collector import TAKEN, Received, spans_of

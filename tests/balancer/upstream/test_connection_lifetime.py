@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from balancer.control.admin.status import proxy_status
-from balancer.upstream.dial.backoff import FAILURES
+from balancer.upstream.connector import FAILURES
 from policies.facts import AdminState
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering, answering_after, get, post, response

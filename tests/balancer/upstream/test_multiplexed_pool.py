@@ -11,9 +11,9 @@ from hyperframe.frame import GoAwayFrame
 from balancer.config.schema.pool import PoolConfig
 from balancer.control.admin.status import proxy_status
 from balancer.errors import ConnectFailed
-from balancer.http.h2.settings import PING_AFTER, PING_WAIT
+from balancer.http.h2.limits import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.dial.backoff import FAILURES
+from balancer.upstream.connector import FAILURES
 from balancer.upstream.http2.pool import MultiplexedPool
 from balancer.upstream.pools import Pools
 from balancer.upstream.request import UpstreamRequest

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from balancer.config.schema.names import NamesConfig
-from balancer.upstream.dial.lookup import DnsLookup, SystemLookup, is_literal
 from balancer.upstream.dial.names import MAX_LOOKUPS, Names
-from balancer.upstream.dial.resolver import Addresses, LookupFailed
+from balancer.upstream.dial.resolver import (
+    Addresses,
+    Look,
+    LookupFailed,
+    dns_lookup,
+    is_literal,
+    system_lookup,
+)
 from tests.support.admin_requests import status
 from tests.support.name_server import AAAA, SERVFAIL, A, NameServer
 from tests.support.stage import ManualClock, Stage
@@ -208,8 +215,8 @@ async def server() -> AsyncIterator[NameServer]:
     server.stop()
 
 
-def lookup(server: NameServer, timeout: float = 2.0) -> DnsLookup:
-    return DnsLookup((f"127.0.0.1:{server.port}",), timeout)
+def lookup(server: NameServer, timeout: float = 2.0) -> Look:
+    return partial(dns_lookup, servers=(f"127.0.0.1:{server.port}",), timeout=timeout)
 
 
 async def test_least_ttl_of_both_families_holds(server: NameServer) -> None:
@@ -238,7 +245,7 @@ async def test_failed_dns_lookup_names_the_host(server: NameServer) -> None:
 
 async def test_system_lookup_resolves_localhost() -> None:
     """By the hosts file, with the TTL from the configuration."""
-    found = await SystemLookup(ttl=7.0, timeout=5.0)("localhost")
+    found = await system_lookup("localhost", ttl=7.0, timeout=5.0)
     assert found.ttl == 7.0
     assert set(found.hosts) <= {"127.0.0.1", "::1"}
 
@@ -246,7 +253,7 @@ async def test_system_lookup_resolves_localhost() -> None:
 async def test_label_too_long_is_refused() -> None:
     """A label has at most 63 letters; no name server is asked."""
     with pytest.raises(LookupFailed, match=r"^x{70}\.test: "):
-        await SystemLookup(ttl=7.0, timeout=5.0)("x" * 70 + ".test")
+        await system_lookup("x" * 70 + ".test", ttl=7.0, timeout=5.0)
 
 
 # --- with the whole balancer

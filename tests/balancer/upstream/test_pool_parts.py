@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from balancer.http.h1.keep_alive import keep_alive_timeout
+from balancer.http.h1.response_head import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
-from balancer.upstream.dial.backoff import FAILURES, MIN_PAUSE_S, Backoff
+from balancer.upstream.connector import FAILURES, MIN_PAUSE_S, Backoff
 from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.http1.preconnect import WINDOW, Peak
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from balancer.config.schema.names import RouteWatchConfig
-from balancer.upstream.dial.route_baseline import Baseline, BaselineChange
+from balancer.upstream.dial.route_watch import Baseline, BaselineChange
 
 CONFIG = RouteWatchConfig()
 USUAL = 0.090
