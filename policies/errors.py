@@ -96,11 +96,6 @@ class NoEndpointAvailable(PoliciesError):
         super().__init__()
         self._states = states
 
-    @property
-    def is_saturated(self) -> bool:
-        """Whether waiting may help: some endpoint is eligible and only full."""
-        return any(state.is_eligible for state in self._states)
-
     def __str__(self) -> str:
         enabled = [state for state in self._states if state.enabled]
         eligible = [state for state in enabled if state.is_eligible]
@@ -118,10 +113,6 @@ class Overloaded(NoEndpointAvailable):
 
     def __init__(self) -> None:
         super().__init__(())
-
-    @property
-    def is_saturated(self) -> bool:
-        return False
 
     def __str__(self) -> str:
         return "every endpoint has a queue, and requests fail because they wait"

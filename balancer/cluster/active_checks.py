@@ -11,7 +11,7 @@ connection stays in the pool for the first request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 from urllib.parse import urlsplit
@@ -36,57 +36,40 @@ FIRST_AT_ONCE = 16
 """Maximum number of checks under way for a first connect to start: a thousand endpoints take 16 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPlan:
-    """What active checks ask; `seed` is that of the jitter, None: random.
+def rules_of(config: HealthChecksConfig) -> CheckRules:
+    """Return when checks are due, and how many of them decide."""
+    return CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
 
-    Without `config.path` and `config.grpc` they only connect, to unreachable endpoints and, with `first_connect`, to
-    new ones.
-    """
 
-    config: HealthChecksConfig
-    seed: int | None = None
+def asks(config: HealthChecksConfig) -> bool:
+    """Return whether a check is a request. Else checks only connect, to unreachable endpoints and, with
+    `first_connect`, to new ones."""
+    return config.path is not None or config.grpc is not None
 
-    @property
-    def rules(self) -> CheckRules:
-        """When checks are due, and how many of them decide."""
-        config = self.config
-        return CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
 
-    @property
-    def asks(self) -> bool:
-        """Whether a check is a request."""
-        return self.config.path is not None or self.config.grpc is not None
+def request_of(config: HealthChecksConfig, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
+    """Return head and body of a check request to `endpoint`; no head: only connect."""
+    fields = {name: value.get_secret_value() for name, value in config.fields.items()}
+    if config.grpc is not None:
+        return check_request(config.host or own_host(endpoint), config.grpc, "check", fields)
+    if config.path is None:
+        return None, b""
+    return internal_head(endpoint, config.path, "check", "GET", config.host, fields), b""
 
-    @property
-    def of_connects(self) -> CheckPlan:
-        """The plan of a check that only connects."""
-        return replace(self, config=self.config.model_copy(update={"path": None, "grpc": None, "port": None}))
 
-    def request(self, endpoint: Endpoint) -> tuple[bytes | None, bytes]:
-        """Return head and body of a check request to `endpoint`; no head: only connect."""
-        config = self.config
-        fields = {name: value.get_secret_value() for name, value in config.fields.items()}
-        if config.grpc is not None:
-            return check_request(config.host or own_host(endpoint), config.grpc, "check", fields)
-        if config.path is None:
-            return None, b""
-        return internal_head(endpoint, config.path, "check", "GET", config.host, fields), b""
-
-    def fault_of(self, result: InternalResult) -> str | None:
-        """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
-        config = self.config
-        if result.error is not None and not isinstance(result.error, BodyTooLong):
-            return result.fault
-        if config.grpc is not None:
-            fields = (result.response.block if result.response is not None else b"") + result.trailers
-            return check_fault(config.grpc, result.status, fields, result.body)
-        if config.path is None:
-            return None
-        if not has_passed(result.status, config.status):
-            return f"status {result.status}"
-        wanted = config.body or ""
-        return None if wanted.encode() in result.body else f"no {wanted!r} in the body"
+def fault_of(config: HealthChecksConfig, result: InternalResult) -> str | None:
+    """Fault in the result of a check, None if it passes. A body that is too long is no fault."""
+    if result.error is not None and not isinstance(result.error, BodyTooLong):
+        return result.fault
+    if config.grpc is not None:
+        fields = (result.response.block if result.response is not None else b"") + result.trailers
+        return check_fault(config.grpc, result.status, fields, result.body)
+    if config.path is None:
+        return None
+    if not has_passed(result.status, config.status):
+        return f"status {result.status}"
+    wanted = config.body or ""
+    return None if wanted.encode() in result.body else f"no {wanted!r} in the body"
 
 
 def at_port(endpoint: Endpoint, port: int) -> Endpoint:
@@ -114,12 +97,13 @@ class EndpointCheck:
 class Checks:
     """Active checks of all endpoints, run by the sweep."""
 
-    def __init__(self, router: Router, pools: Pools, plan: CheckPlan) -> None:
-        self.plan = plan
+    def __init__(self, router: Router, pools: Pools, config: HealthChecksConfig, seed: int | None) -> None:
+        """`seed` is that of the jitter, None: random."""
+        self._config = config
         self.by_id: dict[str, EndpointCheck] = {}
         self._router = router
         self._pools = pools
-        self._rng = Random(plan.seed)
+        self._rng = Random(seed)
         self._now = 0.0  # of the last sweep
         self._is_stopped = False
 
@@ -127,7 +111,7 @@ class Checks:
         """End checks that have timed out and start those that are due at `now`."""
         self._now = now
         states = self._router.states
-        if not self.plan.asks:
+        if not asks(self._config):
             states = [state for state in states if state.id in self.by_id or self._needs_connect(state)]
         under_way = 0
         for state in states:
@@ -154,12 +138,12 @@ class Checks:
         if check is not None and check.endpoint.address != address:
             self._drop(endpoint_id)
 
-    def apply(self, plan: CheckPlan) -> None:
+    def apply(self, config: HealthChecksConfig) -> None:
         """Apply a configuration. States are kept, unless it turns checks off: then all endpoints become healthy."""
-        self.plan = plan
+        self._config = config
         for check in self.by_id.values():
-            check.state.rules = plan.rules
-        if plan.asks:
+            check.state.rules = rules_of(config)
+        if asks(config):
             return
         self._forget(set())
         for state in self._router.states:
@@ -175,27 +159,27 @@ class Checks:
     def _start(self, state: EndpointState, check: EndpointCheck, now: float) -> None:
         """Send a check. It opens a connection if it tests whether connecting works: if another port is asked, without
         a request."""
-        plan, pool, endpoint = self.plan, self._pools.by_id[state.id], state.endpoint
-        if plan.config.port is not None and self._needs_connect(state):
-            plan = plan.of_connects
-        elif plan.config.port is not None:
-            endpoint = at_port(endpoint, plan.config.port)
+        config, pool, endpoint = self._config, self._pools.by_id[state.id], state.endpoint
+        if config.port is not None and self._needs_connect(state):
+            config = config.model_copy(update={"path": None, "grpc": None, "port": None})
+        elif config.port is not None:
+            endpoint = at_port(endpoint, config.port)
             pool = self._pools.aside(endpoint)
-        on_end = partial(self._ended, check, plan, state.record.count)
-        if plan.config.grpc is not None and not pool.carries_rpcs:
+        on_end = partial(self._ended, check, config, state.record.count)
+        if config.grpc is not None and not pool.carries_rpcs:
             error = UnsupportedByTransport('a check by gRPC needs transport = "http2"')
             on_end(InternalResult(error, str(error), None, 0.0))
             return
-        head, body = plan.request(endpoint)
+        head, body = request_of(config, endpoint)
         check.request = InternalRequest(
             head,
             on_end,
             body=body,
-            method=b"GET" if plan.config.grpc is None else b"POST",
-            timeout=plan.config.timeout,
+            method=b"GET" if config.grpc is None else b"POST",
+            timeout=config.timeout,
             started_at=now,
         )
-        needs_new = not plan.asks or state.record.ends_by_connect
+        needs_new = not asks(config) or state.record.ends_by_connect
         check.request.lease(pool, needs_new=needs_new, is_trial=True)
 
     def _needs_connect(self, state: EndpointState) -> bool:
@@ -204,24 +188,22 @@ class Checks:
         return (
             state.record.ends_by_connect
             or pool.is_unreachable
-            or (self.plan.config.first_connect and pool.is_untried)
+            or (self._config.first_connect and pool.is_untried)
         )
 
-    def _ended(self, check: EndpointCheck, plan: CheckPlan, ejections: int, result: InternalResult) -> None:
-        """Record the result of a check that was sent under `plan`, after so many ejections of the endpoint."""
+    def _ended(
+        self, check: EndpointCheck, config: HealthChecksConfig, ejections: int, result: InternalResult
+    ) -> None:
+        """Record the result of a check that was sent under `config`, after so many ejections of the endpoint."""
         check.request = None
-        fault, endpoint_id = plan.fault_of(result), check.endpoint.id
-        is_half = fault is None and self.plan.asks and not plan.asks  # a request must follow
+        fault, endpoint_id = fault_of(config, result), check.endpoint.id
+        is_half = fault is None and asks(self._config) and not asks(config)  # a request must follow
         if not is_half:
             has_changed = check.state.record(fault, self._now)
-            if self.plan.asks:
-                self._report(check, has_changed, plan.config.port is not None or result.is_reachable)
-        if (
-            fault is None
-            and plan.config.port is None
-            and self._router.find(endpoint_id).record.count == ejections
-        ):
-            self._router.readmit(endpoint_id, is_answered=plan.asks)
+            if asks(self._config):
+                self._report(check, has_changed, config.port is not None or result.is_reachable)
+        if fault is None and config.port is None and self._router.find(endpoint_id).record.count == ejections:
+            self._router.readmit(endpoint_id, is_answered=asks(config))
 
     def _report(self, check: EndpointCheck, has_changed: bool, is_reachable: bool) -> None:
         """Report a changed state or reachability to the router."""
@@ -235,13 +217,13 @@ class Checks:
         pool = self._pools.by_id[state.id]
         if state.admin_state is AdminState.MAINTENANCE:
             return False
-        if not self.plan.asks and pool.opening:  # a request connects already, and shows as much
+        if not asks(self._config) and pool.opening:  # a request connects already, and shows as much
             return False
-        if not self.plan.asks and self.plan.config.first_connect and pool.is_untried:
+        if not asks(self._config) and self._config.first_connect and pool.is_untried:
             return under_way < FIRST_AT_ONCE
-        if state.record.ends_by_check(is_answered=self.plan.asks) or pool.is_unreachable:
+        if state.record.ends_by_check(is_answered=asks(self._config)) or pool.is_unreachable:
             check.state.check_soon(now)
-        elif not self.plan.asks:
+        elif not asks(self._config):
             return False
         return now >= check.state.due_at
 
@@ -250,7 +232,7 @@ class Checks:
         if check is None or check.endpoint.address != state.endpoint.address:
             if check is not None:
                 check.cancel()
-            check_state = CheckState(self.plan.rules, self._rng, now)
+            check_state = CheckState(rules_of(self._config), self._rng, now)
             check = self.by_id[state.id] = EndpointCheck(state.endpoint, check_state)
         return check
 

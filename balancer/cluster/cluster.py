@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from balancer.clients.client_usage import ByteBudget
 from balancer.cluster.admission import Admission
 from balancer.cluster.affinity import ResponseEdits
 from balancer.cluster.explaining import Explaining
 from balancer.cluster.hedge_timer import HedgeTimer
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.wait_queue import RequestQueue
+from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
@@ -125,17 +125,6 @@ class RequestCounts:
         self.errors[error.reason] += 1
 
 
-class BufferingRules:
-    """`request` is the largest request body in bytes that is kept, `response` the bytes of a response that may be kept
-    for a client; 0: none.
-    """
-
-    def __init__(self, request: int, response: int, budget: ByteBudget) -> None:
-        self.request = request
-        self.response = response
-        self.budget = budget
-
-
 class Cluster:
     """What requests are forwarded to one group of endpoints with; `name` is "" for the default one, which client
     connections belong to, and requests that no route leads elsewhere.
@@ -165,7 +154,7 @@ class Cluster:
         self.reports = LoadReports()
         self.hedges: HedgeTimer | None = None
         self.admission: Admission | None = None
-        self.buffering: BufferingRules | None = None  # None while buffering is off
+        self.buffering: BufferingLimits | None = None  # None while buffering is off
         self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
         timeouts = config.settings.timeouts
         self.tunnels = Tunnels(now, timeouts.tunnel_idle, timeouts.body_idle)
@@ -207,9 +196,8 @@ class Cluster:
         self.pools.apply(settings.pool, settings.timeouts.connect)
         self.pools.tls = config.upstream_tls
         self.pools.routes.apply(config.network_routes)
-        kept, budget = settings.buffering, self.process.buffer_budget
-        is_on = kept.request > 0 or kept.response > 0
-        self.buffering = BufferingRules(kept.request, kept.response, budget) if is_on else None
+        kept = settings.buffering
+        self.buffering = kept if kept.request > 0 or kept.response > 0 else None
         self._apply_hedging(config.hedging)
         self._apply_admission(config)
 

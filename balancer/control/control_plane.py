@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from random import Random
 
-from balancer.cluster.active_checks import CheckPlan, Checks
+from balancer.cluster.active_checks import Checks
 from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import Discovery, RemoteSource
@@ -104,8 +104,8 @@ class ControlPlane:
         cluster.pools.without_reuse = without_reuse(config.settings.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
         self._link_pools()
-        plan = CheckPlan(config.settings.health_checks, config.settings.seed)
-        self.checks = Checks(cluster.router, cluster.pools, plan)
+        settings = config.settings
+        self.checks = Checks(cluster.router, cluster.pools, settings.health_checks, settings.seed)
         self.state_log = StateLog(cluster.router, cluster.pools, self.checks)
         self.state_log.policy_key = policy_key(self.policy)
         self.load_probes = LoadProbes(cluster.router, cluster.pools, clock.now, cluster.reports)
@@ -182,7 +182,7 @@ class ControlPlane:
 
     def _apply(self, config: RuntimeConfig) -> None:
         router = self.cluster.router
-        self.checks.apply(CheckPlan(config.settings.health_checks, config.settings.seed))
+        self.checks.apply(config.settings.health_checks)
         self.load_probes.apply(config.settings.load_probes)
         router.apply_health(config.health)
         router.apply_concurrency(config.concurrency)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final, cast
 
 from balancer.clients.client_usage import Charge
-from balancer.cluster.cluster import BufferingRules
 from balancer.cluster.retry_rules import IDEMPOTENT
+from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -247,7 +247,7 @@ class Attempt(RoutedAttempt):
         if rules is None or not self._is_taken_over(rules, exchange.downstream):
             upstream.pause_reading()
 
-    def _is_taken_over(self, rules: BufferingRules, downstream: Responder) -> bool:
+    def _is_taken_over(self, rules: BufferingLimits, downstream: Responder) -> bool:
         """Return whether the response is read on although its client is slow; charges what the client has not taken.
 
         One of known length is taken over once the rest of it can be kept: before that, its worker would not be free.
@@ -255,13 +255,14 @@ class Attempt(RoutedAttempt):
         unsent = downstream.unsent
         if unsent + max(0, self._length - self.bytes_out) > rules.response:
             return False
-        charge = downstream.charge or Charge(rules.budget)
+        budget = self.cluster.process.buffer_budget
+        charge = downstream.charge or Charge(budget)
         if charge.resize(unsent):
             downstream.charge = charge
             return True
         if not self.was_refused:
             self.was_refused = True
-            rules.budget.responses_streamed += 1
+            budget.responses_streamed += 1
         return False
 
     def stop_buffering(self, exchange: ExchangeState) -> None:

@@ -70,8 +70,3 @@ class KeptBody(RequestBody):
         """Give back everything: the exchange has ended."""
         self.spend()
         self.charge.resize(0)
-
-
-def is_taken_by(upstream: UpstreamRequest | None) -> bool:
-    """Return whether nothing of a request is left in the write buffer of its worker connection."""
-    return upstream is not None and not upstream.unsent

@@ -23,7 +23,6 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import STREAMING, Attempt
-from balancer.exchange.buffering import is_taken_by
 from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry
 from balancer.exchange.client_bounds import (
     FREE_BODY,
@@ -402,7 +401,9 @@ class Exchange(ExchangeState):
         if attempt is not None:
             is_clean = False
             if end is WHOLE:
-                is_clean = self.is_complete and (self.kept is None or is_taken_by(attempt.upstream))
+                upstream = attempt.upstream  # with all of the body taken, where that was kept
+                is_taken = self.kept is None or (upstream is not None and not upstream.unsent)
+                is_clean = self.is_complete and is_taken
                 status, stays = attempt.status, attempt.client_stays
             elif attempt.state is STREAMING:
                 status = attempt.status

@@ -32,7 +32,8 @@ def receive_whole(exchange: ExchangeState) -> bool:
         return False
     if request.fields.length > buffering.request or _GRPC.search(request.head):
         return False
-    kept = KeptBody(cast(RequestBody, exchange.body_buffer), buffering.request, buffering.budget)
+    budget = exchange.cluster.process.buffer_budget
+    kept = KeptBody(cast(RequestBody, exchange.body_buffer), buffering.request, budget)
     if not kept.fits:
         kept.free()
         return False

@@ -7,8 +7,8 @@ bounded in time and in frequency.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
@@ -33,10 +33,20 @@ RemoteSource = DnsSource | KubernetesSource
 class Sources:
     """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None."""
 
-    file: FileSource | None
-    found: tuple[EndpointConfig, ...] | None
-    names: Mapping[str, DnsSource]
-    kubernetes: KubernetesSource | None
+    file: FileSource | None = None
+    found: tuple[EndpointConfig, ...] | None = None
+    names: Mapping[str, DnsSource] = field(default_factory=dict)
+    kubernetes: KubernetesSource | None = None
+
+    @property
+    def remote(self) -> list[RemoteSource]:
+        """The DNS sources, then the Kubernetes source."""
+        return [*self.names.values(), *(() if self.kubernetes is None else (self.kubernetes,))]
+
+    @property
+    def every(self) -> list[FileSource | RemoteSource]:
+        """The file source, if any, then those that are asked."""
+        return [*(() if self.file is None else (self.file,)), *self.remote]
 
 
 class Discovery:
@@ -46,31 +56,21 @@ class Discovery:
         self._roster = registry
         self.say = say
         self._said: dict[str, str] = {}
-        self._file: FileSource | None = None
-        self._names: Mapping[str, DnsSource] = {}
-        self._kubernetes: KubernetesSource | None = None
+        self._sources = Sources()
         self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}
         self._look_at_file_at = 0.0
 
     @property
-    def sources(self) -> Iterator[FileSource | RemoteSource]:
+    def sources(self) -> list[FileSource | RemoteSource]:
         """The file source, if any, then the DNS sources, then the Kubernetes source."""
-        if self._file is not None:
-            yield self._file
-        yield from self._remote
-
-    @property
-    def _remote(self) -> Iterator[RemoteSource]:
-        yield from self._names.values()
-        if self._kubernetes is not None:
-            yield self._kubernetes
+        return self._sources.every
 
     def prepare(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
         """Return the sources of a configuration, for `commit`: those that are unchanged, and new ones.
 
         Raises `ConfigError` for an invalid file.
         """
-        file, found = self._file, None
+        file, found = self._sources.file, None
         if config.file != (file.config if file is not None else None):
             file = FileSource(config.file) if config.file is not None else None
             found = file.first() if file is not None else None
@@ -82,8 +82,8 @@ class Discovery:
 
         Returns the removed sources, whose requests are cancelled.
         """
-        before, old = {source.source for source in self.sources}, list(self._remote)
-        self._names, self._kubernetes, self._file = sources.names, sources.kubernetes, sources.file
+        before, old = {source.source for source in self.sources}, self._sources.remote
+        self._sources = sources
         removed = before - {source.source for source in self.sources}
         self._roster.forget(removed)
         for source in removed:  # one that comes back is new to the log, too
@@ -91,13 +91,13 @@ class Discovery:
             self._said.pop(f"notice of {source}", None)
         if sources.file is not None:
             self._take(sources.file, sources.found)
-        gone = [source for source in old if source not in self._remote]
+        gone = [source for source in old if source not in sources.remote]
         self._cancel(gone)
         return gone
 
     def forget_sources(self) -> None:
         """Remove all sources, but keep their endpoints."""
-        self._names, self._kubernetes, self._file = {}, None, None
+        self._sources = Sources()
         self._cancel(list(self._tasks))
 
     async def start(self, now: float) -> None:
@@ -106,18 +106,20 @@ class Discovery:
         first = [task for source, task in self._tasks.items() if isinstance(source, DnsSource)]
         if first:
             await asyncio.wait(first)
-        if self._kubernetes is not None:
-            await self._kubernetes.answered.wait()
-            self._take(self._kubernetes, self._kubernetes.look(now))
+        kubernetes = self._sources.kubernetes
+        if kubernetes is not None:
+            await kubernetes.answered.wait()
+            self._take(kubernetes, kubernetes.look(now))
 
     def tick(self, now: float) -> None:
         """Poll the sources that are due; call it several times a second."""
-        if self._file is not None and now >= self._look_at_file_at:
+        file, kubernetes = self._sources.file, self._sources.kubernetes
+        if file is not None and now >= self._look_at_file_at:
             self._look_at_file_at = now + FILE_PERIOD
-            self._take(self._file, self._file.look())
-        if self._kubernetes is not None:
-            self._take(self._kubernetes, self._kubernetes.look(now))
-        for source in self._remote:
+            self._take(file, file.look())
+        if kubernetes is not None:
+            self._take(kubernetes, kubernetes.look(now))
+        for source in self._sources.remote:
             if now >= source.next_at and source not in self._tasks:
                 self._tasks[source] = asyncio.get_running_loop().create_task(self._ask(source, now))
 
@@ -138,12 +140,12 @@ class Discovery:
                 self._tasks[source].cancel()
 
     def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
-        old = self._names.get(config.source)
+        old = self._sources.names.get(config.source)
         return old if old is not None and old.is_for(config, tls) else DnsSource(config, tls)
 
     def _watched(self, config: KubernetesDiscovery | None, tls: UpstreamTlsConfig) -> KubernetesSource | None:
         """Return the source for a configuration. Raises `ConfigError`."""
-        old = self._kubernetes
+        old = self._sources.kubernetes
         if config is None or (old is not None and old.is_for(config, tls)):
             return old if config is not None else None
         return KubernetesSource(config, tls, access_of(config))
@@ -157,7 +159,7 @@ class Discovery:
                 endpoints = await source.look(now)
         finally:
             del self._tasks[source]
-        if source in self._remote:  # unless it was replaced in the meantime
+        if source in self._sources.remote:  # unless it was replaced in the meantime
             self._take(source, endpoints)
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:

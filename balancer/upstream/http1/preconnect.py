@@ -15,6 +15,7 @@ from balancer.upstream.connection_counts import PoolCounts
 from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE
 from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
+from policies.stats.load import WindowedMinimum
 
 if TYPE_CHECKING:
     from balancer.upstream.http1.pool import ConnectionPool
@@ -23,7 +24,7 @@ CONNECT_TIMES: Final = 3
 """Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""
 
 WINDOW: Final = 60.0
-"""Length in seconds of a window of `Peak`."""
+"""Seconds for which a peak of the connections in use counts at least, and twice that at most."""
 
 JITTER_FLOOR: Final = 1.0
 """Idle limit in seconds below which nothing is opened ahead: the connection would expire before it is used."""
@@ -38,7 +39,7 @@ class Preconnect:
 
     def __init__(self, counts: PoolCounts) -> None:
         self._counts = counts
-        self._peak = Peak()
+        self._peak = WindowedMinimum(WINDOW)  # of the connections in use, negated
         self.heartbeats: dict[UpstreamConnection, InternalRequest] = {}
 
     def look(self, pool: ConnectionPool, now: float, limits: PoolConfig, room: int | None) -> None:
@@ -49,13 +50,13 @@ class Preconnect:
         if not limits.preconnect or pool.idle_connections.limit < JITTER_FLOOR:
             return
         used = pool.leased - len(self.heartbeats)
-        self._peak.note(used, now)
+        self._peak.add(-used, now)
         ending = pool.idle_connections.ending(
             now, min(pool.idle_connections.limit / 2, 2 * MIN_IDLE_AGE + CONNECT_TIMES * pool.round_trip)
         )
         spare = pool.idle_connections.idle_probe is not None
         lasting = pool.standing - len(ending) - spare + pool.opening
-        missing = max(used + limits.preconnect, self._peak.value) - lasting
+        missing = max(used + limits.preconnect, -int(self._peak.least)) - lasting
         if limits.heartbeat is not None:
             together = max(
                 1, (pool.idle + len(self.heartbeats)) // 2
@@ -93,24 +94,3 @@ class Preconnect:
         pool.idle_connections.take(upstream)
         self._counts.heartbeats += 1
         heartbeat.send(upstream)
-
-
-class Peak:
-    """Maximum of the values noted in the present window and the one before: a peak is kept for one to two of them."""
-
-    def __init__(self) -> None:
-        self._this = self._last = 0
-        self._began_at = 0.0
-
-    def note(self, number: int, now: float) -> None:
-        """Record the gauge's value at time `now`, in seconds."""
-        if now - self._began_at >= WINDOW:
-            self._last = self._this if now - self._began_at < 2 * WINDOW else 0
-            self._this, self._began_at = 0, now
-        if number > self._this:
-            self._this = number
-
-    @property
-    def value(self) -> int:
-        """Recent maximum, as of the last `note`."""
-        return max(self._this, self._last)

@@ -10,7 +10,6 @@ from balancer.http.h1.response_head import keep_alive_timeout
 from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
 from balancer.upstream.connector import FAILURES, MIN_PAUSE_S, Backoff
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.http1.preconnect import WINDOW, Peak
 
 
 def test_backoff_after_repeated_failures() -> None:
@@ -41,20 +40,6 @@ def test_backoff_of_zero_is_off() -> None:
     for _ in range(100):
         backoff.failed(0.0)
     assert backoff.may_try(opening=100, now=0.0)
-
-
-def test_peak_lasts_for_one_or_two_windows() -> None:
-    """It rises at once and is forgotten after two lower windows, or as long without a call."""
-    peak = Peak()
-    peak.note(5, 1000.0)
-    peak.note(2, 1000.0 + WINDOW - 1)
-    assert peak.value == 5
-    peak.note(3, 1000.0 + WINDOW)
-    assert peak.value == 5
-    peak.note(1, 1000.0 + 2 * WINDOW)
-    assert peak.value == 3
-    peak.note(0, 1000.0 + 5 * WINDOW)
-    assert peak.value == 0
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ class SliceApi:
                     slices += page.items
                     if len(slices) > MAX_SLICES:
                         raise ApiRefused(f"the Service has more than {MAX_SLICES:,} slices")
-                    if not page.metadata.next_page:
-                        return slices, page.metadata.version
-                    query["continue"] = page.metadata.next_page
+                    if not page.next_page:
+                        return slices, page.version
+                    query["continue"] = page.next_page
         except TimeoutError:
             raise ApiFailed(f"no answer within {self._timeout:g} s") from None
 

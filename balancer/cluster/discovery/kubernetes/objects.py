@@ -8,7 +8,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, model_validator
 
 FAMILIES = {"IPv4": 4, "IPv6": 6}
 """IP version by address type; the other type, FQDN, has host names."""
@@ -18,43 +18,31 @@ Text = Annotated[str, Field(max_length=2048)]
 NoneAsEmpty = BeforeValidator(lambda value: () if value is None else value)
 
 
-class Conditions(BaseModel):
-    """Conditions of a pod, None: unknown."""
-
-    ready: bool | None = None
-    serving: bool | None = None
-    terminating: bool | None = None
-
-
-class TargetReference(BaseModel):
-    """Object behind an address, usually a pod."""
-
-    uid: Text | None = None
-
-
 class SliceEndpoint(BaseModel):
-    """One pod. Its addresses are interchangeable; the API asks for use of the first."""
+    """One pod. Its addresses are interchangeable; the API asks for use of the first. Conditions, None: unknown."""
 
     addresses: tuple[Text, ...] = Field(min_length=1)
-    conditions: Conditions = Conditions()
+    ready: bool | None = Field(default=None, validation_alias=AliasPath("conditions", "ready"))
+    serving: bool | None = Field(default=None, validation_alias=AliasPath("conditions", "serving"))
+    terminating: bool | None = Field(default=None, validation_alias=AliasPath("conditions", "terminating"))
     zone: Text | None = None
-    target: TargetReference | None = Field(default=None, alias="targetRef")
+    uid: Text | None = Field(default=None, validation_alias=AliasPath("targetRef", "uid"))
 
     @property
     def pod(self) -> str:
         """Identity of the pod; in a slice that was not made from pods, the address."""
-        return (self.target and self.target.uid) or self.addresses[0]
+        return self.uid or self.addresses[0]
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests. Unknown is ready; with `publishNotReadyAddresses` a pod stays ready while it
         terminates."""
-        return self.conditions.ready is not False and not self.conditions.terminating
+        return self.ready is not False and not self.terminating
 
     @property
     def is_last_resort(self) -> bool:
         """Whether it takes requests while no other pod is ready, as with kube-proxy: it serves until it ends."""
-        return bool(self.conditions.serving and self.conditions.terminating)
+        return bool(self.serving and self.terminating)
 
 
 class SlicePort(BaseModel):
@@ -74,16 +62,14 @@ class SlicePort(BaseModel):
         return f"{self.name} ({number})" if self.name else number
 
 
-class Name(BaseModel):
-    """Metadata with the name of an object."""
-
-    name: Text = Field(min_length=1)
+Version = Annotated[Text, Field(validation_alias=AliasPath("metadata", "resourceVersion"), min_length=1)]
+"""A resource version, which is opaque."""
 
 
 class EndpointSlice(BaseModel):
     """Endpoints of one Service with the same address type and the same ports."""
 
-    metadata: Name
+    name: Text = Field(validation_alias=AliasPath("metadata", "name"), min_length=1)
     family: Literal["IPv4", "IPv6", "FQDN"] = Field(alias="addressType")
     endpoints: Annotated[tuple[SliceEndpoint, ...], NoneAsEmpty]
     ports: Annotated[tuple[SlicePort, ...], NoneAsEmpty] = ()
@@ -98,25 +84,14 @@ class EndpointSlice(BaseModel):
                 )
         return self
 
-    @property
-    def name(self) -> str:
-        """Name, unique in its namespace."""
-        return self.metadata.name
-
-
-class Version(BaseModel):
-    """Metadata with a resource version, which is opaque, and in a list the token of the next page."""
-
-    version: Text = Field(alias="resourceVersion", min_length=1)
-    next_page: Text | None = Field(default=None, alias="continue")
-
 
 class SliceList(BaseModel):
-    """One page of a list."""
+    """One page of a list; `next_page` is the token of the next one."""
 
     kind: Literal["EndpointSliceList"]
     api: Literal["discovery.k8s.io/v1"] = Field(alias="apiVersion")
-    metadata: Version
+    version: Version
+    next_page: Text | None = Field(default=None, validation_alias=AliasPath("metadata", "continue"))
     items: Annotated[tuple[EndpointSlice, ...], NoneAsEmpty]
 
 
@@ -132,7 +107,7 @@ class Versioned(BaseModel):
 
     kind: Literal["EndpointSlice"]
     api: Literal["discovery.k8s.io/v1"] = Field(alias="apiVersion")
-    metadata: Version
+    version: Version
 
 
 class Status(BaseModel):

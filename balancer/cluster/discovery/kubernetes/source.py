@@ -152,7 +152,7 @@ class KubernetesSource:
         if event.type == "ERROR":
             self._version = None  # an event may be lost
             raise refusal(0, event.object)
-        version = valid(Versioned, event.object).metadata.version
+        version = valid(Versioned, event.object).version
         if event.type != "BOOKMARK":
             changed = valid(EndpointSlice, event.object)
             if event.type == "DELETED":
