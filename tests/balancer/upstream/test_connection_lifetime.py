@@ -197,6 +197,9 @@ async def test_preconnect_follows_recent_load(stage: Stage) -> None:
         assert (await client.response()).status == 200
     sweep_for(stage, 2)
     assert repr(stage.pool()) == "<Pool w0 idle=5 leased=0 opening=0>"
+    stage.pool().close_idle()
+    stage.advance(0.25)
+    await stage.eventually(lambda: (stage.pool().idle, stage.pool().opening) == (3, 0))
 
 
 async def test_preconnect_keeps_within_the_connection_limit(stage: Stage) -> None:
