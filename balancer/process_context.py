@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from balancer.clients.client_connection import ClientConnection
-from balancer.clients.client_usage import ByteBudget, ClientUsage, ClientUsages
+from balancer.clients.client_usage import ByteBudget, ClientConnection, ClientUsage, ClientUsages
 from balancer.clients.turns import Turns
 from balancer.errors import SHUTTING_DOWN
 from balancer.http.h1.client import OWN_NAME

@@ -271,7 +271,7 @@ CIRCLES = {
     "balancer.upstream.http2 connection stream": "a connection has its streams, which write to it",
     "balancer.upstream.library curl curl_transfer": "a client has its transfers, which end there",
     "balancer.exchange attempt_span routed_attempt": "an attempt has its span, which describes it",
-    "balancer.exchange pending_upgrade responder": "a responder has its pending upgrade, which goes back to it",
+    "balancer.exchange responder tunnel": "a responder has its pending upgrade, which goes back to it",
     "balancer.exchange attempt client_bounds exchange_state": "an exchange has its attempt, which reports to it",
     "balancer.mirroring copy_attempt mirror request_copy": "a mirror has its copies, a copy its attempt",
     "balancer.downstream.http2 open_streams stream": "a connection has its streams, which write to it",

@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
-from balancer.clients.client_connection import HELD_BY_TURN, ClientConnection
-from balancer.clients.client_usage import ClientUsage
+from balancer.clients.client_usage import HELD_BY_TURN, ClientConnection, ClientUsage
 
 STEPS_AT_ONCE: Final = 32
 """Steps of a read that are taken at once: they cost about as much as the read itself."""

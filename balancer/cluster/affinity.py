@@ -12,8 +12,7 @@ from hashlib import blake2b
 
 from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.http.h1.client import Client
-from balancer.http.h1.cookies import CookieSearch
-from balancer.http.h1.fields import Find, first_value_of
+from balancer.http.h1.fields import CookieSearch, Find, first_value_of
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.http.h1.response_head import Response

@@ -9,6 +9,7 @@ One process writes the log for its siblings, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from balancer.cluster.active_checks import Checks
 from balancer.cluster.condition import DOWN, Condition, cause_of, condition_of, fault_of
@@ -96,17 +97,16 @@ Key = tuple[Condition, int]
 """A condition without the differences that are not logged, and the number of ejections so far."""
 
 
+@dataclass(slots=True)
 class Shown:
     """What the log has said about one endpoint: its last key, since when, changes left out, and its free lines."""
 
-    __slots__ = ("key", "left_out", "lines", "refilled_at", "seen", "since")
-
-    def __init__(self, now: float) -> None:
-        self.key: Key = (Condition.READY, 0)
-        self.seen = self.key
-        self.since = self.refilled_at = now
-        self.left_out = 0
-        self.lines = float(BURST)
+    since: float
+    refilled_at: float
+    key: Key = (Condition.READY, 0)
+    seen: Key = (Condition.READY, 0)
+    left_out: int = 0
+    lines: float = BURST
 
     def take(self, now: float) -> bool:
         """Use one of the endpoint's lines; return whether there was one."""
@@ -165,7 +165,7 @@ class StateLog:
             condition = condition_of(state, self._pools.by_id[state.id])
             shown = self._shown.get(state.id)
             if shown is None:
-                shown = self._shown[state.id] = Shown(now)
+                shown = self._shown[state.id] = Shown(now, now)
             key = (Condition.READY if condition in QUIET else condition, 0)
             if condition is Condition.EJECTED:
                 key = (condition, state.record.count)

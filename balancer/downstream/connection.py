@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from balancer.clients.client_connection import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
+from balancer.clients.client_usage import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
 from balancer.downstream.http1_responder import Http1Responder
@@ -21,7 +21,7 @@ from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.pending_upgrade import PendingUpgrade
+from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.h1.body import Body
 from balancer.http.h1.client import HTTP11
 from balancer.http.h1.request_head import Request
@@ -29,7 +29,6 @@ from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h2.reset_counts import REFUSED, refusal_delay
 from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
-from balancer.syntax.networks import ends_of
 from balancer.upstream.unread import has_unread
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
@@ -77,27 +76,15 @@ class Http1Connection(Http1Responder):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cluster = self._cluster
-        self.transport = cast(asyncio.Transport, transport)
+        self.begin(transport, HTTP11)
         self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
-        tls = transport.get_extra_info("ssl_object")
-        proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
-        certificate = transport.get_extra_info("certificate_fields")
-        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP11, tls_version, certificate)
-        self._reader = RequestReader(client, cluster.limits, self._process.fresh_id)
-        self.usage = self._process.connected(self, client.address)
+        self._reader = RequestReader(self.client, self._cluster.limits, self._process.fresh_id)
+        self.usage = self._process.connected(self, self.client.address)
 
     def apply(self) -> None:
-        """Apply a new runtime configuration to the requests that begin from now on."""
-        old, limits = self.client, self._cluster.limits
-        self.client = self._cluster.client_of(
-            old.address, old.authority, old.proto, HTTP11, old.tls_version, old.certificate
-        )
+        super().apply()
         if self._reader is not None:
-            self._reader.apply(self.client, limits)
-        if not self.transport.is_closing():
-            self.transport.set_write_buffer_limits(high=limits.high_water)
+            self._reader.apply(self.client, self._cluster.limits)
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None:  # lingering close: input is dropped

@@ -18,18 +18,17 @@ OWNER = 0o600
 
 def bind(host: str, port: int, key: str = "listen") -> socket.socket:
     """Return a listening socket. Raises `ListenFailed`, whose message names the configuration's `key`."""
+    sock: socket.socket | None = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
-    try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:
-        sock.close()
+        if sock is not None:
+            sock.close()
         raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
     sock.setblocking(False)
     return sock

@@ -11,7 +11,7 @@ import select
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import formatdate
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from balancer.process_context import ProcessContext
 from policies.clock import SWEEP_PERIOD
 

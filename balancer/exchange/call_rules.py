@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.clients.client_connection import HELD_BY_BODY
+from balancer.clients.client_usage import HELD_BY_BODY
 from balancer.cluster.retry_rules import IDEMPOTENT, KEY_FIELD
 from balancer.errors import (
     ConnectFailed,

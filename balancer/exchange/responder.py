@@ -13,10 +13,9 @@ import socket
 import struct
 import sys
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from balancer.clients.client_connection import HELD_BY_BODY
-from balancer.clients.client_usage import Charge, ClientUsage
+from balancer.clients.client_usage import HELD_BY_BODY, Charge, ClientUsage
 from balancer.cluster.cluster import Cluster
 from balancer.errors import CLIENT_LEFT, ConnectionCut, ForwardingError
 from balancer.http.grpc.call import GrpcCall
@@ -24,9 +23,10 @@ from balancer.http.h1.client import Client
 from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
+from balancer.syntax.networks import ends_of
 
 if TYPE_CHECKING:
-    from balancer.exchange.pending_upgrade import PendingUpgrade
+    from balancer.exchange.tunnel import PendingUpgrade
 
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -73,6 +73,24 @@ class ClientSide(asyncio.Protocol):
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
         self.idle_since = now  # the last instant at which something was received or a response ended
         self.cut_by: ConnectionCut = CLIENT_LEFT
+
+    def begin(self, transport: asyncio.BaseTransport, version: bytes) -> None:
+        """Take the transport of a connection that speaks this version of HTTP; set what is known of its client."""
+        cluster, self.transport = self._cluster, cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
+        tls = transport.get_extra_info("ssl_object")
+        proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
+        certificate = transport.get_extra_info("certificate_fields")
+        self.client = cluster.client_of(*ends_of(transport), proto, version, tls_version, certificate)
+
+    def apply(self) -> None:
+        """Apply a new runtime configuration to the requests that begin from now on."""
+        cluster, old = self._cluster, self.client
+        self.client = cluster.client_of(
+            old.address, old.authority, old.proto, old.version, old.tls_version, old.certificate
+        )
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=cluster.limits.high_water)
 
     @abstractmethod
     def check(self, now: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import RemoteSource
 from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of

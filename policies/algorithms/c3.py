@@ -79,10 +79,7 @@ class C3(ByScore):
         self._alpha = between(0.001, 1, alpha=alpha)
         self._balancers = at_least(1, balancers=balancers)
         self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)
-
-    def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget the measurements of removed endpoints."""
-        self._heard.retain(states)
+        self.members_changed = self._heard.members_changed
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Record the latency of a success and the load report of any response."""

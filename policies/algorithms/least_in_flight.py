@@ -57,7 +57,7 @@ class LeastInFlight:
         self._recent: RecentRequests | None = None
         if tie == "rate":
             self._recent = RecentRequests()
-            self.members_changed = self._recent.members_changed
+            self.members_changed = self._recent.counts.members_changed
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(choices), or O(n) with 0 choices."""
@@ -127,22 +127,18 @@ class RecentRequests:
     """
 
     def __init__(self) -> None:
-        self._counts: PerEndpoint[Count] = PerEndpoint(Count)
-
-    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Forget removed endpoints."""
-        self._counts.retain(states)
+        self.counts: PerEndpoint[Count] = PerEndpoint(Count)
 
     def count(self, state: EndpointState, now: float) -> None:
         """Count one pick of `state` at `now`."""
-        count = self._counts[state]
+        count = self.counts[state]
         if now - count.since >= 1.0:
             count.turn(now)
         count.here += 1
 
     def of(self, state: EndpointState, now: float) -> float:
         """Return the requests in the last second, per unit of weight."""
-        count = self._counts[state]
+        count = self.counts[state]
         if now - count.since >= 1.0:
             count.turn(now)
         return (count.here + count.before * (1.0 - (now - count.since))) / state.weight

@@ -52,10 +52,7 @@ class LeastTime(ByScore):
         self._forget = above(0, forget=forget)
         self._is_to_first_byte = until == "first-byte"
         self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
-
-    def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget the means of removed endpoints."""
-        self._means.retain(states)
+        self.members_changed = self._means.members_changed
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Update the mean with a success; if the mean is stale, the sample replaces it."""

@@ -61,10 +61,7 @@ class PeakEwma(ByScore):
         self._decay = above(0, decay=decay)
         self._stale = STALE_TAUS * decay
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
-
-    def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget the costs of removed endpoints."""
-        self._costs.retain(states)
+        self.members_changed = self._costs.members_changed
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Record the latency of a success to the first byte; failures are charged when the score is read."""

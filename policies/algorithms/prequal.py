@@ -85,7 +85,7 @@ class Prequal:
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Remove the probes of removed endpoints, and update the number of uses."""
         self._states = states
-        self._latencies.retain(states)
+        self._latencies.members_changed(states, now)
         self._pool.retain(set(states))
         self._uses = uses(self._pool.size, len(states), self._probes, self._remove, self._delta, self._reuse)
 

@@ -99,7 +99,7 @@ class ReportedLoadRoundRobin:
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Update the endpoints; a new one gets the mean weight."""
-        self._reports.retain(states)
+        self._reports.members_changed(states, now)
         self._rebuild(now)
 
     def tick(self, now: float) -> None:

@@ -15,7 +15,7 @@ Page = TypeVar("Page")
 
 
 class PerEndpoint(dict[EndpointState, Page]):
-    """State -> data, created on first access or by `follow`."""
+    """State -> data, created on first access or by `members_changed`."""
 
     def __init__(self, fresh: Callable[[], Page]) -> None:
         super().__init__()
@@ -27,8 +27,8 @@ class PerEndpoint(dict[EndpointState, Page]):
         self._places[state] = _place(state)
         return page
 
-    def retain(self, states: Sequence[EndpointState]) -> None:
-        """Keep exactly the data of `states`."""
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """Keep exactly the data of `states`; also the hook of a policy that has nothing else to do then."""
         kept = {state: self[state] for state in states if self._places.get(state) == _place(state)}
         self.clear()
         self.update(kept)

@@ -104,13 +104,13 @@ def test_per_endpoint_data_follows_the_members() -> None:
     pages: PerEndpoint[list[int]] = PerEndpoint(list)
     r = router(LeastInFlight(Random(1)), 1, 1, 1)
     one, two, three = r.states
-    pages.retain(r.states)
+    pages.members_changed(r.states, 0.0)
     for n, state in enumerate(r.states):
         pages[state].append(n)
     r.replace(
         [one.endpoint, Endpoint(two.id, "http://elsewhere", REGION), Endpoint("new", "http://x", REGION)]
     )
-    pages.retain(r.states)
+    pages.members_changed(r.states, 0.0)
     assert [pages[state] for state in r.states] == [[0], [], []]
     assert three not in pages
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.control.control_plane import ControlPlane

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from tests.support.admin_requests import TOKEN
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, post, post_chunked, response

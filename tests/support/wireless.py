@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from balancer.cluster.cluster import Cluster
 from balancer.config.loading import Settings
 from balancer.control.admin.access import Entrance

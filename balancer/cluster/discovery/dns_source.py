@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 from ipaddress import ip_address
+from typing import Any
 
 from balancer.config.schema.discovery import DnsDiscovery
 from balancer.config.schema.endpoint import CLIENT, EndpointConfig, UpstreamTlsConfig, sent_host
+from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.upstream.dial.resolver import LookupFailed, Resolver, Service
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
@@ -106,17 +108,24 @@ class DnsSource:
         tls, name = self._tls, name.rstrip(".")
         if config.scheme == "https" and tls.server_name is None:
             tls = tls.model_copy(update={"server_name": name})
-        return EndpointConfig(
-            id=endpoint_id(host, port),
-            address=f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
-            host=sent_host(config.host, f"{config.scheme}://{name}:{port}") or CLIENT,
-            region=config.region,
-            weight=config.weight if weight is None else max(weight, 1),
-            priority=config.priority,
-            max_in_flight=config.max_in_flight,
-            round_trip=config.round_trip,
-            tls=tls if config.scheme == "https" else None,
-        )
+        weight = config.weight if weight is None else max(weight, 1)
+        sent = sent_host(config.host, f"{config.scheme}://{name}:{port}") or CLIENT
+        return discovered(config, host, port, tls, host=sent, region=config.region, weight=weight)
+
+
+def discovered(
+    config: DnsDiscovery | KubernetesDiscovery, ip: str, port: int, tls: UpstreamTlsConfig, **keys: Any
+) -> EndpointConfig:
+    """Endpoint that discovery has found at an address: `keys` are what its source does not take from `config`."""
+    return EndpointConfig(
+        id=endpoint_id(ip, port),
+        address=f"{config.scheme}://{f'[{ip}]' if ':' in ip else ip}:{port}",
+        priority=config.priority,
+        max_in_flight=config.max_in_flight,
+        round_trip=config.round_trip,
+        tls=tls if config.scheme == "https" else None,
+        **keys,
+    )
 
 
 def endpoint_id(host: str, port: int) -> str:

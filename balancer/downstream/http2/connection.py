@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
-from balancer.clients.client_connection import HELD_BY_TURN
+from balancer.clients.client_usage import HELD_BY_TURN
 from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD, STEPS_PER_RESET
 from balancer.cluster.cluster import Cluster
 from balancer.downstream.dispatch import handler_of
@@ -39,7 +39,6 @@ from balancer.http.h2.limits import TICK, Http2Limits
 from balancer.http.h2.reset_counts import FLOOD_RESETS, TOO_MANY_RESETS, refusal_delay
 from balancer.routes.own_response import Refusal
 from balancer.routes.table import RouteTable
-from balancer.syntax.networks import ends_of
 
 RESETS_BEFORE_SWEEP: Final = 100
 """Resets of a connection that are counted for its client at once; connections that begin together share its bound."""
@@ -91,16 +90,12 @@ class Http2Connection(OpenStreams):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cluster, process = self._cluster, self._process
-        self.transport = cast(asyncio.Transport, transport)
+        limits, process = self._cluster.limits, self._process
+        self.begin(transport, HTTP2)
         self.write = self.transport.write
-        self._high = cluster.limits.high_water
-        self.transport.set_write_buffer_limits(high=self._high)
-        tls = transport.get_extra_info("ssl_object")
-        proto, tls_version = (b"http", "") if tls is None else (b"https", tls.version() or "")
-        certificate = transport.get_extra_info("certificate_fields")
-        self.client = client = cluster.client_of(*ends_of(transport), proto, HTTP2, tls_version, certificate)
-        self._heads = StreamRequestHeads(client, cluster.limits, process.fresh_id)
+        self._high = limits.high_water
+        client = self.client
+        self._heads = StreamRequestHeads(client, limits, process.fresh_id)
         self.usage = process.connected(self, client.address)
         process.counts.http2_connections += 1
         self._is_refused = bool(process.resets) and process.resets.refuses(client.address, process.now())
@@ -111,15 +106,10 @@ class Http2Connection(OpenStreams):
             self.write(self.engine.data_to_send())
 
     def apply(self) -> None:
-        """Apply a new runtime configuration to the requests that begin from now on."""
-        cluster, old = self._cluster, self.client
-        self.client = cluster.client_of(
-            old.address, old.authority, old.proto, HTTP2, old.tls_version, old.certificate
-        )
-        self._heads.apply(self.client, cluster.limits)
-        self._high = cluster.limits.high_water
-        if not self.transport.is_closing():
-            self.transport.set_write_buffer_limits(high=self._high)
+        super().apply()
+        limits = self._cluster.limits
+        self._heads.apply(self.client, limits)
+        self._high = limits.high_water
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

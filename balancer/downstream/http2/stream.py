@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
-from balancer.clients.client_connection import HELD_BY_BODY
+from balancer.clients.client_usage import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
 from balancer.downstream.http2.open_streams import CROWD, OpenStreams, own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, AdminTransport, StreamTransport
 from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
-from balancer.exchange.pending_upgrade import PendingUpgrade
 from balancer.exchange.responder import Responder
+from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers

@@ -25,7 +25,13 @@ from balancer.errors import (
 )
 from balancer.http.h1.field_list import FieldList, trailers_of
 from balancer.http.h1.response_head import HEAD_LIMIT, ResponseHeads
-from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http.h2.client_engine import (
+    CannotOpenStream,
+    ClientEngine,
+    error_of_reset,
+    head_fields,
+    response_head,
+)
 from balancer.http.h2.events import (
     CLOSED,
     DATA,
@@ -41,7 +47,6 @@ from balancer.http.h2.events import (
     Event,
 )
 from balancer.http.h2.limits import MAX_STREAMS, PING_AFTER, PING_WAIT, TICK, WORKER_LIMITS
-from balancer.http.h2.messages import error_of_reset, head_fields, response_head
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by, local_address

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from balancer.clients.client_connection import ClientConnection
+from balancer.clients.client_usage import ClientConnection
 from balancer.downstream.timeouts import SLICE, Sweep
 from tests.support.stage import Stage, quiet_loop
 from tests.support.wire import Message, answering, get, post, response

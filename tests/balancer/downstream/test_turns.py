@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.clients.client_connection import HELD_BY_TURN
+from balancer.clients.client_usage import HELD_BY_TURN
 from balancer.clients.turns import SECONDS_PER_TURN, STEPS_AT_ONCE, STEPS_PER_RESET, STEPS_PER_TURN, Turns
 from balancer.downstream.http2.connection import Http2Connection
 from balancer.http.h2.frame_scanner import FRAME_HEAD, FrameScanner

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS, endpoint_id
+from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS, discovered
 from balancer.cluster.discovery.kubernetes.objects import FAMILIES, EndpointSlice
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
@@ -92,7 +92,18 @@ def endpoints_of(
         raise Unusable("no pod is ready; discovery.kubernetes.allow_empty = true allows that")
     if len(addresses) > MAX_ENDPOINTS:
         raise Unusable(f"has more than {MAX_ENDPOINTS:,} pods")
-    endpoints = tuple(_endpoint(address, config, tls) for address in addresses)
+    endpoints = tuple(
+        discovered(
+            config,
+            address.host,
+            address.port,
+            tls,
+            host=config.host,
+            region=region_of(address.zone, config) or DEFAULT_REGION,
+            weight=config.weight,
+        )
+        for address in addresses
+    )
     notices = [
         f"slice {each.name} is left out: its address type is {each.family}, must be IPv4 or IPv6"
         for each in slices
@@ -114,18 +125,3 @@ def region_of(zone: str | None, config: KubernetesDiscovery) -> str | None:
     if config.region is None and zone and IS_NAME(zone):
         return zone
     return config.region
-
-
-def _endpoint(address: PodAddress, config: KubernetesDiscovery, tls: UpstreamTlsConfig) -> EndpointConfig:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return EndpointConfig(
-        id=endpoint_id(address.host, address.port),
-        address=f"{config.scheme}://{host}:{address.port}",
-        host=config.host,
-        region=region_of(address.zone, config) or DEFAULT_REGION,
-        weight=config.weight,
-        priority=config.priority,
-        max_in_flight=config.max_in_flight,
-        round_trip=config.round_trip,
-        tls=tls if config.scheme == "https" else None,
-    )
