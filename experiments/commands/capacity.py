@@ -17,10 +17,9 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.syntax.printable import with_digits
-from experiments.capacity.criteria import RateTrial, tried
+from experiments.capacity.criteria import Capacity, RateTrial, search, tried
 from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
-from experiments.capacity.search import Capacity, search
 from experiments.commands.options import (
     DURATION,
     SIMULATED,

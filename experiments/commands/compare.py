@@ -42,10 +42,9 @@ from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
-from experiments.sweep.catalogue import to_read
+from experiments.sweep.catalogue import chosen_grid, to_read
+from experiments.sweep.catalogue import differences as catalogue_differences
 from experiments.sweep.comparison import change_table, changes
-from experiments.sweep.equality import chosen_grid
-from experiments.sweep.equality import differences as catalogue_differences
 from experiments.verdict.phrases import UNITS, show
 
 EPILOG = """\b

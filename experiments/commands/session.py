@@ -40,8 +40,8 @@ from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions, was_late
-from experiments.verdict.judged import counted as number_of
 from experiments.verdict.summary import Summary, invalid_advice, judged
+from experiments.verdict.verdict import number_of
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage

@@ -9,8 +9,8 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario, RunningScenario, ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import ACHIEVED_LIMIT, MOST_LAG
-from experiments.verdict.judged import noise_line
 from experiments.verdict.summary import Summary
+from experiments.verdict.verdict import noise_line
 
 SIMULATED = (
     "Simulated: the balancer's own policies and mechanisms in virtual time; workers, network and clients are worked "

@@ -2,6 +2,9 @@
 
 A scenario is frozen data, every key states its unit once, and an unknown key is an error. Durations are in scenario
 seconds; `time_scale` compresses all of them at once.
+
+A preset is a named list of policies that a scenario compares when it lists no entries of its own. It ends with an A/A
+control of the baseline.
 """
 
 from __future__ import annotations
@@ -28,7 +31,6 @@ from experiments.scenario.labels import policy_label
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
 from experiments.scenario.oracles import is_oracle
-from experiments.scenario.presets import expanded
 from experiments.scenario.table import Blocks, Duration, Model, Requests, Warmup
 from experiments.scenario.thresholds import parse_threshold
 from workers.service import parse_profile
@@ -182,6 +184,55 @@ class Quick(Model):
     requests: Requests = Field(default=300, description="requests per run; closed loop")
     duration: Duration = Field(default=5.0, description="seconds of arrivals per run; open loop")
     warmup: Warmup = Field(default=10, description="warm-up requests per worker")
+
+
+BASELINE = "round-robin"
+
+STANDARD = (
+    "random",
+    "round-robin",
+    "least-in-flight",
+    "latency-weighted",
+    "least-time",
+    "peak-ewma",
+    "reported-load",
+    "c3",
+    "prequal",
+    "join-idle-queue",
+    "steelyard",
+)
+REGIONS = (
+    "random",
+    "round-robin",
+    "region-round-robin",
+    "region-aware",
+    "least-in-flight",
+    "latency-weighted",
+    "peak-ewma",
+    "c3",
+    "prequal",
+    "steelyard",
+)
+PRESETS = {"standard": STANDARD, "regions": REGIONS}
+
+
+def expanded(raw: Any) -> Any:
+    """Scenario document with `preset` replaced by its entries, which precede those of the file.
+
+    Raises `ValueError` for an unknown preset.
+    """
+    if not isinstance(raw, dict) or "preset" not in raw:
+        return raw
+    rest = {key: value for key, value in raw.items() if key not in ("preset", "entries")}
+    preset, others = raw["preset"], raw.get("entries", [])
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"preset: unknown {str(preset)[:40]!r}; known: {', '.join(PRESETS)}")
+    if not isinstance(others, list | tuple):
+        raise ValueError("entries: must be a list of tables")
+    entries = [{"label": name, "policy": name} for name in PRESETS[preset]]
+    # the label seeds the policy's random numbers, so another one changes the stored figures
+    control = {"label": f"{BASELINE} again", "policy": BASELINE, "repeat_of": BASELINE}
+    return {**rest, "entries": [*entries, *others, control]}
 
 
 class Scenario(Model):

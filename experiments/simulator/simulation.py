@@ -13,14 +13,27 @@ from math import inf
 from random import Random
 from typing import Final
 
+from experiments.errors import ExperimentError
 from experiments.run_data import Floats
 from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
 from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
 from experiments.simulator.columns import Columns
-from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model
 from policies.clock import SWEEP_PERIOD
+
+
+class SimulationError(ExperimentError):
+    """Defect of the simulator, not of the scenario."""
+
+
+class AuditError(SimulationError):
+    """A request was lost or counted twice."""
+
+
+class StuckError(SimulationError):
+    """The run cannot end: requests are left and no event is scheduled."""
+
 
 TOLERANCE: Final = 1e-6
 """Relative tolerance for sums of millions of floats."""

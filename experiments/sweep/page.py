@@ -38,8 +38,7 @@ from experiments.report.exports import DataTable, write_parquet
 from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
-from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts
-from experiments.sweep.equality import chosen_grid
+from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts, chosen_grid
 from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.overview import distance_table, distances, overview_table, standings
 from experiments.sweep.sentences import has_no_verdict, headline, sentences

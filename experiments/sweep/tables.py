@@ -11,8 +11,7 @@ from statistics import fmean
 from experiments.platform.terminal import clock
 from experiments.report.tables import Cell, Mark, Table, row
 from experiments.stats.ceiling import GOODPUT
-from experiments.sweep.catalogue import CellRow, GridFacts
-from experiments.sweep.equality import cell_text
+from experiments.sweep.catalogue import CellRow, GridFacts, cell_text
 from experiments.sweep.matrix import Matrix, Square, failed_of, policy_name, scenario_name
 from experiments.sweep.sentences import in_ms, percent
 from experiments.verdict.phrases import show

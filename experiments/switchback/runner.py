@@ -24,8 +24,7 @@ from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.stats.measures import INTERRUPTED
-from experiments.switchback.guard_rails import MIN_REQUESTS
-from experiments.switchback.readings import MetricsWindow
+from experiments.switchback.readings import MIN_REQUESTS, MetricsWindow
 from experiments.switchback.turns import PolicyTurns, status_of
 from experiments.verdict.phrases import tail_text
 

@@ -16,8 +16,7 @@ from typing import Any
 from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import signals_ignored, signals_interrupt
 from experiments.switchback.balancer import LiveBalancer
-from experiments.switchback.guard_rails import RailBroken, Rails, Watch
-from experiments.switchback.readings import MetricsReading, MetricsWindow, between
+from experiments.switchback.readings import MetricsReading, MetricsWindow, RailBroken, Rails, Watch, between
 
 
 class PolicyChangedExternally(ExperimentError):

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.capacity.criteria import RateTrial, tried
+from experiments.capacity.criteria import PRECISION, RateTrial, search, tried
 from experiments.capacity.offered import at_rate, pooled
-from experiments.capacity.search import PRECISION, search
 from experiments.errors import BadInputError
 from experiments.run_data import Kind, Run
 from experiments.scenario.events import Event

@@ -29,8 +29,14 @@ from experiments.running.patience import Patience
 from experiments.running.runner import NoObserver
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
 from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
-from experiments.switchback.guard_rails import RailBroken, Rails
-from experiments.switchback.readings import BalancerRestarted, MetricsReading, MetricsWindow, between
+from experiments.switchback.readings import (
+    BalancerRestarted,
+    MetricsReading,
+    MetricsWindow,
+    RailBroken,
+    Rails,
+    between,
+)
 from experiments.switchback.runner import LiveRunner, run_of, window_in_words
 from experiments.switchback.turns import (
     PolicyChangedExternally,

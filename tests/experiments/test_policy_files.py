@@ -21,9 +21,8 @@ from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import SimulatedRunner, simulate
 from experiments.sweep.cells import cells_of, content_of
-from experiments.sweep.code import version_of
 from experiments.sweep.grid import Grid
-from experiments.sweep.outcome import compute
+from experiments.sweep.outcome import compute, version_of
 from policies import registry
 from policies.loading.library import Library
 

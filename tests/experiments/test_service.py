@@ -26,7 +26,7 @@ from experiments.scenario.service import ServiceScenario
 from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
-from experiments.switchback.guard_rails import RailBroken
+from experiments.switchback.readings import RailBroken
 from experiments.switchback.turns import PolicyChangedExternally, PolicyTurns
 from tests.support.command_line import complaint, run_in_process
 from tests.support.http2_server import Http2Server

@@ -9,7 +9,7 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.run_data import Kind, Run
 from experiments.scenario.thresholds import parse_threshold
-from experiments.verdict.thresholds import judge
+from experiments.verdict.summary import judge
 
 MakeRun = Callable[..., Run]
 

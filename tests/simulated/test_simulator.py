@@ -15,9 +15,8 @@ from experiments.scenario.event_kinds import FaultState, Pause
 from experiments.scenario.timeline import Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
-from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Model, RetryModel, WorkerModel
-from experiments.simulator.simulation import Simulation, audit
+from experiments.simulator.simulation import AuditError, Simulation, StuckError, audit
 from experiments.simulator.station import NO_ROOM, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.concurrency_limit import ConcurrencyRules

@@ -9,14 +9,12 @@ import pytest
 
 from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep import catalogue as catalogues
-from experiments.sweep.catalogue import Catalogue, CatalogueError
+from experiments.sweep.catalogue import Catalogue, CatalogueError, chosen_grid, differences
 from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.code import version_of
 from experiments.sweep.comparison import changes
 from experiments.sweep.driver import only_driver
-from experiments.sweep.equality import chosen_grid, differences
 from experiments.sweep.grid import Grid, checked_grid
-from experiments.sweep.outcome import CellOutcome, compute
+from experiments.sweep.outcome import CellOutcome, compute, version_of
 from tests.simulated.fake_simulator import simulate
 
 CODE = version_of(simulate)

@@ -14,11 +14,9 @@ from rich.console import Console
 from experiments.__main__ import cli
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
-from experiments.sweep.code import version_of
-from experiments.sweep.driver import SweepOptions, run_sweep
+from experiments.sweep.driver import Progress, SweepOptions, run_sweep
 from experiments.sweep.grid import Grid, checked_grid
-from experiments.sweep.outcome import compute
-from experiments.sweep.progress import Progress
+from experiments.sweep.outcome import compute, version_of
 from tests.simulated.fake_simulator import simulate
 from tests.support.command_line import complaint
 from tests.support.root import ROOT

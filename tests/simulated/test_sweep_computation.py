@@ -12,11 +12,9 @@ import pytest
 from experiments.run_data import Run
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.code import version_of
-from experiments.sweep.computation import DIED, Computation
-from experiments.sweep.executor import local_processes
+from experiments.sweep.computation import DIED, Computation, local_processes
 from experiments.sweep.grid import checked_grid
-from experiments.sweep.outcome import CellOutcome
+from experiments.sweep.outcome import CellOutcome, version_of
 from tests.simulated import fake_simulator
 
 FATAL = 2

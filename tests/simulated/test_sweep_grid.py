@@ -12,10 +12,9 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.scenario.files import load_scenario, packaged
-from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.code import sources, version_of
+from experiments.sweep.cells import Cell, cells_of, with_setting
 from experiments.sweep.grid import Grid, checked_grid, load_grid
-from experiments.sweep.knobs import with_setting
+from experiments.sweep.outcome import sources, version_of
 from policies import registry
 from tests.simulated.fake_simulator import simulate
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from experiments.sweep import catalogue as catalogues
-from experiments.sweep.equality import differences
+from experiments.sweep.catalogue import differences
 from tests.simulated.fake_simulator import BROKEN, LATE, STAGE
 from tests.support.root import ROOT
 
