@@ -19,7 +19,7 @@ from experiments.platform.session import BoundVerdict, Session
 from experiments.run_data import Floats
 from experiments.simulator import theory
 from experiments.simulator.columns import Columns
-from experiments.simulator.model import HedgeModel, Mechanisms, Model, WorkerModel
+from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
 from workers.service import Exponential, Fixed, Lognormal, Profile
 
@@ -214,9 +214,8 @@ def hedges() -> list[SpeedCase]:
     Both are the same work, at workers that are equally fast, so the first one is answered first and nothing is gained.
     """
     after = 0.7
-    mechanisms = Mechanisms(hedging=HedgeModel(after=after))
     workers = tuple(WorkerModel(f"w{n}", slots=64) for n in range(4))
-    model = Model(workers=workers, policy=RANDOM, mechanisms=mechanisms)
+    model = Model(workers=workers, policy=RANDOM, hedge_after=after)
 
     def taken(count: int, seed: int) -> float:
         return float(times(simulated(model, 8.0, count, seed).columns).mean())

@@ -8,20 +8,28 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 from random import Random
+from typing import Final
 
+from balancer.config.schema.health import HealthChecksConfig
 from experiments.scenario.event_kinds import FaultState, Pause
 from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.clock import Call, Event, EventQueue
 from experiments.simulator.fleet import SimulatedFleet
-from experiments.simulator.model import NO_CONNECTION, CheckModel
 from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.clock import SWEEP_PERIOD
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint
-from policies.health.active_checks import CheckState
+from policies.health.active_checks import CheckRules, CheckState, has_passed
 from policies.routing.units import UnitReport
+
+HEALTHY: Final = 200
+UNHEALTHY: Final = 503
+"""Statuses with which workers answer checks."""
+
+NO_CONNECTION: Final = "no connection"
+"""Fault of a check whose connection was refused."""
 
 
 def open_doubted(balancer: SimulatedBalancer, now: float) -> None:
@@ -71,11 +79,16 @@ class Checks:
     """Active checks by one balancer: of all workers if they are requests, else of those that others want."""
 
     def __init__(
-        self, balancer: SimulatedBalancer, workers: dict[str, SimulatedWorker], model: CheckModel, rng: Random
+        self,
+        balancer: SimulatedBalancer,
+        workers: dict[str, SimulatedWorker],
+        config: HealthChecksConfig,
+        rng: Random,
     ) -> None:
+        self.asks = config.path is not None
         self._balancer = balancer
         self._workers = workers
-        self._model = model
+        self._config = config
         self._rng = rng
         self._checks: dict[str, Check] = {}
 
@@ -90,13 +103,13 @@ class Checks:
         self._balancer.tick(now)
         if router.health.counts.out[None]:
             for state in router.states:
-                if state.record.ends_by_check(is_answered=self._model.asks):
+                if state.record.ends_by_check(is_answered=self.asks):
                     self._check(state.id, now).soon(now)
 
     def _check(self, worker: str, now: float) -> Check:
         check = self._checks.get(worker)
         if check is None:
-            check = Check(self._balancer, self._workers[worker], self._model, self._rng, now)
+            check = Check(self._balancer, self._workers[worker], self._config, self._rng, now)
             self._checks[worker] = check
         return check
 
@@ -111,21 +124,22 @@ class Check(Event):
         self,
         balancer: SimulatedBalancer,
         worker: SimulatedWorker,
-        model: CheckModel,
+        config: HealthChecksConfig,
         rng: Random,
         now: float,
     ) -> None:
         self._balancer = balancer
         self._id = worker.id
         self._worker = worker
-        self._model = model
-        self._checks = CheckState(model.rules, rng, now)
+        self._asks, self._status, self._timeout = config.path is not None, config.status, config.timeout
+        rules = CheckRules(config.interval, config.fast_interval, config.rise, config.fall)
+        self._checks = CheckState(rules, rng, now)
         self._is_out = False
         self._fault: str | None = None
         self._ejections = 0
         self._connections: WorkerConnections | None = None
         self._fires_at = inf
-        if model.asks:
+        if self._asks:
             self._schedule(now)
 
     def fire(self, now: float) -> None:
@@ -147,12 +161,12 @@ class Check(Event):
             self._worker.agenda.add(at, self)
 
     def _send(self, now: float) -> None:
-        worker, state, asks = self._worker, self._state(), self._model.asks
+        worker, state, asks = self._worker, self._state(), self._asks
         if not asks and (state is None or not state.record.ends_by_connect):
             return
         self._is_out = True
         waits, self._ejections, self._connections = worker.rtt, 0, None
-        self._fault = self._model.fault_of(worker.is_down, worker.is_unhealthy)
+        self._fault = self._fault_now()
         if state is not None:
             self._ejections = state.record.count
             if not worker.is_down:
@@ -161,13 +175,20 @@ class Check(Event):
                 waits = self._connections.check(now, needs_new=needs_new, asks=asks)
         if asks:
             waits += max(0.0, worker.paused_until - now - waits)
-        if (asks and worker.fault_state.hang >= 1) or waits > self._model.timeout:
-            self._fault, waits, self._connections = "no answer", self._model.timeout, None
+        if (asks and worker.fault_state.hang >= 1) or waits > self._timeout:
+            self._fault, waits, self._connections = "no answer", self._timeout, None
         worker.agenda.add(now + waits, Call(self._judge))
+
+    def _fault_now(self) -> str | None:
+        """Fault that a check of the worker in its present state finds, None if it passes."""
+        if self._worker.is_down:
+            return NO_CONNECTION
+        status = UNHEALTHY if self._worker.is_unhealthy else HEALTHY
+        return None if not self._asks or has_passed(status, self._status) else f"status {status}"
 
     def _judge(self, now: float) -> None:
         self._is_out = False
-        checks, router, asks = self._checks, self._balancer.router, self._model.asks
+        checks, router, asks = self._checks, self._balancer.router, self._asks
         if self._worker.is_down:  # since the check was sent
             self._fault = NO_CONNECTION
         elif self._connections is not None:

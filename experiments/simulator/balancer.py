@@ -13,11 +13,11 @@ from typing import Final
 from balancer.cluster.wait_queue import RequestQueue, Waiter
 from balancer.errors import Unserved
 from experiments.generator.demand import Batch
+from experiments.scenario.mechanisms import Mechanisms
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.hedges import Hedges
-from experiments.simulator.model import Mechanisms
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
@@ -111,23 +111,23 @@ class SimulatedBalancer(BalancerBase):
         self._settle = router.settle
         self._agenda = agenda
         self._client = client
-        self._rules = mechanisms
+        timeouts, retry = mechanisms.timeouts, mechanisms.retry
+        self._queue_timeout, self._first_byte = timeouts.queue, timeouts.first_byte
+        self._attempt = inf if timeouts.attempt is None else timeouts.attempt
         self._first = RequestFacts(region=home)
         self.worker_connections: list[WorkerConnections] = []
         self.hedges: Hedges | None = None
         self.queue = RequestQueue(
             router,
             client.clock.now,
-            mechanisms.queue,
-            mechanisms.queue_timeout,
-            is_adaptive=mechanisms.queue_is_adaptive,
+            mechanisms.limits.queue,
+            timeouts.queue,
+            is_adaptive=mechanisms.queue.order == "adaptive",
         )
         self.requests = self.retried = self.hedged = self.hedges_won = 0
-        retries = mechanisms.retries
-        self._retry_limit = retries.limit if retries is not None else 0
-        self._statuses = retries.statuses if retries is not None else frozenset[int]()
-        self._budget = RetryBudget(retries.share, retries.per_second) if retries is not None else None
-        self._has_limits = mechanisms.first_byte < client.timeout or mechanisms.attempt < client.timeout
+        self._retry_limit, self._statuses = mechanisms.retries, frozenset(retry.statuses)
+        self._budget = RetryBudget(retry.share, retry.per_second)
+        self._has_limits = min(self._first_byte, self._attempt) < client.timeout
         router.on_probe = self._probe
 
     # --- a request
@@ -193,11 +193,10 @@ class SimulatedBalancer(BalancerBase):
             connections.worker.arrive(attempt, now)
 
     def _limit(self, attempt: SimulatedAttempt, now: float) -> None:
-        rules = self._rules
-        if rules.attempt < rules.first_byte:
-            self._agenda.add(now + rules.attempt, Call(partial(self._overdue, attempt, False)))
-        if rules.first_byte < self._client.timeout:
-            self._agenda.add(now + rules.first_byte, Call(partial(self._overdue, attempt, True)))
+        if self._attempt < self._first_byte:
+            self._agenda.add(now + self._attempt, Call(partial(self._overdue, attempt, False)))
+        if self._first_byte < self._client.timeout:
+            self._agenda.add(now + self._first_byte, Call(partial(self._overdue, attempt, True)))
 
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
         """Process the outcome of an attempt that has returned."""
@@ -234,8 +233,7 @@ class SimulatedBalancer(BalancerBase):
     def tick(self, now: float) -> None:
         """Run the router's periodic work, and note the total of requests for the retry budget."""
         self.router.tick()
-        if self._budget is not None:
-            self._budget.note(self.requests, now)
+        self._budget.note(self.requests, now)
 
     # --- failures
 
@@ -334,12 +332,7 @@ class SimulatedBalancer(BalancerBase):
         )
 
     def _may_repeat(self, attempt: SimulatedAttempt, needs_other: bool, now: float) -> bool:
-        budget = self._budget
-        return (
-            budget is not None
-            and self._has_another_try(attempt, needs_other, now)
-            and budget.take(self.requests, now)
-        )
+        return self._has_another_try(attempt, needs_other, now) and self._budget.take(self.requests, now)
 
     # --- hedging
 
@@ -380,7 +373,7 @@ class SimulatedBalancer(BalancerBase):
 
     def _wait(self, waiting: Waiting, number: int) -> None:
         """Let the request wait for an endpoint with room, or reject it."""
-        client, timeout = self._client, self._rules.queue_timeout
+        client, timeout = self._client, self._queue_timeout
         try:
             self.queue.join(waiting)
         except Unserved as error:

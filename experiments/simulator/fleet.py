@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import ceil, inf
 from random import Random
 
+from balancer.config.schema.health import health_of
 from experiments.generator.demand import Demand
 from experiments.simulator.balancer import SimulatedBalancer
 from experiments.simulator.client import SimulatedClient
@@ -18,9 +19,6 @@ from experiments.simulator.oracles import make_policy
 from experiments.simulator.worker import SimulatedWorker
 from experiments.simulator.worker_connections import WorkerConnections
 from policies.facts import Endpoint
-from policies.health.health import Health
-from policies.health.panic import Panic
-from policies.health.slow_start import SlowStart
 from policies.overload.hedging import Hedging
 from policies.routing.router import Router
 from workers.service import Profile
@@ -94,12 +92,8 @@ class SimulatedFleet:
     def _balancer(self, number: int) -> SimulatedBalancer:
         model, rules = self.model, self.model.mechanisms
         rng = Random(f"{self._stream}:policy:{number}")
-        health = Health(
-            Random(f"{self._stream}:fitness:{number}"),
-            ejection=rules.ejection,
-            panic=Panic(rules.panic, rules.overprovisioning),
-            slow_start=SlowStart(rules.slow_start, rules.slow_start_minimum),
-        )
+        rng_of_health = Random(f"{self._stream}:fitness:{number}")
+        health = health_of(rules.outlier_detection, rules.panic, rules.slow_start, rng_of_health)
         policy = make_policy(self, rng)
         router = Router(
             self.endpoints(),
@@ -107,15 +101,14 @@ class SimulatedFleet:
             self._clock,
             Random(f"{self._stream}:fallback:{number}"),
             time_budget=inf,
-            in_flight_limit=rules.in_flight,
-            concurrency=rules.concurrency,
+            in_flight_limit=rules.limits.in_flight,
+            concurrency=rules.concurrency.rules(),
             health=health,
         )
         balancer = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
-        if rules.hedging is not None:
-            hedge = rules.hedging
-            hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
-            balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging, hedge.after)
+        if rules.hedging.enabled or model.hedge_after is not None:
+            hedging = Hedging(rules.hedging.quantile, rules.hedging.share, rules.hedging.minimum)
+            balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging, model.hedge_after)
         return balancer
 
     def set_present(self, worker: str, is_present: bool) -> None:
@@ -146,7 +139,7 @@ class SimulatedFleet:
         connections = self._worker_connections.get((number, worker_id))
         if connections is None or connections.state is not state:
             worker = self.workers[worker_id]
-            connections = WorkerConnections(balancer, worker, state, self._agenda, self.model.mechanisms.pool)
+            connections = WorkerConnections(balancer, worker, state, self._agenda, self.model.mechanisms)
             self._worker_connections[number, worker_id] = connections
             worker.worker_connections.append(connections)
         return connections

@@ -1,7 +1,7 @@
 """Simulation model: workers, network, the balancers' mechanisms, and the load.
 
-Plain values in seconds and requests. `translation.py` derives a model from a scenario; tests and benchmarks construct
-it directly. Defaults are those of the balancer, except for mechanisms that a bare queueing model lacks: these are off.
+Values in seconds and requests. `translation.py` derives a model from a scenario; tests and benchmarks construct it
+directly. The mechanisms are tables of the balancer's configuration.
 """
 
 from __future__ import annotations
@@ -9,24 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from experiments.scenario.mechanisms import SharedTable
+from experiments.scenario.mechanisms import Mechanisms, merged
 from experiments.scenario.timeline import Step
-from policies.endpoint.concurrency_limit import ConcurrencyRules
-from policies.endpoint.ejection import EjectionRules
-from policies.health.active_checks import CheckRules, has_passed
-from policies.health.priority_levels import OVERPROVISIONING
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]
-
-HEALTHY = 200
-UNHEALTHY = 503
-"""Statuses with which workers answer checks."""
-
-NO_CONNECTION = "no connection"
-"""Fault of a check whose connection was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,86 +45,26 @@ class WorkerModel:
     max_in_flight: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryModel:
-    """`retries` and `retry` of the balancer's configuration."""
+OFF: Final[Mapping[str, Any]] = {
+    "retries": 0,
+    "retry": {"share": 0.0, "per_second": 0.0},
+    "outlier_detection": {"failures": 0, "success_rate": 0.0},
+    "panic": {"threshold": 0.0},
+}
+"""Settings of a balancer with which what a bare queueing model lacks is off."""
 
-    limit: int = 2
-    share: float = 0.2
-    per_second: float = 10.0
-    statuses: frozenset[int] = frozenset((502, 503))
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeModel:
-    """`hedging` of the balancer's configuration.
-
-    With `after`, every request is hedged that many seconds after it was routed, without an estimate or a budget.
-    """
-
-    quantile: float = 0.95
-    share: float = 0.05
-    least: float = 0.01
-    after: float | None = None
+LIMITS: Final = frozenset({"connect", "first_byte"})
+"""Timeouts that a bare queueing model lacks; the configuration always has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckModel:
-    """Active health checks, as `health_checks` of the balancer's configuration.
-
-    `asks`: a check is a request, otherwise only a connection to an unreachable worker. `status`: of a passed one,
-    None: any from 200 to 399.
-    """
-
-    rules: CheckRules = field(default_factory=CheckRules)
-    timeout: float = 1.0
-    asks: bool = True
-    status: int | None = None
-
-    def fault_of(self, is_down: bool, is_unhealthy: bool) -> str | None:
-        """Fault that a check of a worker in this state finds, None if it passes."""
-        if is_down:
-            return NO_CONNECTION
-        status = UNHEALTHY if is_unhealthy else HEALTHY
-        return None if not self.asks or has_passed(status, self.status) else f"status {status}"
+def mechanisms(**tables: Any) -> Mechanisms:
+    """Tables of the balancer's configuration; what they do not state is off if a bare queueing model lacks it."""
+    stated = Mechanisms.model_validate(merged(OFF, tables))
+    lacking = dict.fromkeys(LIMITS - tables.get("timeouts", {}).keys(), inf)
+    return stated.model_copy(update={"timeouts": stated.timeouts.model_copy(update=lacking)})
 
 
-@dataclass(frozen=True, slots=True)
-class PoolModel:
-    """Upstream connection pool, as `pool` of the balancer's configuration."""
-
-    idle: float = 30.0
-    risk: float = 0.01
-    connect_timeout: float = inf
-
-
-@dataclass(frozen=True, slots=True)
-class Mechanisms:
-    """Mechanisms of a balancer other than picking; None and 0 are off. Timeouts in seconds."""
-
-    retries: RetryModel | None = None
-    hedging: HedgeModel | None = None
-    ejection: EjectionRules | None = None
-    checks: CheckModel = CheckModel(asks=False)
-    panic: float = 0.0
-    overprovisioning: float = OVERPROVISIONING
-    slow_start: float = 0.0
-    slow_start_minimum: float = 0.1
-    queue: int = 10_000
-    queue_timeout: float = 30.0
-    queue_is_adaptive: bool = False
-    concurrency: ConcurrencyRules | None = None
-    in_flight: int | None = None
-    first_byte: float = inf
-    attempt: float = inf
-    pool: PoolModel = PoolModel()
-    shared: SharedTable | None = None
-
-    @property
-    def need_ticks(self) -> bool:
-        """Whether any mechanism needs a tick per second."""
-        is_budgeted = self.retries is not None and self.retries.share > 0
-        return self.ejection is not None or self.checks.asks or self.slow_start > 0 or is_budgeted
+BARE: Final = mechanisms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +84,10 @@ class Model:
     timeout: float = inf
     overhead: float = 0.0
     home: str | None = None
-    mechanisms: Mechanisms = Mechanisms()
+    mechanisms: Mechanisms = BARE
+    hedge_after: float | None = None
+    """Seconds after which every request is hedged, without an estimate or a budget, in place of `hedging`."""
+
     steps: tuple[Step, ...] = ()
     reports: bool = False
     """Whether answers carry the worker's load report, up to `staleness` seconds old."""

@@ -19,7 +19,7 @@ from experiments.simulator.background import Checks, ReportsToOthers, change, ex
 from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.fleet import SimulatedFleet
-from experiments.simulator.model import Model
+from experiments.simulator.model import BARE, Model
 from policies.clock import SWEEP_PERIOD
 
 
@@ -55,16 +55,16 @@ class Simulation:
         model, fleet = self.model, self.fleet
         for number, balancer in enumerate(fleet.balancers):
             rng = Random(f"{self._seed}:checks:{number}")
-            checks = Checks(balancer, fleet.workers, model.mechanisms.checks, rng)
-            if model.mechanisms.need_ticks or hasattr(balancer.router.policy, "tick"):
+            checks = Checks(balancer, fleet.workers, model.mechanisms.health_checks, rng)
+            if model.mechanisms != BARE or hasattr(balancer.router.policy, "tick"):
                 self._repeat(1.0, checks.tick)
             if hasattr(balancer.router.policy, "doubts"):
                 self._repeat(SWEEP_PERIOD, partial(open_doubted, balancer))
-            if model.mechanisms.checks.asks:
+            if checks.asks:
                 checks.begin(self.clock.at)
         if model.staleness is not None and len(fleet.balancers) > 1:
             self._repeat(model.staleness, partial(exchange, fleet.balancers))
-        if (shared := model.mechanisms.shared) is not None:
+        if (shared := model.mechanisms.shared).enabled:
             for number, balancer in enumerate(fleet.balancers, 1):
                 others = [other for other in fleet.balancers if other is not balancer]
                 reports = ReportsToOthers(balancer, others, shared, self.agenda)

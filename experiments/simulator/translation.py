@@ -9,20 +9,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Final
 
-from experiments.scenario.mechanisms import Mechanisms as Tables
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
-from experiments.simulator.model import (
-    CheckModel,
-    HedgeModel,
-    Mechanisms,
-    Model,
-    PoolModel,
-    RetryModel,
-    WorkerModel,
-)
-from policies.health.active_checks import CheckRules
+from experiments.simulator.model import Model, WorkerModel
 from workers.service import parse_profile
 
 OVERHEAD: Final = 0.0005
@@ -45,7 +35,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
         timeout=scenario.timeout * scale,
         overhead=OVERHEAD,
         home=scenario.home_region,
-        mechanisms=mechanisms_of(scenario.mechanisms_of(entry)),
+        mechanisms=scenario.mechanisms_of(entry),
         steps=timeline(scenario, seed),
         reports=reads_reports_of(entry),
     )
@@ -75,29 +65,4 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
         is_emulated=is_emulated,
         weight=region.weight_of(number),
         priority=region.priority,
-    )
-
-
-def mechanisms_of(tables: Tables) -> Mechanisms:
-    """Mechanisms from the balancer's configuration tables, whose durations are real seconds."""
-    retry, checks, hedging, timeouts = tables.retry, tables.health_checks, tables.hedging, tables.timeouts
-    rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
-    return Mechanisms(
-        retries=RetryModel(tables.retries, retry.share, retry.per_second, frozenset(retry.statuses)),
-        hedging=HedgeModel(hedging.quantile, hedging.share, hedging.minimum) if hedging.enabled else None,
-        ejection=tables.outlier_detection.rules(),
-        checks=CheckModel(rules, checks.timeout, checks.path is not None, checks.status),
-        panic=tables.panic.threshold,
-        overprovisioning=tables.panic.overprovisioning,
-        slow_start=tables.slow_start.window,
-        slow_start_minimum=tables.slow_start.minimum,
-        queue=tables.limits.queue,
-        queue_timeout=timeouts.queue,
-        queue_is_adaptive=tables.queue.order == "adaptive",
-        concurrency=tables.concurrency.rules(),
-        in_flight=tables.limits.in_flight,
-        first_byte=timeouts.first_byte,
-        attempt=inf if timeouts.attempt is None else timeouts.attempt,
-        pool=PoolModel(tables.pool.idle_timeout, tables.pool.risk, timeouts.connect),
-        shared=tables.shared if tables.shared.enabled else None,
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
+from experiments.scenario.mechanisms import Mechanisms
 from experiments.simulator.attempt import BalancerBase, SimulatedAttempt
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.idle import Idle
-from experiments.simulator.model import PoolModel
 from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
@@ -34,7 +34,7 @@ class WorkerConnections:
         worker: SimulatedWorker,
         state: EndpointState,
         agenda: EventQueue,
-        pool: PoolModel,
+        mechanisms: Mechanisms,
     ) -> None:
         self.balancer = balancer
         self.worker = worker
@@ -42,10 +42,10 @@ class WorkerConnections:
         self.agenda = agenda
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
-        self.idle = Idle(pool.idle, pool.risk, balancer.clock.at)
+        self.idle = Idle(mechanisms.pool.idle_timeout, mechanisms.pool.risk, balancer.clock.at)
         self._waiting: deque[SimulatedAttempt] = deque()
         self._unclaimed = 0
-        self._connect_timeout = pool.connect_timeout
+        self._connect_timeout = mechanisms.timeouts.connect
         self.opened_in_all = self.reused = 0
         self._round_trip = self._stated = worker.rtt if worker.is_emulated else 0.0
         self.relink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,23 +16,28 @@ from experiments.scenario.event_kinds import FaultState, Pause
 from experiments.scenario.timeline import Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
-from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Model, RetryModel, WorkerModel
+from experiments.simulator.model import Model, WorkerModel, mechanisms
 from experiments.simulator.simulation import AuditError, Simulation, StuckError, audit
 from experiments.simulator.station import NO_ROOM, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
-from policies.endpoint.concurrency_limit import ConcurrencyRules
-from policies.endpoint.ejection import EjectionRules
-from policies.health.active_checks import CheckRules
 from workers.service import Exponential, Fixed
 from workers.service import Slots as LiveSlots
 
 RANDOM = {"name": "random"}
 ROUND_ROBIN = {"name": "round-robin"}
+RETRIES: dict[str, Any] = {"retries": 2, "retry": {"share": 0.2, "per_second": 10.0}}
+EJECTION: dict[str, Any] = {"outlier_detection": {"failures": 5, "success_rate": 0.8}}
 
 
 def worker(name: str = "w", **rest: object) -> WorkerModel:
     """A worker with a service time of 100 ms."""
     return replace(WorkerModel(name, service=Fixed(0.1)), **rest)  # type: ignore[arg-type]
+
+
+def checks(interval: float, fast_interval: float, **rest: Any) -> dict[str, Any]:
+    """Table of active checks."""
+    table = {"path": "/healthz", "interval": interval, "fast_interval": fast_interval}
+    return {"health_checks": table | rest}
 
 
 def model(*workers: WorkerModel, **rest: object) -> Model:
@@ -156,7 +162,7 @@ def test_full_queue_of_a_worker_gives_503() -> None:
 
 
 def test_503_is_retried_elsewhere_within_the_budget() -> None:
-    rules = Mechanisms(retries=RetryModel())
+    rules = mechanisms(**RETRIES)
     columns = run(model(worker("a", queue=0), worker("b"), mechanisms=rules), *([0.0] * 4))
     assert set(columns.statuses.tolist()) == {200}
     assert sorted(columns.attempts.tolist()) in ([1, 1, 1, 2], [1, 1, 1, 1])
@@ -165,7 +171,7 @@ def test_503_is_retried_elsewhere_within_the_budget() -> None:
 def test_refused_connection_is_retried_after_a_round_trip() -> None:
     """It costs no budget: the request was not executed."""
     step = Step(0.0, 0, FaultState(is_gone=True))
-    rules = Mechanisms(retries=RetryModel(share=0.0, per_second=0.0))
+    rules = mechanisms(retries=2)
     pair = (worker("a", rtt=0.2), worker("b", rtt=0.2))
     columns = run(model(*pair, steps=(step,), mechanisms=rules), 0.0, 5.0)
     assert set(columns.statuses.tolist()) == {200}
@@ -175,7 +181,7 @@ def test_refused_connection_is_retried_after_a_round_trip() -> None:
 @pytest.mark.parametrize("dead", [7, 80])
 def test_every_worker_is_tried_after_refusals(dead: int) -> None:
     """Refused attempts count neither against the limit nor against the budget, as in the balancer."""
-    rules = Mechanisms(retries=RetryModel(limit=1, share=0.0, per_second=0.0))
+    rules = mechanisms(retries=1)
     workers = [worker(f"dead{i}") for i in range(dead)]
     steps = tuple(Step(0.0, i, FaultState(is_gone=True)) for i in range(dead))
     columns = run(model(*workers, worker(), steps=steps, mechanisms=rules), *map(float, range(20)))
@@ -233,7 +239,7 @@ def test_fast_failure_is_an_error_status() -> None:
 
 def test_failing_worker_is_ejected() -> None:
     """The real mechanism in virtual time: no requests after five failures."""
-    rules = Mechanisms(ejection=EjectionRules())
+    rules = mechanisms(**EJECTION)
     steps = (Step(0.0, 0, FaultState(fail=1.0)),)
     columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(100) / 5)
     assert int((columns.kinds == Kind.ERROR_STATUS).sum()) == 5
@@ -241,7 +247,7 @@ def test_failing_worker_is_ejected() -> None:
 
 def test_checks_take_a_dead_worker_out_and_return_it() -> None:
     """Three failed checks, then two passed; none is sent there meanwhile."""
-    rules = Mechanisms(checks=CheckModel(CheckRules(interval=1.0, fast_interval=0.5)))
+    rules = mechanisms(**checks(1.0, 0.5))
     steps = (Step(5.0, 0, FaultState(is_unhealthy=True)), Step(15.0, 0, FaultState()))
     columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(300) / 10)
     chosen = columns.workers[100:150]
@@ -266,9 +272,8 @@ def test_added_worker_gets_requests_from_then_on() -> None:
 
 def test_first_response_of_a_hedged_request_wins() -> None:
     """The first attempt hangs; the second is sent 0.3 s later."""
-    rules = Mechanisms(hedging=HedgeModel(after=0.3))
     steps = (Step(0.0, 0, FaultState(hang=1.0)), Step(30.0, 0, FaultState()))
-    columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), 0.0, 5.0)
+    columns = run(model(worker("a"), worker("b"), steps=steps, hedge_after=0.3), 0.0, 5.0)
     assert sorted(columns.latencies) == pytest.approx([0.1, 0.4])
     assert sorted(columns.attempts.tolist()) == [1, 2]
 
@@ -277,8 +282,8 @@ def test_hedging_with_the_balancers_rules() -> None:
     """Requests that hang now and then are hedged, within a budget of 5 %."""
     steps = (Step(0.0, 0, FaultState(hang=0.02)), Step(400.0, 0, FaultState()))
     slow = []
-    for hedging in (None, HedgeModel()):
-        rules = Mechanisms(hedging=hedging, retries=RetryModel())
+    for enabled in (False, True):
+        rules = mechanisms(hedging={"enabled": enabled}, **RETRIES)
         wanted = model(worker("a"), worker("b"), steps=steps, mechanisms=rules, timeout=50.0)
         columns = run(wanted, *np.arange(3000) / 8)
         slow.append(int((columns.latencies > 1.0).sum()))
@@ -294,7 +299,7 @@ def test_max_in_flight_queues_requests_in_the_balancer() -> None:
 
 def test_the_queue_of_the_balancer_is_bounded_in_number_and_time() -> None:
     """Beyond either limit the response is 503."""
-    rules = Mechanisms(queue=1, queue_timeout=0.05)
+    rules = mechanisms(limits={"queue": 1}, timeouts={"queue": 0.05})
     columns = run(model(worker(max_in_flight=1), mechanisms=rules), 0.0, 0.0, 0.0)
     assert sorted(columns.latencies) == pytest.approx([0.0, 0.05, 0.1])
     assert sorted(columns.statuses.tolist()) == [200, 503, 503]
@@ -304,8 +309,8 @@ def test_an_adaptive_queue_of_the_balancer_serves_the_newest_once_it_stands() ->
     """Twice the capacity: after a second of waits the last to come is served first, and does not wait."""
     instants = np.arange(0.0, 4.0, 0.05)
     fifo, adaptive = (
-        run(model(worker(max_in_flight=1), mechanisms=Mechanisms(queue_is_adaptive=is_adaptive)), *instants)
-        for is_adaptive in (False, True)
+        run(model(worker(max_in_flight=1), mechanisms=mechanisms(queue={"order": order})), *instants)
+        for order in ("fifo", "adaptive")
     )
     assert np.median(fifo.latencies) > 1.5
     assert np.quantile(adaptive.latencies, 0.25) < 0.3
@@ -314,7 +319,7 @@ def test_an_adaptive_queue_of_the_balancer_serves_the_newest_once_it_stands() ->
 
 def test_client_that_leaves_frees_its_place_in_the_queue_of_the_balancer() -> None:
     """The queue has one place; its request has left by the time at which the next one comes."""
-    rules = Mechanisms(queue=1)
+    rules = mechanisms(limits={"queue": 1})
     hanging = Step(0.0, 0, FaultState(hang=1.0))
     columns = run(
         model(worker(max_in_flight=1), mechanisms=rules, timeout=1.0, steps=(hanging,)), 0.0, 0.1, 0.5, 1.15
@@ -325,7 +330,8 @@ def test_client_that_leaves_frees_its_place_in_the_queue_of_the_balancer() -> No
 
 def test_adaptive_concurrency_limits_what_waits_at_a_worker() -> None:
     """The limit keeps the excess in the balancer, where it is rejected after the queue's timeout."""
-    rules = Mechanisms(concurrency=ConcurrencyRules(initial=2, minimum=1, maximum=4), queue_timeout=0.5)
+    adaptive = {"adaptive": True, "initial": 2, "minimum": 1, "maximum": 4}
+    rules = mechanisms(concurrency=adaptive, timeouts={"queue": 0.5})
     simulation = Simulation(model(mechanisms=rules), 1)
     columns = simulation.open(np.arange(0.0, 20.0, 0.05))
     (connections,) = simulation.fleet.all_connections()
@@ -337,10 +343,10 @@ def test_adaptive_concurrency_limits_what_waits_at_a_worker() -> None:
 def test_first_byte_and_attempt_timeouts() -> None:
     """504 after the time to the first byte, or a retry after a shorter one."""
     step = Step(0.0, 0, FaultState(hang=1.0))
-    final = run(model(steps=(step,), mechanisms=Mechanisms(first_byte=2.0)), 0.0)
+    final = run(model(steps=(step,), mechanisms=mechanisms(timeouts={"first_byte": 2.0})), 0.0)
     assert final.statuses.tolist() == [504]
     assert final.latencies == pytest.approx([2.0])
-    rules = Mechanisms(first_byte=2.0, attempt=0.5, retries=RetryModel())
+    rules = mechanisms(timeouts={"first_byte": 2.0, "attempt": 0.5}, **RETRIES)
     again = run(model(worker("a"), worker("b"), steps=(step,), mechanisms=rules), 0.0, 5.0)
     assert sorted(again.latencies) == pytest.approx([0.1, 0.6])
 
@@ -422,9 +428,7 @@ def test_run_that_cannot_end_is_an_error() -> None:
 
 def test_killed_worker_gets_requests_again_after_a_check() -> None:
     """Five requests in flight eject it; a check after its return ends the ejection, which would last 30 s."""
-    rules = Mechanisms(
-        retries=RetryModel(), ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3))
-    )
+    rules = mechanisms(**RETRIES, **EJECTION, **checks(1.0, 1.0))
     steps = (Step(2.0, 0, FaultState(is_gone=True)), Step(2.5, 0, FaultState()))
     workers = (worker("a", slots=50, service=Fixed(1.0)), worker("b", slots=50, service=Fixed(1.0)))
     columns = run(model(*workers, steps=steps, mechanisms=rules), *np.arange(0, 8, 0.05))
@@ -433,7 +437,7 @@ def test_killed_worker_gets_requests_again_after_a_check() -> None:
 
 
 def test_worker_that_was_added_is_checked() -> None:
-    rules = Mechanisms(ejection=EjectionRules(), checks=CheckModel(CheckRules(1.0, 1.0, 2, 3)))
+    rules = mechanisms(**EJECTION, **checks(1.0, 1.0))
     gone = FaultState(is_gone=True)
     steps = (Step(0.0, 0, FaultState(is_absent=True)), Step(1.0, 0, gone), Step(6.0, 0, FaultState()))
     workers = (worker("a", rtt=0.01), worker("b", rtt=0.01), worker("c", rtt=0.01))
@@ -455,10 +459,9 @@ def test_request_in_transit_at_a_batch_boundary_keeps_its_work() -> None:
 
 def test_attempts_of_a_request_are_the_same_work() -> None:
     """A second attempt after 0.3 s at an equally fast worker ends 0.3 s later, and never answers first."""
-    rules = Mechanisms(hedging=HedgeModel(after=0.3))
     workers = [worker(name, service=Exponential(0.3), slots=1000) for name in "ab"]
     instants = np.arange(200) * 1.0
-    hedged = run(model(*workers, mechanisms=rules), *instants)
+    hedged = run(model(*workers, hedge_after=0.3), *instants)
     assert hedged.attempts.max() == 2
     assert hedged.latencies.tolist() == run(model(*workers), *instants).latencies.tolist()
 
@@ -466,15 +469,14 @@ def test_attempts_of_a_request_are_the_same_work() -> None:
 def test_active_checks_keep_a_connection_open() -> None:
     """The worker closes connections that are idle for four seconds; checks every two seconds use the connection."""
     one = worker(rtt=0.2, idle_timeout=4.0)
-    checks = Mechanisms(checks=CheckModel(CheckRules(2.0, 2.0, 2, 3)))
+    checked = mechanisms(**checks(2.0, 2.0))
     assert run(model(one), 5.0, 20.0, 40.0).latencies == pytest.approx([0.5] * 3)
-    assert run(model(one, mechanisms=checks), 5.0, 20.0, 40.0).latencies == pytest.approx([0.3] * 3)
+    assert run(model(one, mechanisms=checked), 5.0, 20.0, 40.0).latencies == pytest.approx([0.3] * 3)
 
 
 def test_check_waits_for_the_end_of_a_pause() -> None:
     """A pause that is longer than the timeout of checks makes them fail, a shorter one does not."""
-    checks = CheckModel(CheckRules(0.5, 0.5, 1, 1), timeout=1.0)
-    rules = Mechanisms(checks=checks)
+    rules = mechanisms(**checks(0.5, 0.5, rise=1, fall=1))
     for length, ids in ((0.9, {0, 1}), (5.0, {1})):
         steps = (Step(1.0, 0, FaultState(pause=Pause(length, 0.0, 1.0))), Step(1.0 + length, 0, FaultState()))
         columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(0, 6, 0.1))
