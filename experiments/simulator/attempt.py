@@ -62,29 +62,6 @@ class SimulatedAttempt(PendingRequest):
     queue, 0: never; `work` is its service time in seconds, set where workers report load.
     """
 
-    __slots__ = (
-        "assignment",
-        "connections",
-        "demand",
-        "due_at",
-        "ended_at",
-        "is_first",
-        "is_fresh",
-        "is_loser",
-        "is_over",
-        "kind",
-        "number",
-        "queued_at",
-        "report",
-        "rival",
-        "sent_at",
-        "stage",
-        "status",
-        "tries",
-        "unsent",
-        "work",
-    )
-
     def __init__(
         self,
         connections: WorkerConnections,

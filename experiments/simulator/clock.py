@@ -45,19 +45,6 @@ class Call(Event):
         self._what(now)
 
 
-class Every(Event):
-    """Event that calls a function with the instant, and again every so many seconds after it was added."""
-
-    def __init__(self, seconds: float, what: Callable[[float], None], agenda: EventQueue) -> None:
-        self._seconds = seconds
-        self._what = what
-        self._agenda = agenda
-
-    def fire(self, now: float) -> None:
-        self._what(now)
-        self._agenda.add(now + self._seconds, self)
-
-
 class EventQueue:
     """Event queue: a heap of instants, and the event of each.
 

@@ -16,7 +16,7 @@ from typing import Final
 from experiments.errors import ExperimentError
 from experiments.run_data import Floats
 from experiments.simulator.background import Checks, ReportsToOthers, change, exchange, open_doubted
-from experiments.simulator.clock import Call, EventQueue, Every, VirtualClock
+from experiments.simulator.clock import Call, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import BARE, Model
@@ -73,7 +73,13 @@ class Simulation:
 
     def _repeat(self, seconds: float, what: Callable[[float], None], first: float | None = None) -> None:
         """Call `what` every so many seconds, at `first` for the first time."""
-        self.agenda.add(seconds if first is None else first, Every(seconds, what, self.agenda))
+
+        def again(now: float) -> None:
+            what(now)
+            self.agenda.add(now + seconds, event)
+
+        event = Call(again)
+        self.agenda.add(seconds if first is None else first, event)
 
     def closed(self, width: int, count: int) -> Columns:
         """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""

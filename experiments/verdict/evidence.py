@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiments.stats.comparison import Comparison, Interval, compare
+from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.estimates import geometric_mean
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
-from experiments.verdict.disturbed import faults_of, has_lag, unless_contradicted, unless_lagged
-from experiments.verdict.winner import Choice, choose, losing_more
+from experiments.verdict.disturbed import faults_of
+from experiments.verdict.winner import Choice, choose, compared_pairs, losing_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +98,14 @@ def compared(
 ) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
     """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
+    alone = (contest.baseline, *(contest.control[1:] if contest.control else ()))
+    pairs = [(label, contest.baseline) for label in contest.labels if label not in alone]
     for measure in contest.measures:
-        comparisons, floor = against_baseline(contest, runs, measure)
-        if has_lag(runs):
-            lagless = against_baseline(contest, runs, measure, lagless=True)[0]
-            comparisons = [unless_lagged(one, less) for one, less in zip(comparisons, lagless, strict=True)]
-        found += [unless_contradicted(one, runs) for one in comparisons]
+        comparisons, floor = compared_pairs(contest, runs, measure, contest.labels, pairs)
+        found += comparisons
         if floor is not None and floor.blocks:
             floors[measure] = floor
     return tuple(found), floors
-
-
-def against_baseline(
-    contest: Contest, runs: Sequence[RunSummary], measure: str, lagless: bool = False
-) -> tuple[list[Comparison], Interval | None]:
-    """Every entry compared with the baseline in one measure, and the A/A interval."""
-    values = values_per_block(contest.labels, runs, measure, lagless)
-    ceiling = ceiling_per_block(contest.labels, runs, measure, lagless)
-    return compare(
-        measure, values, contest.baseline, contest.control, contest.method, ceiling, contest.is_virtual
-    )
 
 
 def ranking(contest: Contest, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:

@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from experiments.stats.comparison import Comparison, compare_all, inverted
+from experiments.stats.comparison import Comparison, Interval, compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
 from experiments.verdict.disturbed import faults_of, has_lag, unless_contradicted, unless_lagged
@@ -66,14 +67,11 @@ def choose(
     ahead = [label for label in labels if label in against and against[label].standing == "ahead"]
     winner = ahead[0] if ahead else contest.baseline
     ran = [*labels, *(contest.control[1:] if contest.control else ())]
-    every = all_pairs(contest, labels, ran, runs)
-    if has_lag(runs):
-        lagless = all_pairs(contest, labels, ran, runs, lagless=True)
-        every = {pair: unless_lagged(one, lagless[pair]) for pair, one in every.items()}
-    pairs: Mapping[tuple[str, str], Comparison] = {
-        **{pair: unless_contradicted(one, runs) for pair, one in every.items()},
-        **{(label, one.baseline): one for label, one in against.items()},
-        **{(one.baseline, label): inverted(one) for label, one in against.items()},
+    every, _ = compared_pairs(contest, runs, contest.measure, ran, list(combinations(labels, 2)))
+    pairs = {
+        (one.label, one.baseline): one
+        for found in (*every, *against.values())
+        for one in (found, inverted(found))
     }
     rivals = tuple(pairs[winner, label] for label in labels if label != winner)
     before = labels[: labels.index(winner)]
@@ -81,19 +79,30 @@ def choose(
     return Choice(winner, against.get(winner), rivals, doubtful)
 
 
-def all_pairs(
+def compared_pairs(
     contest: Contest,
-    labels: Sequence[str],
-    ran: Sequence[str],
     runs: Sequence[RunSummary],
-    lagless: bool = False,
-) -> dict[tuple[str, str], Comparison]:
-    """Every two of `labels` compared in the deciding measure; `ran` adds the repetition of the A/A pair."""
-    values = values_per_block(ran, runs, contest.measure, lagless)
-    ceiling = ceiling_per_block(ran, runs, contest.measure, lagless)
-    return compare_all(
-        contest.measure, values, labels, contest.method, ceiling, contest.control, contest.is_virtual
-    )
+    measure: str,
+    ran: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+) -> tuple[list[Comparison], Interval | None]:
+    """Compare the pairs (label, baseline) in one measure; returns the A/A interval, too. `ran` are all labels.
+
+    What is claimed must also hold without the generator's lag, and with the late runs.
+    """
+
+    def found(lagless: bool) -> tuple[list[Comparison], Interval | None]:
+        values = values_per_block(ran, runs, measure, lagless)
+        ceiling = ceiling_per_block(ran, runs, measure, lagless)
+        return compare_pairs(
+            measure, values, pairs, contest.method, ceiling, contest.control, contest.is_virtual
+        )
+
+    comparisons, floor = found(lagless=False)
+    if has_lag(runs):
+        lagless, _ = found(lagless=True)
+        comparisons = [unless_lagged(one, less) for one, less in zip(comparisons, lagless, strict=True)]
+    return [unless_contradicted(one, runs) for one in comparisons], floor
 
 
 def losing_more(contest: Contest, runs: Sequence[RunSummary]) -> dict[str, float]:
