@@ -32,6 +32,11 @@ def home_share(
     return np.concatenate([run.sent_at for run in runs]), picked < 6 if target == "home" else picked == 0
 
 
+def share(times: np.ndarray, inside: np.ndarray, start: float, stop: float) -> float:
+    """Part of the requests of this time that went there."""
+    return float(inside[(times >= start) & (times < stop)].mean())
+
+
 @pytest.mark.second_tier
 @pytest.mark.parametrize(
     ("target", "event", "lasts", "seeds"),
@@ -49,13 +54,9 @@ def test_traffic_returns_within_two_seconds(
     end = AT + lasts
     whole = event | {"at": AT, "lasts": lasts, "target": target}
     times, inside = home_share(whole, duration=end + 4.0, target=target, seeds=seeds)
-
-    def share(start: float, stop: float) -> float:
-        return float(inside[(times >= start) & (times < stop)].mean())
-
-    before = share(3.0, AT)
-    assert share(AT + 3.0, end) < 0.6 * before
-    assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
+    before = share(times, inside, 3.0, AT)
+    assert share(times, inside, AT + 3.0, end) < 0.6 * before
+    assert share(times, inside, end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
 
 
 @pytest.mark.second_tier
@@ -67,14 +68,11 @@ def test_a_region_that_was_slow_is_not_taken_for_one_with_fewer_slots() -> None:
     runs = [simulate(scenario, entry, 1, 0, seed).samples for seed in range(8)]
     times = np.concatenate([run.sent_at for run in runs])
     at_home = np.concatenate([run.worker for run in runs]) < 3
-    end = scenario.events[0].at + (scenario.events[0].lasts or 0.0)
-
-    def share(start: float, stop: float) -> float:
-        return float(at_home[(times >= start) & (times < stop)].mean())
-
-    before = share(3.0, scenario.events[0].at)
-    assert share(scenario.events[0].at + 3.0, end) < 0.3 * before
-    assert share(end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
+    at = scenario.events[0].at
+    end = at + (scenario.events[0].lasts or 0.0)
+    before = share(times, at_home, 3.0, at)
+    assert share(times, at_home, at + 3.0, end) < 0.3 * before
+    assert share(times, at_home, end + 2.0, end + 4.0) == pytest.approx(before, rel=0.1)
 
 
 def test_the_first_second_is_spent_at_home() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +10,25 @@ import pytest
 
 from benchmarks.simulator.cases import SpeedCase, certify
 from benchmarks.simulator.speed import Simulator, measure_speed, verdict
-from experiments import __main__ as command
+from experiments.__main__ import cli
 from experiments.commands.run import quick_note
 from experiments.platform.session import Session
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.simulator.run import simulate
-
-
-def exit_code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    return int(ended.value.code or 0)
+from tests.support.command_line import run_in_process
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_simulated_campaign_has_the_files_of_a_measured_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulated_campaign_has_the_files_of_a_measured_one(tmp_path: Path) -> None:
     """A results directory with a report, all marked as simulated."""
     out = tmp_path / "results"
     options = ("--quick", "--policies", "random,oracle-least-work", "--out", str(out))
-    assert exit_code_of(monkeypatch, "run", "--simulated", "homogeneous", *options) == 0
-    printed = capsys.readouterr().out
-    assert "Simulated" in printed
-    assert "No verdict" in printed
+    done = run_in_process(cli, "experiments", "run", "--simulated", "homogeneous", *options)
+    assert done.returncode == 0
+    assert "Simulated" in done.stdout
+    assert "No verdict" in done.stdout
     results = load_results(out)
     assert results.campaign.world == "simulated"
     assert {run.facts.world for run in results.runs} == {"simulated"}
@@ -63,35 +54,39 @@ def test_quick_names_the_a_a_pair_that_it_leaves_out(options: dict[str, Any], is
     assert ("A/A pair" in note) is is_noted
 
 
-def test_measured_run_rejects_an_oracle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+ODD = """
+name = "odd"
+question = "Why?"
+baseline = "o"
+home_region = "here"
+regions = [{ name = "here", rtt = 0.01 }]
+entries = [{ label = "o", policy = { name = "oracle-least-work", power = 2 } }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("homogeneous", "--policies", "oracle-least-work"),
+            "policy 'oracle-least-work': only the simulator",
+        ),
+        (
+            ("steady", "--simulated", "--patience", "4m"),
+            "--patience: only for measured runs; nothing disturbs",
+        ),
+        (("odd.toml", "--simulated"), "unexpected keyword argument 'power'"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
 ) -> None:
-    options = ("--policies", "oracle-least-work", "--out", str(tmp_path / "results"))
-    assert exit_code_of(monkeypatch, "run", "homogeneous", *options) == 2
-    assert "oracle-least-work" in capsys.readouterr().err
-
-
-def test_an_option_of_measured_runs_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code_of(monkeypatch, "run", "steady", "--simulated", "--patience", "4m") == 2
-    assert capsys.readouterr().err == (
-        "experiments: --patience: only for measured runs; nothing disturbs a simulated one\n"
-    )
-
-
-def test_unknown_option_of_an_oracle_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scenario = tmp_path / "odd.toml"
-    entry = '[[entries]]\nlabel = "o"\npolicy = { name = "oracle-least-work", power = 2 }\n'
-    head = 'name = "odd"\nquestion = "Why?"\nbaseline = "o"\nhome_region = "here"\n'
-    scenario.write_text(head + '[[regions]]\nname = "here"\nrtt = 0.01\n' + entry)
-    assert (
-        exit_code_of(monkeypatch, "run", "--simulated", str(scenario), "--out", str(tmp_path / "results"))
-        == 2
-    )
-    assert "power" in capsys.readouterr().err
+    """An oracle in a measured run, an option of measured runs in a simulated one, an unknown option of an oracle."""
+    (tmp_path / "odd.toml").write_text(ODD, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = run_in_process(cli, "experiments", "run", *words, "--out", "results")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
 
 
 def test_a_a_control_differs_in_the_policys_random_choices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,27 +14,27 @@ from experiments.sweep.catalogue import Catalogue, CatalogueError, chosen_grid, 
 from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.comparison import changes
 from experiments.sweep.driver import only_driver
-from experiments.sweep.grid import Grid, checked_grid
+from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import CellOutcome, compute, version_of
 from tests.simulated.fake_simulator import simulate
+from tests.simulated.sweeping import small_grid, swept
 
 CODE = version_of(simulate)
 
 
 def small(seeds: int = 2) -> Grid:
-    raw = {"name": "small", "scenarios": ["steady"], "policies": ["random", "round-robin"], "seeds": seeds}
-    return checked_grid(raw, "grid")
+    return small_grid(seeds)
 
 
 def filled(path: Path, seeds: int = 2, keep: bool = False, faster: float = 1.0) -> Path:
     """A catalogue with every cell computed here."""
-    cells = cells_of(small(seeds), CODE)
-    with catalogues.to_write(path) as catalogue:
-        catalogue.plan(small(seeds), CODE, "test", cells)
-        for cell in cells:
-            outcome = compute(cell, simulate, keep)
-            outcome.numbers["p99"] = float(str(outcome.numbers["p99"])) / faster
-            catalogue.record(cell, outcome)
+    return swept(path, small(seeds), keep, faster)
+
+
+def altered(path: Path, statement: str) -> Path:
+    """The catalogue after a change."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
     return path
 
 
@@ -56,18 +57,14 @@ def test_result_is_read_as_written(tmp_path: Path) -> None:
 
 def test_catalogues_are_equal_whichever_host_computed_them(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
-    with sqlite3.connect(two) as connection:
-        connection.execute("UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")
-    connection.close()
+    altered(two, "UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")
     assert differences_of(one, two) == []
 
 
 def test_every_difference_is_listed(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite", seeds=3)
-    with sqlite3.connect(two) as connection:
-        connection.execute("UPDATE results SET p99 = p99 * 1.0000001 WHERE rowid = 1")
-        connection.execute("UPDATE results SET state = 'failed' WHERE rowid = 2")
-    connection.close()
+    altered(two, "UPDATE results SET p99 = p99 * 1.0000001 WHERE rowid = 1")
+    altered(two, "UPDATE results SET state = 'failed' WHERE rowid = 2")
     assert differences_of(one, two) == [
         "steady, random, seed 1: unequal in p99",
         f"steady, round-robin, seed 1: done in {one}, failed in {two}",
@@ -145,20 +142,14 @@ def test_file_that_is_no_catalogue_is_unchanged(tmp_path: Path) -> None:
     text = tmp_path / "text.sqlite"
     text.write_text("not a database, but long enough to look at " * 40, encoding="utf-8")
     assert error_of(text) == f"{text}: is not a catalogue"
-    foreign = tmp_path / "foreign.sqlite"
-    with sqlite3.connect(foreign) as connection:
-        connection.execute("CREATE TABLE mine (x)")
-    connection.close()
+    foreign = altered(tmp_path / "foreign.sqlite", "CREATE TABLE mine (x)")
     before = foreign.read_bytes()
     assert error_of(foreign) == f"{foreign}: is not a catalogue"
     assert foreign.read_bytes() == before
 
 
 def test_unknown_schema_is_rejected(tmp_path: Path) -> None:
-    path = filled(tmp_path / "a.sqlite")
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    connection.close()
+    path = altered(filled(tmp_path / "a.sqlite"), "PRAGMA user_version = 9")
     assert error_of(path).startswith(f"{path}: is a catalogue of schema 9; ")
 
 

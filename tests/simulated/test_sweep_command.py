@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from experiments.__main__ import cli
-from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.driver import Progress, SweepOptions, run_sweep
-from experiments.sweep.grid import Grid, checked_grid
-from experiments.sweep.outcome import compute, version_of
+from experiments.sweep.grid import Grid
+from experiments.sweep.outcome import compute
 from tests.simulated.fake_simulator import simulate
+from tests.simulated.sweeping import small_grid, swept
 from tests.support.command_line import complaint
 from tests.support.root import ROOT
 
@@ -26,20 +27,13 @@ GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-rob
 
 
 def small() -> Grid:
-    raw = {"name": "small", "scenarios": ["steady"], "policies": ["random", "round-robin"], "seeds": 8}
-    return checked_grid(raw | {"ours": "random"}, "grid")
+    return small_grid(8, ours="random")
 
 
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole sweep, computed here."""
-    path, code = tmp_path_factory.mktemp("sweep") / "small.sqlite", version_of(simulate)
-    cells = cells_of(small(), code)
-    with catalogues.to_write(path) as opened:
-        opened.plan(small(), code, "experiments sweep", cells)
-        for cell in cells:
-            opened.record(cell, compute(cell, simulate, keep_samples=False))
-    return path
+    return swept(tmp_path_factory.mktemp("sweep") / "small.sqlite", small())
 
 
 def read(*arguments: str | Path) -> tuple[int, str]:
@@ -105,24 +99,34 @@ def test_bad_input_gets_one_line(
     assert message in complaint(cli, "experiments", *arguments)
 
 
-def test_missing_dask_is_one_line_with_the_extra_to_install(tmp_path: Path) -> None:
-    """A module of that name that cannot be imported takes the place of an installation without the extra."""
-    (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("has_dask", "scheduler", "code", "messages"),
+    [
+        (False, "tcp://127.0.0.1:1", 2, ("--scheduler needs Dask", "'.[sweep]' in the checkout")),
+        (True, "nonsense://127.0.0.1:1", 3, ("--scheduler: no answer from nonsense://127.0.0.1:1: ",)),
+    ],
+)
+def test_missing_dask_or_scheduler_is_one_line(
+    tmp_path: Path, has_dask: bool, scheduler: str, code: int, messages: tuple[str, ...]
+) -> None:
+    """A module of that name that cannot be imported takes the place of an installation without the extra.
+
+    In a process of its own, as every cluster of these tests."""
+    if not has_dask:
+        (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
-        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", "tcp://127.0.0.1:1"],
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", scheduler],
         capture_output=True,
         text=True,
         timeout=50,
         cwd=ROOT,
-        env={"PYTHONPATH": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
         check=False,
     )
-    assert ran.returncode == 2
-    assert "--scheduler" in ran.stderr
-    assert "'.[sweep]' in the checkout" in ran.stderr
-    assert ran.stderr.count("\n") == 1
-    assert not (tmp_path / "a.sqlite").exists()
+    assert (ran.returncode, ran.stderr.count("\n")) == (code, 1), ran.stderr
+    assert all(message in ran.stderr for message in messages)
+    assert (tmp_path / "a.sqlite").exists() is has_dask
 
 
 def test_complete_catalogue_needs_no_scheduler(catalogue: Path) -> None:
@@ -131,22 +135,6 @@ def test_complete_catalogue_needs_no_scheduler(catalogue: Path) -> None:
     console = Console(record=True, width=200)
     assert run_sweep(small(), options, simulate, console) == 0
     assert "16 cells, 16 of them known already" in console.export_text()
-
-
-def test_scheduler_without_an_answer_is_one_line(tmp_path: Path) -> None:
-    """In a process of its own, as every cluster of these tests."""
-    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
-    ran = subprocess.run(
-        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", "nonsense://127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        cwd=ROOT,
-        check=False,
-    )
-    assert ran.returncode == 3, ran.stderr
-    assert ran.stderr.startswith("--scheduler: no answer from nonsense://127.0.0.1:1: ")
-    assert ran.stderr.count("\n") == 1
 
 
 def test_progress_counts_and_estimates_by_requests() -> None:
