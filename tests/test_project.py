@@ -360,13 +360,6 @@ def test_the_procfile_starts_the_workers_of_the_example() -> None:
     assert started == {(e.id, e.region, e.address) for e in load(EXAMPLE, {}).endpoints}
 
 
-def test_port_means_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Heroku and honcho set it; the command line takes precedence."""
-    monkeypatch.setenv("PORT", "5123")
-    assert load(EXAMPLE, {}).listen == "0.0.0.0:5123"
-    assert load(EXAMPLE, {"listen": "127.0.0.1:1"}).listen == "127.0.0.1:1"
-
-
 @pytest.mark.parametrize(
     ("number", "digits", "text"),
     [

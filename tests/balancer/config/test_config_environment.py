@@ -40,6 +40,7 @@ def problems_with(tmp_path: Path, **variables: str) -> tuple[str, ...]:
         ({"BALANCER_RETRY__STATUSES": "[500]"}, "retry.statuses", (500,)),
         ({"BALANCER_HOME_REGION": "7"}, "home_region", "7"),
         ({"BALANCER_POLICY": "random"}, "policy.name", "random"),
+        ({"BALANCER_POLICY": '"random"'}, "policy.name", "random"),
         ({"BALANCER_POLICY__NAME": "c3", "BALANCER_POLICY__CHOICES": "5"}, "policy.options", {"choices": 5}),
         ({"BALANCER_POLICY": "c3", "BALANCER_POLICY__CHOICES": "5"}, "policy.options", {"choices": 5}),
         (
@@ -102,6 +103,7 @@ def test_policy_replaces_that_of_the_file(tmp_path: Path) -> None:
         ("BALANCER_ENDPOINTS", "[" * 900 + "]" * 900, "endpoints: must be a list"),
         ("BALANCER_ADMIN__TOKEN", SECRET[:15], "admin.token: value should have at least 16 items"),
         ("BALANCER_ADMIN", f'{{"token": "{SECRET}"', "admin: must be a table"),
+        ("BALANCER_POLICY", '{"name": "p2x"}', "policy: unknown policy 'p2x'"),
         ("PORT", "http", "must be a port"),
         ("PORT", "9" * 5000, "must be a port"),
         ("WEB_CONCURRENCY", "9" * 5000, "must be a whole number"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +22,7 @@ from balancer.configuration import load
 from balancer.syntax.printable import one_line
 from tests.support.command_line import run_in_process
 from tests.support.example_counts import examples
-from tests.support.programs import starting
 from tests.support.root import ROOT
-from tests.support.stage import Stage
-from tests.support.wire import get, response
 
 NO_DURATION = 'must be a number of seconds, or a duration such as "250ms", "2s" or "1m"'
 SECRET = "hunter2-is-a-bad-secret"
@@ -249,41 +245,6 @@ def test_check(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [f"balancer: {line}" for line in expected(name, path)]
     assert SECRET[:15] not in done.stderr
-
-
-@pytest.mark.second_tier
-@pytest.mark.timeout(180)
-async def test_sighup(stage: Stage, tmp_path: Path) -> None:
-    """One line in the log for each file, and the balancer goes on with the configuration that it has."""
-    path = tmp_path / "balancer.toml"
-    worker = await stage.worker(response(b"served"))
-    good = (
-        f'policy = "least-in-flight"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
-    )
-    path.write_text(good)
-    async with starting() as start:
-        program = await start("--config", str(path), "--port", "0")
-        for number, name in enumerate(CASES, 1):
-            path.rename(tmp_path / "before") if path.is_dir() else path.unlink(missing_ok=True)
-            CASES[name][0](path)
-            program.signal(signal.SIGHUP)
-            await program.line("^balancer ")
-            found = "; ".join(expected(name, path))
-            assert program.lines[1:] == [f"balancer keeps the configuration that it has: {found}"], name
-            del program.lines[1:]
-            status = await program.status()
-            assert (status["policy"]["name"], len(status["endpoints"])) == ("least-in-flight", 1)
-            assert status["reload"]["refused"] == number
-            client = await program.client()
-            assert (await client.ask(get())).body == b"served"
-            await client.close()
-        path.unlink()
-        path.write_text(good.replace("least-in-flight", "random"))
-        program.signal(signal.SIGHUP)
-        await program.line("^balancer has reloaded$")
-        assert (await program.status())["policy"]["name"] == "random"
-        program.signal(signal.SIGTERM)
-        assert await program.ended() == 0
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "pipe without a writer"])

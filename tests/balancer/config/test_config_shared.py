@@ -43,19 +43,6 @@ def test_a_wrong_url_is_one_line_without_it(tmp_path: Path, url: str) -> None:
     assert "hu" not in line.replace("[shared]", "")
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ('url = "redis://h"\nevery = 0.001', "shared.every: "),
-        ('url = "redis://h"\ngroup = "a b"', "shared.group: "),
-    ],
-)
-def test_wrong_keys_are_named(tmp_path: Path, table: str, message: str) -> None:
-    code, output = checked(tmp_path, table)
-    assert code == 2
-    assert message in output
-
-
 def test_a_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("balancer.config.schema.shared.find_spec", lambda _: None)
     code, output = checked(tmp_path, 'url = "redis://:hush@h"')

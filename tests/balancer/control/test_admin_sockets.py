@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click import UsageError
 
-from balancer.config.loading import Settings
-from balancer.config.problems import ConfigError
 from balancer.config.schema.admin import AdminConfig
 from balancer.control.admin.application import CLIENT_LIMIT
 from balancer.control.admin.options import default_url
@@ -25,7 +21,6 @@ from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
 from tests.support.admin_requests import TOKEN
 from tests.support.command_line import run_balancer
-from tests.support.programs import Program, Start, are_two_without, eventually_true, workers
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -155,34 +150,6 @@ def test_socket_of_a_later_process_is_kept(tmp_path: Path) -> None:
     second.close()
 
 
-@pytest.mark.parametrize(
-    ("admin", "fragments"),
-    [
-        ({"listen": "0.0.0.0:9180"}, ("listen", "0.0.0.0:9180")),
-        ({"listen": "example.org:80"}, ("listen", "example.org:80")),
-        ({"listen": "127.0.0.1"}, ("admin.listen", "host:port")),
-        ({"socket": "relative"}, ("admin.socket", "auto, off or an absolute path", "'relative'")),
-        ({"socket": "/" + "x" * 107}, ("admin.socket", "107 bytes")),
-        ({"socket": "/a\0b"}, ("admin.socket", "auto, off or an absolute path")),
-        ({"token": "short"}, ("admin.token",)),
-        ({"token": "with a space in the middle"}, ("admin.token", "ASCII")),
-        ({"token": "sixteen-and-more-ü"}, ("admin.token", "ASCII")),
-    ],
-)
-def test_invalid_admin_configuration(
-    tmp_path: Path, admin: dict[str, str], fragments: tuple[str, ...]
-) -> None:
-    from balancer.configuration import load
-
-    file = tmp_path / "balancer.toml"
-    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in admin.items())
-    file.write_text(f'[[endpoints]]\nid = "a"\naddress = "http://a:1"\n[admin]\n{lines}\n')
-    with pytest.raises(ConfigError) as caught:
-        load(file, {})
-    assert all(fragment in str(caught.value) for fragment in fragments)
-    assert TOKEN not in str(caught.value)
-
-
 def test_any_address_is_allowed_with_a_token() -> None:
     assert AdminConfig(listen="0.0.0.0:9180", token=TOKEN).listen == "0.0.0.0:9180"  # type: ignore[arg-type]
 
@@ -271,47 +238,6 @@ async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: b
 # --- processes and programs
 
 
-@pytest.mark.second_tier
-async def test_processes_share_the_socket(start: Start, stage: Stage, runtime: Path) -> None:
-    """One socket for all processes; it survives a killed process and is removed with the supervisor."""
-    program = await start(*workers(await stage.worker(response())), "--processes", "2")
-    assert os.listdir(runtime) == [f"{program.port}.sock"]
-    killed, _ = await program.pids()
-    program.signal(signal.SIGKILL, killed)
-    await program.line("started again")
-    await eventually_true(lambda: are_two_without(program, killed))
-    program.signal(signal.SIGTERM)
-    assert await program.ended() == 0
-    assert not os.listdir(runtime)
-
-
-@pytest.mark.second_tier
-@pytest.mark.parametrize("processes", ["1", "2"])
-async def test_hot_restart_hands_over_the_socket(
-    start: Start, stage: Stage, runtime: Path, processes: str
-) -> None:
-    """The new program answers on the same path and address; the last program removes the path."""
-    program = await start(
-        *workers(await stage.worker(response())),
-        *("--processes", processes),
-        BALANCER_ADMIN__LISTEN="127.0.0.1:0",
-    )
-    path = runtime / f"{program.port}.sock"
-    inode, before = os.stat(path).st_ino, await pid_of(program)
-    program.signal(signal.SIGUSR2)
-    successor = await program.replaced()
-    assert await program.ended() == 0
-    assert os.stat(path).st_ino == inode
-    assert await pid_of(program) != before
-    os.kill(successor, signal.SIGTERM)
-    await program.rest()
-    assert not os.listdir(runtime)
-
-
-async def pid_of(program: Program) -> Any:
-    return (await program.status())["pid"]
-
-
 # --- IPv4 peers of a socket for IPv6
 
 
@@ -339,8 +265,3 @@ async def test_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
 )
 def test_unmapped_addresses(address: str, plain: str) -> None:
     assert unmapped(address) == plain
-
-
-def test_settings_accept_a_socket_path() -> None:
-    endpoints = [{"id": "a", "address": "http://a:1"}]
-    assert Settings(endpoints=endpoints, admin={"socket": "/x/y"}).admin.socket == "/x/y"  # type: ignore[arg-type]

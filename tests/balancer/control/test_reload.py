@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ import pytest
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.support.admin_requests import TOKEN, local, status
+from tests.support.config_files import table
+from tests.support.programs import Start
 from tests.support.scripts import holding, patient
 from tests.support.stage import Stage, endpoint, traffic
 from tests.support.wire import (
-    ScriptedWorker,
     Wire,
     get,
     post,
@@ -369,41 +369,29 @@ async def test_reloads_under_load_fail_no_request(stage: Stage, tmp_path: Path) 
     assert (await status(stage))["reload"]["done"] == 20
 
 
-async def test_sighup_reloads(stage: Stage, tmp_path: Path) -> None:
+async def test_sighup_reloads(stage: Stage, start: Start, tmp_path: Path) -> None:
     """`balancer serve` reads the file again with the options of its command line, and logs each result in one line."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     path = tmp_path / "balancer.toml"
-
-    def write(worker: ScriptedWorker, more: str = "") -> None:
-        table = f'[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
-        path.write_text(f'policy = "random"\n{more}\n{table}')
-
-    write(one)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "balancer", "serve", "--config", str(path), "--port", "0"),
-        stdout=-1,
-        stderr=-1,
-    )
-    assert process.stdout is not None
-    try:
-        ready = await process.stdout.readline()
-        port = int(ready.split(b" ")[3].rpartition(b":")[2])
-        client = Wire(*await asyncio.open_connection("127.0.0.1", port))
-        assert (await client.ask(get())).body == b"one"
-        for more, parts in (
-            ("retries = 99", [b"retries: "]),
-            ("listen = '127.0.0.1:1'", [b"reloaded\n"]),
-            ("seed = 5", [b"reloaded", b"seed\n"]),
-        ):
-            write(two, more)
-            process.send_signal(signal.SIGHUP)
-            line = await process.stdout.readline()
-            assert all(part in line for part in parts)
-            assert (await client.ask(get())).body == (b"one" if "retries" in more else b"two")
-        await client.close()
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    path.write_text(f'policy = "random"\n{table(one.port)}')
+    program = await start("--config", str(path), "--port", "0")
+    client = await program.client()
+    assert (await client.ask(get())).body == b"one"
+    for more, line in (
+        (
+            "retries = 99; limit = 1",
+            f"balancer keeps the configuration that it has: {path}:2: retries: input should be less than or equal "
+            f"to 10, got 99; {path}:3: limit: is not a known key; did you mean 'limits'?",
+        ),
+        ("listen = '127.0.0.1:1'", "balancer has reloaded"),
+        ("seed = 5", "balancer has reloaded; only the next start changes: seed"),
+    ):
+        path.write_text("\n".join(['policy = "random"', *more.split("; "), table(two.port)]))
+        program.signal(signal.SIGHUP)
+        await program.line("^balancer ")
+        assert program.lines[-1] == line
+        assert (await client.ask(get())).body == (b"one" if "retries" in more else b"two")
+    assert (await program.status())["reload"]["refused"] == 1
+    await client.close()
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0

@@ -19,7 +19,7 @@ from balancer.cluster.condition import Condition
 from balancer.cluster.state_log import BURST, PAUSE, RANKS, SiblingConditions, StateLog
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin import status_command
-from balancer.control.admin.merge import merged_status
+from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.options import BalancerClient
 from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
@@ -83,17 +83,24 @@ async def probe(stage: Stage) -> tuple[int, dict[str, Any]]:
 
 async def samples(stage: Stage, name: str) -> dict[tuple[str, ...], float]:
     """The samples of a metric by the values of their labels, in the order of the labels' names."""
-    text = await metrics(stage)
+    return values_of(await metrics(stage), name)
+
+
+def values_of(text: str, *names: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == name
+        if sample.name in names
     }
 
 
+SHOWN = ("steelyard_endpoint_condition", "steelyard_ready", "steelyard_panic")
+
+
 async def agreed(stage: Stage) -> dict[str, str]:
-    """The condition of each endpoint, equal in status, /-/endpoints, list, table, metrics and health."""
+    """The condition of each endpoint, equal in status, /-/endpoints, list, table, metrics and health, and the same of
+    two processes."""
     document = await status(stage)
     conditions = {each["id"]: each["condition"] for each in document["endpoints"]}
     texts = [each["condition_text"] for each in document["endpoints"]]
@@ -112,6 +119,12 @@ async def agreed(stage: Stage) -> dict[str, str]:
     assert (
         (await samples(stage, "steelyard_ready"))[()] == health["healthy"] == ((await probe(stage))[0] == 200)
     )
+    one = proxy_status(stage.control_plane, raw)
+    merged = merged_status([one, one], 2, 1)
+    assert merged["health"]["summary"] == health["summary"]
+    assert [each["condition"] for each in merged["endpoints"]] == [*conditions.values()]
+    text = await metrics(stage)
+    assert values_of(merged_metrics([text, text]).decode(), *SHOWN) == values_of(text, *SHOWN)
     return conditions
 
 

@@ -12,30 +12,11 @@ import pytest
 
 from balancer.errors import ListenFailed
 from balancer.process.socket_handover import LISTENING, Inherited
-from tests.support.programs import Load, Start, workers
+from tests.support.programs import Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
 pytestmark = pytest.mark.second_tier
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-async def test_restarts_under_load_fail_no_request(start: Start, stage: Stage, processes: str) -> None:
-    """The new program serves, the old one exits with 0; the new one can be replaced in the same way."""
-    program = await start(*workers(await stage.worker(response())), "--processes", processes)
-    load = Load(program)
-    await load.answers(200)
-    program.signal(signal.SIGUSR2)
-    second = await program.replaced()
-    assert await program.ended() == 0
-    await load.answers(200)
-    program.signal(signal.SIGUSR2, second)
-    third = await program.replaced()
-    await load.answers(200)
-    assert await load.end() == []
-    assert (await program.status())["pid"] == third
-    program.signal(signal.SIGTERM, third)
-    assert "balancer stopping: 0 in flight" in await program.rest()
 
 
 async def test_idle_connections_close_with_their_next_response(start: Start, stage: Stage) -> None:

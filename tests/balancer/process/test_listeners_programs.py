@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from balancer.control.admin.socket_path import found_socket
 from tests.support.programs import Load, Program, Start
 from tests.support.scripts import patient
 from tests.support.stage import Stage
@@ -54,8 +56,8 @@ async def bodies_at(addresses: list[str]) -> list[bytes]:
 async def test_restart_under_load_fails_no_request(
     start: Start, stage: Stage, tmp_path: Path, processes: str
 ) -> None:
-    """The new program serves all addresses; the file of the Unix socket gets its mode, and goes with the last program
-    that has the listener."""
+    """The new program serves all addresses, and is replaced in the same way; the file of the Unix socket gets its mode,
+    and goes with the last program that has the listener. The admin socket stays."""
     path, removed = tmp_path / "web.sock", tmp_path / "removed.sock"
     of_first = f'[listeners.removed]\nlisten = "unix:{removed}"\n'
     listeners = (
@@ -65,8 +67,11 @@ async def test_restart_under_load_fails_no_request(
     )
     arguments = await configured(stage, tmp_path / "balancer.toml", listeners)
     program = await start(*arguments, "--processes", processes)
+    admin = found_socket(f"http://127.0.0.1:{program.port}") or ""
+    inode = os.stat(admin).st_ino
     found = [each for each in addresses(program) if each != str(removed)]
-    loads = [Load(program, 2, client=partial(connected, address)) for address in found]
+    loads = [Load(program, 1, client=partial(connected, address)) for address in found]
+    await loads[0].answers(50)
     config = tmp_path / "balancer.toml"
     text = config.read_text().replace(f'"unix:{path}"', f'"unix:{path}"\nmode = "622"')
     config.write_text(text.replace(of_first, ""))
@@ -75,13 +80,19 @@ async def test_restart_under_load_fails_no_request(
     assert stat.S_IMODE(path.stat().st_mode) == 0o622
     assert await program.ended() == 0
     assert (path.exists(), removed.exists()) == (True, False)
+    await loads[0].answers(50)
+    program.signal(signal.SIGUSR2, successor)
+    last = await program.replaced()
     for load in loads:
         await load.answers(50)
         assert await load.end() == []
     assert (found[1], await bodies_at(found)) == (str(path), [b"main", b"main", b"api", b"main"])
-    program.signal(signal.SIGTERM, successor)
-    await program.rest()
-    assert not path.exists()
+    assert (os.stat(admin).st_ino, (await program.status())["pid"]) == (inode, last)
+    program.signal(signal.SIGTERM, last)
+    assert "balancer stopping: 0 in flight" in await program.rest()
+    for removed_at_the_end in (path, admin):
+        with pytest.raises(FileNotFoundError):
+            os.stat(removed_at_the_end)
 
 
 async def test_socket_activation(start: Start, stage: Stage, tmp_path: Path) -> None:

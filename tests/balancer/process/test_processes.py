@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,10 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
+from balancer.control.admin.socket_path import found_socket
 from tests.support.admin_requests import local
+from tests.support.command_line import printed
+from tests.support.live_stream import opened, snapshot_of
 from tests.support.programs import (
     TWO_PROCESSES,
     Load,
@@ -59,11 +64,44 @@ async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     client = await program.admin_client()
     metrics = (await client.ask(local(b"/-/metrics"))).body.decode().splitlines()
     assert 'steelyard_endpoint_outcomes_total{endpoint="r-0",outcome="ok",region="r"} 40.0' in metrics
+    admin = found_socket(f"http://127.0.0.1:{program.port}")
+    assert admin is not None
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
     assert await program.rest() == ["balancer stopping: 0 in flight"]
+    with pytest.raises(FileNotFoundError):
+        os.stat(admin)
     for wire in (client, *clients):
         await wire.close()
+
+
+async def test_condition_of_an_endpoint_in_all_views(start: Start, stage: Stage) -> None:
+    """The same in each, of both processes; one of them logs it, once."""
+    dead = f"r=http://127.0.0.1:{stage.dead_port()}"
+    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())), "--worker", dead)
+    await program.line("^balancer: endpoint r-1 is down: unreachable: Connection refused$")
+
+    async def is_agreed() -> bool:
+        client = await program.admin_client()
+        page = await snapshot_of(await opened(client))
+        await client.close()
+        documents = [page, *[await program.ask(local(path)) for path in (b"/-/status", b"/-/endpoints")]]
+        texts, *others = [[each["condition_text"] for each in one["endpoints"]] for one in documents]
+        rows = [
+            [line for line in await printed(f"http://127.0.0.1:{program.port}", *words) if line[:2] == "r-"]
+            for words in (["status"], ["endpoints", "list"])
+        ]
+        return (
+            others == [texts, texts]
+            and re.fullmatch(r"ready,unreachable: Connection refused \(last \d+ s ago\)", ",".join(texts))
+            is not None
+            and all(text in line for one in rows for text, line in zip(texts, one, strict=True))
+        )
+
+    await eventually_true(is_agreed)
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    assert await program.rest() == ["balancer stopping: 0 in flight"]
 
 
 async def test_command_reaches_all_processes(start: Start, stage: Stage) -> None:

@@ -51,9 +51,9 @@ async def start(tmp_path: Path) -> AsyncIterator[StartConfigured]:
     path = str(tmp_path / "balancer.toml")
     async with starting("--config", path, "--port", "0", "--processes", "3") as started_process:
 
-        async def started(stage: Stage, *, policy: str = "mine.py:First") -> Program:
+        async def started(stage: Stage) -> Program:
             save(tmp_path)
-            write_workers(tmp_path, await stage.worker(response(b"one")), more=f'policy = "{policy}"')
+            write_workers(tmp_path, await stage.worker(response(b"one")), more='policy = "mine.py:First"')
             return await started_process()
 
         yield started
@@ -94,27 +94,22 @@ async def reload(program: Program, way: str) -> None:
         assert (await program.ask(local(b"/-/reload", method=b"POST")))["problem"] is None
 
 
-@pytest.mark.parametrize("way", ["signal", "request"])
-async def test_reload_gives_all_processes_the_version_that_one_has_read(
+@pytest.mark.parametrize("way", ["signal", "request", "put"])
+async def test_all_processes_have_the_version_that_one_has_read(
     start: StartConfigured, stage: Stage, tmp_path: Path, way: str
 ) -> None:
+    """Also of a large file."""
     program = await start(stage)
     before = await version_of(program)
-    expected = save(tmp_path, "2", EACH_READS_ANOTHER)
-    await reload(program, way)
+    expected = save(tmp_path, "2", f"{EACH_READS_ANOTHER}# {'é' * 400_000}")
+    if way == "put":
+        answer = await put(program, f"{tmp_path}/mine.py:First")
+        assert (answer["files"][0]["version"], answer["differs"]) == (expected, False)
+    else:
+        await reload(program, way)
     assert await version_of(program) == expected != before
     reloads = (await program.status())["reload"]
-    assert reloads == {"done": 1, "refused": 0, "problem": None, "waiting": []}
-
-
-async def test_put_gives_all_processes_the_version_that_one_has_read(
-    start: StartConfigured, stage: Stage, tmp_path: Path
-) -> None:
-    program = await start(stage, policy="steelyard")
-    expected = save(tmp_path, "2", EACH_READS_ANOTHER)
-    answer = await put(program, f"{tmp_path}/mine.py:First")
-    assert (answer["files"][0]["version"], answer["differs"]) == (expected, False)
-    assert await version_of(program) == expected
+    assert reloads == {"done": int(way != "put"), "refused": 0, "problem": None, "waiting": []}
 
 
 @pytest.mark.parametrize("way", ["signal", "put", "none"])
@@ -204,13 +199,6 @@ async def test_changes_at_the_same_time_leave_all_processes_alike(
     answers = await asyncio.gather(*(put(program, names[number % 3]) for number in range(24)))
     assert all("error" not in answer and not answer["differs"] for answer in answers)
     assert not (await policy_of(program))["differs"]
-
-
-async def test_large_file_is_sent(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
-    program = await start(stage)
-    expected = save(tmp_path, "2", "# " + "é" * 400_000)
-    await reload(program, "request")
-    assert await version_of(program) == expected
 
 
 async def test_sighup_while_a_process_restarts_reloads_all(

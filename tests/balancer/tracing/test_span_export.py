@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from balancer.config.loading import read_settings
-from balancer.config.problems import ConfigError
 from balancer.config.schema.tracing import TracingConfig
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.status import proxy_status
 from balancer.tracing.spans import Spans
 from tests.support.collector import TAKEN, decoded, flushed, spans_of
+from tests.support.config_files import ENDPOINT, problems, write
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, ScriptedWorker, Wire, answering, get, playing, response
 
 REFUSED = response(b"", status=b"400 Bad Request")
 QUICK = response(b"quick")
-BASE = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\n'
 
 
 def exporting(collector: ScriptedWorker | int, **more: Any) -> dict[str, Any]:
@@ -168,32 +165,15 @@ async def test_headers_of_the_environment(stage: Stage, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    "endpoint",
     [
-        ('endpoint = "127.0.0.1:4317"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://h:99999"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://h:0"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://user:hush@h"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://h/?key=hush"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "grpc://h:4317"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://h\\n:1"', "tracing.endpoint: must be http://host:port"),
-        ('endpoint = "http://h:1"\nenabled = false', "tracing.endpoint: needs enabled = true"),
-        ("sample = 1.5", "tracing.sample: "),
-        ("sample = nan", "tracing.sample: "),
-        ('trust = "none"', "tracing.trust: "),
-        ("queue = 0", "tracing.queue: "),
-        ('service = "a b"', "tracing.service: "),
-        ("headers = 1", "tracing.headers: is not a known key"),
+        *("127.0.0.1:4317", "http://", "http://h:99999", "http://h:0", "grpc://h:4317", "http://h\\n:1"),
+        *("http://user:hush@h", "http://h/?key=hush"),
     ],
 )
-def test_mistake_is_one_line(tmp_path: Path, table: str, message: str) -> None:
-    path = tmp_path / "balancer.toml"
-    path.write_text(f"{BASE}[tracing]\n{table}\n")
-    with pytest.raises(ConfigError) as caught:
-        read_settings(path, {})
-    [line] = str(caught.value).splitlines()
-    assert message in line
+def test_wrong_endpoint_is_one_line_without_it(tmp_path: Path, endpoint: str) -> None:
+    [line] = problems(write(tmp_path, f'{ENDPOINT}[tracing]\nendpoint = "{endpoint}"\n'))
+    assert "tracing.endpoint: must be http://host:port" in line
     assert "hush" not in line
 
 
@@ -237,9 +217,3 @@ def test_opentelemetry_is_imported_only_for_the_export() -> None:
     )
     ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
-
-
-def test_disabled_table_is_the_default() -> None:
-    assert not TracingConfig().enabled
-    with pytest.raises(ValidationError, match="needs enabled = true"):
-        TracingConfig(enabled=False, endpoint="http://h")
