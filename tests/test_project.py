@@ -76,32 +76,17 @@ def test_every_package_has_a_console_script_that_names_its_version(package: str)
     assert ran.stdout.startswith(f"{package} {version('steelyard')}")
 
 
+WITH_EXAMPLES = {
+    "balancer": "serve check endpoints probe sidecar",
+    "workers": "serve fault",
+    "experiments": "run reproduce compare capacity live what-if sweep show report",
+    "benchmarks": "cost storm rolling slow-clients fidelity calibration",
+}
+
+
 @pytest.mark.parametrize(
     ("package", "command"),
-    [
-        ("balancer", "serve"),
-        ("balancer", "check"),
-        ("balancer", "endpoints"),
-        ("balancer", "probe"),
-        ("balancer", "sidecar"),
-        ("workers", "serve"),
-        ("workers", "fault"),
-        ("experiments", "run"),
-        ("experiments", "reproduce"),
-        ("experiments", "compare"),
-        ("experiments", "capacity"),
-        ("experiments", "live"),
-        ("experiments", "what-if"),
-        ("experiments", "sweep"),
-        ("experiments", "show"),
-        ("experiments", "report"),
-        ("benchmarks", "cost"),
-        ("benchmarks", "storm"),
-        ("benchmarks", "rolling"),
-        ("benchmarks", "slow-clients"),
-        ("benchmarks", "fidelity"),
-        ("benchmarks", "calibration"),
-    ],
+    [(package, one) for package, those in WITH_EXAMPLES.items() for one in those.split()],
 )
 def test_help_shows_an_example(package: str, command: str) -> None:
     described = commands_of(package)[command]

@@ -167,34 +167,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.second_tier
-@pytest.mark.timeout(300)
-def test_instructions_build_a_balancer_that_serves(source: Path, tmp_path: Path) -> None:
-    """In a clean directory, as pure Python: every RUN and COPY, then the image's command."""
-    skip_without_index(tmp_path)
-    image = LocalBuild(tmp_path / "root", source, {"PURE": "1"})
-    image.run(BUILD)
-    image.run(FINAL)
-    check_that_it_serves(image, tmp_path, "pure")
-
-
-@pytest.mark.second_tier
 @pytest.mark.timeout(900)
-def test_instructions_build_a_compiled_balancer(source: Path, tmp_path: Path) -> None:
-    """With the hot path in an extension, as in the image."""
-    if shutil.which("cc") is None:
+@pytest.mark.parametrize(("build", "pure"), [("compiled", "0"), ("pure", "1")])
+def test_instructions_build_a_balancer_that_serves(
+    source: Path, tmp_path: Path, build: str, pure: str
+) -> None:
+    """In a clean directory, every RUN and COPY, then the image's command: it serves, its health check passes, and
+    SIGTERM ends it with 0."""
+    if build == "compiled" and shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     skip_without_index(tmp_path)
-    image = LocalBuild(tmp_path / "root", source)
+    image = LocalBuild(tmp_path / "root", source, {"PURE": pure})
     image.environment["CC"] = quick_compiler(tmp_path / "cc")
     image.run(BUILD)
     image.run(FINAL)
-    check_that_it_serves(image, tmp_path, "compiled")
-
-
-def check_that_it_serves(image: LocalBuild, where: Path, build: str) -> None:
-    """The entry point check_that_it_serves requests, its health check passes, and SIGTERM ends it with 0."""
     port = free_port()
-    path = where / "balancer.toml"
+    path = tmp_path / "balancer.toml"
     path.write_text('[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n', encoding="utf-8")
     command = [*one(FINAL, "ENTRYPOINT").words(), *one(FINAL, "CMD").words()[:-1], str(path)]
     environment = image.environment | {"PORT": str(port)}

@@ -103,12 +103,6 @@ def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation:
     assert profile.scaled(3).mean == pytest.approx(3 * profile.mean)
 
 
-def test_same_seed_same_draws() -> None:
-    """A profile takes all its randomness from the given generator."""
-    profile = parse_profile("lognormal:20ms,0.5")
-    assert [profile.draw(Random(7)) for _ in range(3)] == [profile.draw(Random(7)) for _ in range(3)]
-
-
 def test_slots_serve_first_come_first_served() -> None:
     """Three arrivals at once at two slots: two start now, the third when the first slot is free."""
     slots = Slots(2, queue_limit=1)

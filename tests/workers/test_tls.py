@@ -134,8 +134,8 @@ async def test_idle_connections_are_closed(start_worker: StartWorker, settings: 
 @pytest.mark.parametrize("tls", [None, "1.3"])
 @pytest.mark.parametrize("http", ["1.1", "2"])
 async def test_reset_breaks_the_connection(start_worker: StartWorker, tls: str | None, http: str) -> None:
-    """RST in every version; read below TLS, since Python's `ssl` takes it for an end."""
-    worker = await start_worker(tls=tls, http=http, round_trip=0.002)
+    """RST in every version, with and without a link; read below TLS, since Python's `ssl` takes it for an end."""
+    worker = await start_worker(tls=tls, http=http, round_trip=0.002 if tls else 0.0)
     worker.switchboard.put(worker.switchboard.current.model_copy(update={"reset": 1.0}))
 
     def take() -> None:

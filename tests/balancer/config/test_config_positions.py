@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.config.effective import toml
 from balancer.config.positions import Place, lines_of
 from tests.support.example_counts import examples
 from tests.support.root import ROOT
@@ -104,17 +104,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=8,
 )
-
-
-def toml(value: Any) -> str:
-    if isinstance(value, dict):
-        pairs = (f"{toml(key)} = {toml(child)}" for key, child in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    return (
-        f"[{', '.join(map(toml, value))}]"
-        if isinstance(value, list)
-        else json.dumps(value, ensure_ascii=False)
-    )
 
 
 @examples(50)

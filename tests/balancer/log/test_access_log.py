@@ -14,6 +14,7 @@ import pytest
 
 from balancer.config.schema.log import LogConfig
 from balancer.log.access_log import AccessLog
+from tests.support.admin_requests import status
 from tests.support.log_entries import LogRecord, written
 from tests.support.stage import Stage
 from tests.support.wire import Wire, answering_after, get, playing, post, response
@@ -78,10 +79,7 @@ async def test_log_is_off_by_default(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     assert stage.cluster.process.access_log is None
     assert "access-log" not in [thread.name for thread in threading.enumerate()]
-    status = json.loads(
-        (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
-    )
-    assert status["access_log"] is None
+    assert (await status(stage))["access_log"] is None
 
 
 async def test_path_alone_turns_the_log_on(stage: Stage, watched: WatchedLog) -> None:
@@ -157,17 +155,6 @@ async def test_timestamps_are_wall_time(stage: Stage, watched: WatchedLog) -> No
     hours = [int(time[11:13]) for time in (first, second)]
     assert (hours[1] - hours[0]) % 24 == 1
     assert first[14:] == second[14:]
-
-
-async def test_text_format(stage: Stage, watched: WatchedLog) -> None:
-    """The text format; a quote in the target is escaped."""
-    await watched.serve(await stage.worker(response()), log={"access": "text"})
-    await stage.ask(get(b'/"status=500"'))
-    await stage.eventually(lambda: watched.path.read_bytes().endswith(b"\n"))
-    line = watched.path.read_text(encoding="ascii")
-    assert ' at=info method=GET path="/\\"status=500\\"" host=example.org ' in line
-    assert " dyno=w0 " in line
-    assert line.endswith(" end=ok\n")
 
 
 # --- failures
@@ -379,8 +366,7 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
     log = stage.cluster.process.access_log
     assert log is not None
     await stage.eventually(lambda: log.counts.written)  # the thread counts after it has written
-    status = json.loads((await stage.ask(CONTROL % b"status")).body)
-    assert status["access_log"] == {"waiting": 0, "written": 1, "dropped": 0, "lost": 0}
+    assert (await status(stage))["access_log"] == {"waiting": 0, "written": 1, "dropped": 0, "lost": 0}
     metrics = (await stage.ask(CONTROL % b"metrics")).body
     assert b'steelyard_log_entries_total{result="written"} 1.0' in metrics
     assert b'steelyard_log_entries_total{result="dropped"} 0.0' in metrics

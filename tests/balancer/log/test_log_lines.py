@@ -127,11 +127,6 @@ def test_outcomes(error: ForwardingError | None, status: int, expected: tuple[st
     assert outcome(entry(fault=fault_of(error), status=status)) == (end, seen, size)
 
 
-def test_no_body_bytes_for_head() -> None:
-    """A generated response to HEAD has no body."""
-    assert outcome(entry(fault=fault_of(QueueTimeout("x")), status=0, method=b"HEAD"))[2] == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -21,6 +21,7 @@ from balancer.http.h1.client import OWN_NAME
 from balancer.tools.sidecar.origins import Origin, Origins
 from tests.support.admin_requests import local
 from tests.support.certificates import Shelf
+from tests.support.config_files import refusals, write
 from tests.support.root import ROOT
 from tests.support.sidecars import StagedSidecar, request_for, url_of
 from tests.support.stage import Stage
@@ -131,36 +132,17 @@ async def test_one_client_connection_serves_several_origins(stage: Stage, sideca
     assert (len(a.connections), len(b.connections)) == (1, 1)
 
 
-async def test_fields_and_bodies_are_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
-    """Order, case and repetition stay, X-Forwarded-For is removed; bodies with a length and in chunks."""
-    worker = await stage.worker(response())
-    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    sent = request_for(
-        b"a.org", b"/", b"X-One: 1", b"x-one: 2", b"X-Forwarded-For: 10.0.0.1", b"X-Request-ID: mine"
-    )
-    await stage.ask(sent)
-    (request,) = worker.requests
-    assert [field for field in request.fields if field[0].lower() == b"x-one"] == [
-        (b"X-One", b"1"),
-        (b"x-one", b"2"),
-    ]
-    assert (request.value(b"X-Forwarded-For"), request.value(b"X-Request-ID")) == (None, b"mine")
-    await stage.ask(request_for(b"a.org", b"/", b"Content-Length: 5", method=b"POST") + b"hello")
-    chunked = (
-        request_for(b"a.org", b"/", b"Transfer-Encoding: chunked", method=b"PUT") + b"2\r\nhi\r\n0\r\n\r\n"
-    )
-    await stage.ask(chunked)
-    assert [request.body for request in worker.requests[1:]] == [b"hello", b"hi"]
-
-
-async def test_trace_context_is_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
-    """As any other field: the sidecar itself takes no part in traces."""
+async def test_fields_are_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Order, case and repetition stay, also those of a trace; X-Forwarded-For is removed."""
     worker = await stage.worker(response())
     await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    await stage.ask(request_for(b"a.org", b"/", b"traceparent: " + parent, b"tracestate: a=1"))
+    fields = [(b"X-One", b"1"), (b"x-one", b"2"), (b"traceparent", parent), (b"X-Request-ID", b"mine")]
+    lines = [b"%b: %b" % field for field in fields]
+    await stage.ask(request_for(b"a.org", b"/", *lines, b"X-Forwarded-For: 10.0.0.1"))
     (request,) = worker.requests
-    assert (request.value(b"traceparent"), request.value(b"tracestate")) == (parent, b"a=1")
+    assert [field for field in request.fields if field in fields] == fields
+    assert request.value(b"X-Forwarded-For") is None
 
 
 async def test_absolute_target_chooses_the_origin(stage: Stage, sidecar: StagedSidecar) -> None:
@@ -222,34 +204,28 @@ async def test_invalid_certificate_is_answered_502(
     assert worker.received == b""
 
 
-async def test_unresolved_name_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
-    await sidecar.serve({"name": "a", "url": "https://missing.invalid", "retries": 0})
-    assert error_of(await stage.ask(request_for(b"missing.invalid"))) == (502, "name_unresolved", UNSENT)
-    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"] == {"name": 1}
+FAILURES = {
+    "name": ("name_unresolved", UNSENT),
+    "refused": ("connect_failed", UNSENT),
+    "malformed": ("malformed_response", MAYBE),
+    "broken": ("connection_broken", MAYBE),
+}
 
 
-async def test_refused_connection_is_answered_502(stage: Stage, sidecar: StagedSidecar) -> None:
-    """The fault is counted by kind, and the sidecar stays ready."""
-    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
-    assert error_of(await stage.ask(request_for(b"a.org"))) == (502, "connect_failed", UNSENT)
-    assert (await sidecar.origin_status("a"))["endpoint"]["route"]["faults"]["refused"] >= 1
-    assert (await sidecar.document("ready"))["ready"] is True
-
-
-@pytest.mark.parametrize(
-    ("sent_bytes", "reason", "status"),
-    [(b"SSH-2.0-x\r\n\r\n", "malformed_response", 502), (b"", "connection_broken", 502)],
-)
-async def test_malformed_response_is_answered_502(
-    stage: Stage, sidecar: StagedSidecar, sent_bytes: bytes, reason: str, status: int
-) -> None:
-    """The marker says that the origin may have acted on the request."""
-    worker = await stage.worker(playing(Wire.request, sent_bytes))
-    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
+@pytest.mark.parametrize("kind", FAILURES)
+async def test_failure_is_answered_502(stage: Stage, sidecar: StagedSidecar, kind: str) -> None:
+    """The marker says whether the origin may have acted on the request; the sidecar stays ready."""
+    reason, marker = FAILURES[kind]
+    worker = await stage.worker(playing(Wire.request, b"SSH-2.0-x\r\n\r\n" if kind == "malformed" else b""))
+    urls = {"name": "https://missing.invalid", "refused": url_of(stage.dead_port())}
+    await sidecar.serve({"name": "a", "url": urls.get(kind, url_of(worker)), "host": "a.org", "retries": 0})
     sent = request_for(b"a.org", b"/", b"Content-Length: 0", method=b"POST")
-    assert error_of(await stage.ask(sent)) == (status, reason, MAYBE)
-    assert (await sidecar.origin_status("a"))["errors"] == {reason: 1}
-    assert len(worker.requests) == 1
+    assert error_of(await stage.ask(sent)) == (502, reason, marker)
+    document = await sidecar.origin_status("a")
+    assert document["errors"] == {reason: 1}
+    assert document["endpoint"]["route"]["faults"] == ({kind: 1} if marker == UNSENT else {})
+    assert (await sidecar.document("ready"))["ready"] is True
+    assert len(worker.requests) == (marker == MAYBE)
 
 
 async def test_forwarded_503_has_no_marker(stage: Stage, sidecar: StagedSidecar) -> None:
@@ -282,41 +258,29 @@ async def test_slow_origin_does_not_delay_another(stage: Stage, sidecar: StagedS
 # --- connections
 
 
-async def test_idle_connections_are_closed_by_the_sweep(stage: Stage, sidecar: StagedSidecar) -> None:
-    """The sweep of the sidecar covers the origins' pools."""
-    worker = await stage.worker(response())
+async def test_keys_of_an_origins_connections(stage: Stage, sidecar: StagedSidecar) -> None:
+    """Idle timeout, connections before the first request, and no keep-alive; the sweep covers the origins' pools."""
+    keys: dict[str, Any] = {
+        "idle": {"pool": {"idle_timeout": 3.0}},
+        "spare": {"pool": {"preconnect": 2}},
+        "once": {"keep_alive": False},
+    }
+    workers = {name: await stage.worker(response()) for name in keys}
     server = await sidecar.serve(
-        {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
+        *({"name": name, "url": url_of(workers[name]), "host": name, **keys[name]} for name in keys)
     )
-    (origin,) = server.origins.all
-    pool = origin.cluster.pools.by_id["a"]
-    assert (await stage.ask(request_for(b"a.org"))).status == 200
+    sidecar.sweep()
+    await stage.eventually(lambda: len(workers["spare"].connections) == 2)
+    for host in (b"idle", b"spare", b"once", b"once"):
+        assert (await stage.ask(request_for(host))).status == 200
+    assert (await sidecar.origin_status("spare"))["endpoint"]["connections"]["cold"] == 0
+    assert len(workers["once"].connections) == 2
+    pool = server.origins.all[0].cluster.pools.by_id["idle"]
     sidecar.sweep(1.0)
     assert pool.idle == 1
     sidecar.sweep(3.0)
     sidecar.sweep(3.0)
     assert pool.idle == 0
-
-
-async def test_origin_is_preconnected(stage: Stage, sidecar: StagedSidecar) -> None:
-    """Before the first request."""
-    worker = await stage.worker(response())
-    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"preconnect": 2}})
-    sidecar.sweep()
-    await stage.eventually(lambda: len(worker.connections) == 2)
-    assert (await stage.ask(request_for(b"a.org"))).status == 200
-    assert (await sidecar.origin_status("a"))["endpoint"]["connections"]["cold"] == 0
-
-
-async def test_origin_without_keep_alive_gets_a_connection_per_request(
-    stage: Stage, sidecar: StagedSidecar
-) -> None:
-    worker = await stage.worker(response())
-    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org", "keep_alive": False})
-    client = await stage.client()
-    for _ in range(2):
-        assert (await client.ask(request_for(b"a.org"))).status == 200
-    assert len(worker.connections) == 2
 
 
 async def test_tls_and_http2_with_resumption(stage: Stage, sidecar: StagedSidecar, tmp_path: Path) -> None:
@@ -426,63 +390,42 @@ async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSid
     assert await stopping
 
 
-async def test_upgrade_becomes_a_tunnel(stage: Stage, sidecar: StagedSidecar) -> None:
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\nConnection: upgrade\r\n\r\n")
-        await wire.send(await wire.exactly(4))
-        await wire.closed()
-
-    worker = await stage.worker(script)
-    await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    client = await stage.client()
-    upgrade = request_for(b"a.org", b"/", b"Upgrade: chat", b"Connection: upgrade")
-    assert (await client.ask(upgrade)).status == 101
-    await client.send(b"ping")
-    assert await client.exactly(4) == b"ping"
-
-
 # --- the configuration
 
 
 ORIGIN: dict[str, Any] = {"name": "a", "url": "https://a.org"}
 
 
+FIRST = """
+origins = [] -> origins: tuple should have at least 1 item
+policy = "random" -> policy: is not a known key
+listen = "0.0.0.0:8081" -> allow_remote
+listen = "example.org:8081" -> allow_remote
+"""
+LAST = """
+host = "x"; [[origins]]; name = "a"; url = "https://b.org" -> origins: name 'a' is used twice
+host = "x"; [[origins]]; name = "b"; url = "https://b.org"; host = "x" -> origins: host 'x' is used twice
+[[origins]]; name = "b"; url = "https://a.org" -> nothing leads to 'a'
+prefix = "/x/"; [[origins]]; name = "b"; url = "https://b.org"; prefix = "/x/" ->
+    origins: prefix '/x/' is used twice
+prefix = "x" -> origins.0.prefix
+prefix = "/-/" -> origins.0.prefix
+host = "a b" -> origins.0.host
+tls.ca = "/nonexistent" -> origins.0.tls.ca: cannot read
+"""
+FILE = '[[origins]]\nname = "a"\nurl = "https://a.org"\n'
+
+
 @pytest.mark.parametrize(
-    ("document", "named"),
+    ("text", "named"),
     [
-        ({}, "origins: is required"),
-        ({"origins": []}, "origins"),
-        ({"origins": [ORIGIN, {**ORIGIN, "host": "b.org"}]}, "origins: name 'a' is used twice"),
-        (
-            {"origins": [{**ORIGIN, "host": "x"}, {**ORIGIN, "name": "b", "host": "x"}]},
-            "origins: host 'x' is used twice",
-        ),
-        ({"origins": [ORIGIN, {**ORIGIN, "name": "b"}]}, "nothing leads to 'a'"),
-        (
-            {
-                "origins": [
-                    {**ORIGIN, "prefix": "/x/"},
-                    {"name": "b", "url": "https://b.org", "prefix": "/x/"},
-                ]
-            },
-            "origins: prefix '/x/' is used twice",
-        ),
-        ({"origins": [{**ORIGIN, "url": "https://a.org/v1"}]}, "origins.0.url"),
-        ({"origins": [{**ORIGIN, "prefix": "x"}]}, "origins.0.prefix"),
-        ({"origins": [{**ORIGIN, "prefix": "/-/"}]}, "origins.0.prefix"),
-        ({"origins": [{**ORIGIN, "host": "a b"}]}, "origins.0.host"),
-        ({"origins": [{**ORIGIN, "tls": {"ca": "/nonexistent"}}]}, "origins.0.tls.ca: cannot read"),
-        ({"origins": [ORIGIN], "listen": "0.0.0.0:8081"}, "allow_remote"),
-        ({"origins": [ORIGIN], "listen": "example.org:8081"}, "allow_remote"),
-        ({"origins": [ORIGIN], "listen": "nowhere"}, "listen: must be host:port"),
-        ({"origins": [ORIGIN], "policy": "random"}, "policy: is not a known key"),
+        *((text + "\n" + FILE * ("origins" not in text), named) for text, named in refusals(FIRST)),
+        *((FILE + text, named) for text, named in refusals(LAST)),
     ],
 )
-def test_bad_configuration_names_the_field(document: dict[str, Any], named: str) -> None:
-    """One line that names the field."""
+def test_bad_configuration_names_the_field(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_sidecar(None, document)
+        load_sidecar(write(tmp_path, text), {})
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 

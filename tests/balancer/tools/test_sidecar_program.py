@@ -73,6 +73,7 @@ async def test_sighup_reloads_the_file(run: Run, stage: Stage, tmp_path: Path) -
         ((), "origins: "),
         (("--origin", "a.org"), "--origin: must be https://host"),
         (("--origin", "ftp://a.org"), "origins.0.url"),
+        (("--origin", "https://a.org/v1"), "origins.0.url"),
         (("--origin", "a b=https://a.org"), "origins.0.name"),
         (("--origin", "https://a.org", "--listen", "0.0.0.0:1"), "allow_remote = true"),
         (("--origin", "https://a.org", "--listen", "nowhere"), "listen: must be host:port"),
