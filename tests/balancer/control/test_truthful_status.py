@@ -332,6 +332,8 @@ async def test_condition_in_one_of_two_processes(stage: Stage) -> None:
     assert (second["condition"], second["condition_text"], second["limit"]) == ("ready", "ready", 8)
     assert whole["health"]["endpoints"] == {"ready": 1, "failing checks": 1}
     assert whole["health"]["healthy"]
+    one["readiness"] = "panic"
+    assert [merged_status(both, 2, 1)["readiness"] for both in ([one, other], [other, one])] == ["panic"] * 2
 
 
 @pytest.mark.parametrize("answer", [response(status=b"404 Not Found"), response(), BAD])
