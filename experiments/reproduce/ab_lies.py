@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
@@ -14,7 +14,7 @@ from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import interval_bars
 from experiments.reproduce.judging import all_met, figure_verdict, judged, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, SimulatedRun, scenario_with, simulated
+from experiments.reproduce.simulated import SimulatedReproduction, SimulatedRun, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average
 from policies.endpoint.available import Available
@@ -109,7 +109,7 @@ NEAREST = AbCase(
 SHORTEST = AbCase(
     "least in flight", "random", {"name": "least-in-flight", "choices": 0}, {"one": 0.0, "two": 0.0}, 340.0
 )
-CASES = (NEAREST, SHORTEST)
+CASES = {case.name: case for case in (NEAREST, SHORTEST)}
 
 
 def scenario_of(case: AbCase, duration: float) -> Scenario:
@@ -131,7 +131,7 @@ def scenario_of(case: AbCase, duration: float) -> Scenario:
     return scenario_with("ab-lies", question, load, regions, policies)
 
 
-class AbLies(ByCase):
+class AbLies(SimulatedReproduction):
     """Relative effects on the mean latency by case and design, each a list with a value per seed."""
 
     name = "ab-lies"
@@ -147,6 +147,7 @@ class AbLies(ByCase):
     height = 2.8
     what, title = "design", "change of the mean latency, 95 % interval"
     forms = (PERCENT, PERCENT)
+    cases = tuple(CASES)
     full, quick = (10, 120.0), (4, 80.0)
 
     def setup(self) -> str:
@@ -156,22 +157,15 @@ class AbLies(ByCase):
             f"{INTERVAL:g} s.\n"
         )
 
-    def runs(self, seed: int) -> Iterator[str]:
-        for case in CASES:
-            scenario = scenario_of(case, SETTLING + self._duration)
-            found: dict[str, list[float]] = {one: [] for one in (TRUTH, FEW, HALF, SWITCHBACK)}
-            for number in range(self._seeds):
-                yield f"{case.name}, seed {number + 1} of {self._seeds}"
-                runs = {
-                    entry.label: simulated(scenario, entry, seed + number, SETTLING)
-                    for entry in scenario.entries
-                }
-                truth = runs["treatment"].latency.mean() / runs["control"].latency.mean() - 1
-                found[TRUTH].append(float(truth))
-                for design in (FEW, HALF):
-                    found[design].append(effect(runs[design]))
-                found[SWITCHBACK].append(effect(runs[SWITCHBACK], INTERVAL))
-            self._found[case.name] = found
+    def simulate(self, case: str, seed: int) -> dict[str, float]:
+        scenario = scenario_of(CASES[case], SETTLING + self._duration)
+        runs = {entry.label: simulated(scenario, entry, seed, SETTLING) for entry in scenario.entries}
+        return {
+            TRUTH: float(runs["treatment"].latency.mean() / runs["control"].latency.mean() - 1),
+            FEW: effect(runs[FEW]),
+            HALF: effect(runs[HALF]),
+            SWITCHBACK: effect(runs[SWITCHBACK], INTERVAL),
+        }
 
     def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(CASES):
@@ -202,7 +196,7 @@ class AbLies(ByCase):
                 f"{written(ratio, '{:.2f}'.format)}",
                 least=1.0,
             ),
-            *(self._switchback_claim(case.name) for case in CASES),
+            *map(self._switchback_claim, CASES),
         ]
 
     def _switchback_claim(self, case: str) -> BoundVerdict:

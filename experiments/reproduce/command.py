@@ -16,7 +16,7 @@ from experiments.reproduce.headers import Headers
 from experiments.reproduce.keepalive import Keepalive
 from experiments.reproduce.prequal_ramp import PrequalRamp
 from experiments.reproduce.regions import Regions
-from experiments.reproduce.reproduction import Options, Reproduction, run_reproduction
+from experiments.reproduce.reproduction import Reproduction, run_reproduction
 from experiments.reproduce.reuse import Reuse
 from experiments.reproduce.robinhood import Robinhood
 from experiments.reproduce.third_party import ThirdParty
@@ -87,7 +87,7 @@ def command_of(kind: type[Reproduction]) -> click.Command:
     @click.option("--json", "file", type=FILE, help="Write the results there.")
     @CHECK
     def command(**given: Any) -> int:
-        return run_reproduction(kind, Options(**given))
+        return run_reproduction(kind, **given)
 
     return command
 
@@ -106,7 +106,7 @@ def all_(seed: int, quick: bool, check: bool, out: Path) -> int:
     make_directory("--out", out)
     worst = 0
     for kind in REPRODUCTIONS:
-        code = run_reproduction(kind, Options(seed, quick, out, out / f"{kind.name}.json", check))
+        code = run_reproduction(kind, seed, quick, out, out / f"{kind.name}.json", check)
         if code == STOPPED:
             return STOPPED
         worst = max(worst, code)

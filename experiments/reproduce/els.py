@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from random import Random
 
 from matplotlib.axes import Axes
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.judging import all_met, figure_verdict, judged, written
+from experiments.reproduce.judging import all_met, figure_verdict, judged, ratio_of, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, scenario_with, simulated
+from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
-from experiments.stats.comparison import Interval, typical
+from experiments.stats.comparison import Interval
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
@@ -60,7 +60,7 @@ def scenario_of(case: str) -> Scenario:
     return scenario_with("els", question, load, [region], policies, events=[failing])
 
 
-class Els(ByCase):
+class Els(SimulatedReproduction):
     """Seconds or shares of failed requests, by case and policy, each a list with a value per seed."""
 
     name = "els"
@@ -75,6 +75,7 @@ class Els(ByCase):
     title = "one of four workers in trouble: mean and 95 % interval"
     heads = ("slow worker, s", "failed, 20 ms", "failed, 1 s")
     forms = ("{:.2f}".format, "{:.1%}".format, "{:.1%}".format)
+    cases = tuple(SERVICES)
     full, quick = (20, 0.0), (4, 0.0)
 
     def setup(self) -> str:
@@ -83,23 +84,17 @@ class Els(ByCase):
             f"{CLIENTS} at once; failing: half of the capacity is offered.\n"
         )
 
-    def runs(self, seed: int) -> Iterator[str]:
-        for case in SERVICES:
-            yield case
-            scenario = scenario_of(case)
-            found: dict[str, list[float]] = {entry.label: [] for entry in scenario.entries}
-            for entry in scenario.entries:
-                for number in range(self._seeds):
-                    run = simulated(scenario, entry, seed + number)
-                    found[entry.label].append(run.span if case == SLOW else float((~run.ok).mean()))
-            self._found[case] = found
+    def simulate(self, case: str, seed: int) -> dict[str, float]:
+        scenario = scenario_of(case)
+        runs = {entry.label: simulated(scenario, entry, seed) for entry in scenario.entries}
+        return {label: run.span if case == SLOW else float((~run.ok).mean()) for label, run in runs.items()}
 
     def verdicts(self) -> list[BoundVerdict]:
         if len(self._found) < len(SERVICES):
             return []
-        slow, failing, long = self._found[SLOW], self._found[FAILING], self._found[LONG]
-        ratio = ratio_of(slow, "round-robin", "shortest queue")
-        more = ratio_of(failing, "shortest queue", "round-robin")
+        slow, failing, long = (self._found[case] for case in (SLOW, FAILING, LONG))
+        ratio = ratio_of(slow["round-robin"], slow["shortest queue"])
+        more = ratio_of(failing["shortest queue"], failing["round-robin"])
         there = SOURCE_FAILED["shortest queue"] / SOURCE_FAILED["round-robin"]
         shares = self.means(FAILING)
         robin, queue = shares["round-robin"].ratio, shares["shortest queue"].ratio
@@ -120,7 +115,8 @@ class Els(ByCase):
             ),
         ]
         for text, values in (("20 ms", failing), ("1 s", long)):
-            weighed = {one: ratio_of(values, one, "round-robin") for one in ("peak-ewma", "steelyard")}
+            robin_s = values["round-robin"]
+            weighed = {one: ratio_of(values[one], robin_s) for one in ("peak-ewma", "steelyard")}
             found.append(
                 BoundVerdict(
                     f"latency and failures weighed: fewer fail than with round-robin, service {text}",
@@ -141,8 +137,3 @@ class Els(ByCase):
         expected = {policy: scale * value for policy, value in source.items()}
         interval_bars(axes, found, label, "{:.1f}".format, SOURCE_SLOW, expected, unit)
         axes.set_title(f"one worker {case}", fontweight="bold")
-
-
-def ratio_of(found: Mapping[str, list[float]], above: str, below: str) -> Interval:
-    """Ratio of two policies, paired by seed."""
-    return typical([a / b for a, b in zip(found[above], found[below], strict=True)])

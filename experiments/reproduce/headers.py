@@ -3,6 +3,10 @@
 Each method of removal is given its ideal input before the clock starts: the first three get a fresh map of lower-case
 names, ours the raw bytes, and returns bytes. For the share two balancers run side by side, with and without internal
 names, and are loaded in alternation for fractions of a second; CPU times of the kernel are compared within a block.
+
+The heads, in `header_sets.txt`, are as browsers, apps, CDNs and proxies send them, written by hand in the order and
+spelling of the sender; the internal names are those of a fictitious network. Each head has 10 to 30 fields; fewer than
+one in ten of all is internal, and most heads have none.
 """
 
 from __future__ import annotations
@@ -10,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from importlib import resources
+from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
@@ -33,33 +38,40 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
-from experiments.reproduce.judging import judged, written
+from experiments.reproduce.judging import judged, ratio_of, written
+from experiments.reproduce.launch import shuffled_blocks
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
 from experiments.stats.comparison import Interval, typical
 from experiments.stats.estimates import geometric_mean
 
+_TOPICS = ("edge", "cache", "mesh", "auth", "bot", "waf", "dns", "log", "ray", "colo", "plan", "zone")
+_SUFFIXES = ("id", "key", "source", "time", "state", "rule", "flag", "target", "score", "trace")
+
+INTERNAL: Final = (
+    *(f"steel-int-{topic}-{suffix}" for topic in _TOPICS for suffix in _SUFFIXES),
+    *("x-origin-shard", "x-worker-token", "x-tenant-internal", "x-debug-upstream", "x-raw-client-hello"),
+)
+"""Names that must not pass in either direction: 125."""
+
+SETS: Final = tuple(
+    heads.partition("\n")[2].rstrip("\n") + "\n"
+    for heads in resources.files(__package__).joinpath("header_sets.txt").read_text("utf-8").split("\n\n")
+)
+"""A text for each head, without the comment that names its sender."""
+
+
+def fields_of(text: str) -> list[tuple[str, str]]:
+    """Pairs of name and value in the order of the text."""
+    return [(name, value) for name, _, value in (line.partition(": ") for line in text.splitlines())]
+
+
+def block_of(text: str) -> bytes:
+    """Header block as a proxy stores it: the lines with surrounding CRLFs."""
+    return b"\r\n" + text.replace("\n", "\r\n").encode()
+
+
 REPETITIONS = 20
 """Repetitions of every set within one measurement."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalMethod:
-    """`prepare` makes a fresh input from a set's text; `remove` is timed. `source`: the source's µs."""
-
-    name: str
-    prepare: Callable[[str], Any]
-    remove: Callable[[Any], Any]
-    source: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Microseconds per request: geometric mean over rounds and its 95 % interval."""
-
-    method: str
-    micros: Interval
-    source: float | None
 
 
 def as_map(text: str) -> dict[str, str]:
@@ -121,49 +133,52 @@ def in_lower_case(text: str) -> bytes:
     return block_of(text).lower()
 
 
-METHODS = (
-    RemovalMethod("loop over the table", as_map, over_the_table, 3.65),
-    RemovalMethod("loop over the request, set", as_map, over_the_request, 1.53),
-    RemovalMethod("loop over the request, trie", as_map, through_the_trie),
-    RemovalMethod(OURS, block_of, _fields.without),
+METHODS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Any]]] = {
+    "loop over the table": (as_map, over_the_table),
+    "loop over the request, set": (as_map, over_the_request),
+    "loop over the request, trie": (as_map, through_the_trie),
+    OURS: (block_of, _fields.without),
     # Parts of its time; the rest is removing lines, if any.
-    RemovalMethod("  of it: to lower case", block_of, bytes.lower),
-    RemovalMethod("  of it: the search", in_lower_case, _fields._next),
+    "  of it: to lower case": (block_of, bytes.lower),
+    "  of it: the search": (in_lower_case, _fields._next),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
-    RemovalMethod(PASS, in_lower_case, _no_fields.find_special),
-    RemovalMethod(PASS_WITH_NAMES, in_lower_case, _fields.find_special),
-)
+    PASS: (in_lower_case, _no_fields.find_special),
+    PASS_WITH_NAMES: (in_lower_case, _fields.find_special),
+}
+"""By name: the first makes a fresh input from a set's text, the second is timed."""
+
+SOURCE = {"loop over the table": 3.65, "loop over the request, set": 1.53}
+"""The source's µs by method."""
 
 
-def timed_methods(rounds: int, seed: int) -> Iterator[tuple[RemovalMethod, float]]:
-    """Method and seconds per request; every method once in each round, in random order."""
+def time_methods(rounds: int, seed: int, found: dict[str, list[float]]) -> None:
+    """Add to `found` the µs per request of every method, once in each round, in random order."""
     rng = Random(seed)
     for _ in range(rounds):
-        for method in rng.sample(METHODS, len(METHODS)):
-            inputs = [method.prepare(text) for _ in range(REPETITIONS) for text in SETS]
-            remove, began_at = method.remove, time.perf_counter()
+        for name in rng.sample(list(METHODS), len(METHODS)):
+            prepare, remove = METHODS[name]
+            inputs = [prepare(text) for _ in range(REPETITIONS) for text in SETS]
+            began_at = time.perf_counter()
             for one in inputs:
                 remove(one)
-            yield method, (time.perf_counter() - began_at) / len(inputs)
+            found.setdefault(name, []).append(1e6 * (time.perf_counter() - began_at) / len(inputs))
 
 
-def costs_of(found: Sequence[tuple[RemovalMethod, float]]) -> list[Cost]:
-    """Cost of each method that was measured."""
-    rows = []
-    for method in METHODS:
-        micros = [1e6 * seconds for one, seconds in found if one is method]
-        if micros:
-            rows.append(Cost(method.name, typical(micros), method.source))
-    return rows
+Costs = Mapping[str, Interval]
+"""Microseconds per request by method: geometric mean over rounds and its 95 % interval."""
 
 
-def least_cost_of_names(costs: Sequence[Cost]) -> float:
+def costs_of(found: Mapping[str, Sequence[float]]) -> Costs:
+    """Cost of each method that was measured, in order."""
+    return {name: typical(found[name]) for name in METHODS if name in found}
+
+
+def least_cost_of_names(costs: Costs) -> float:
     """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
-    found = {one.method: one.micros for one in costs}
-    if not {PASS, PASS_WITH_NAMES} <= found.keys():
+    if not {PASS, PASS_WITH_NAMES} <= costs.keys():
         return 0.0
-    return max(0.0, found[PASS_WITH_NAMES].low - found[PASS].high)
+    return max(0.0, costs[PASS_WITH_NAMES].low - costs[PASS].high)
 
 
 CONNECTIONS = 16
@@ -195,39 +210,37 @@ class Share:
     def added(self) -> float:
         return self.without * self.share.ratio
 
+    @property
+    def client(self) -> str:
+        return "repeats its fields" if self.repeats else "other fields each time"
+
+    def is_met(self, least: float) -> bool | None:
+        """Whether the bound is met.
+
+        Two balancers differ by a few µs for many reasons. The additional time of the pass over fields for the names,
+        `least` µs, is a lower bound for a request with new fields, however noisy the difference of two balancers is.
+        (Repeated heads are cached, a worker's like a client's.) Removal cannot save time: an interval below 0 shows
+        that the balancers differ in something else, so it is no evidence for the bound.
+        """
+        if not self.repeats and least > BOUND * self.without:
+            return False
+        return None if self.share.high < 0 else judged(self.share, most=BOUND)
+
 
 def shares_of(found: Sequence[RequestCost]) -> list[Share]:
     """Added time, paired within a block: for clients whose fields change, and for clients that repeat theirs."""
     shares = []
     for repeats in (False, True):
-        own = {(one.block, one.removes): one.micros for one in found if one.repeats is repeats}
-        without = {block: micros for (block, removes), micros in own.items() if not removes}
-        pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
-        if pairs:
-            ratio = typical([with_ / base for with_, base in pairs])
+        with_, without = (
+            {one.block: one.micros for one in found if (one.repeats, one.removes) == (repeats, removes)}
+            for removes in (True, False)
+        )
+        if blocks := sorted(with_.keys() & without.keys()):
+            base = [without[block] for block in blocks]
+            ratio = ratio_of([with_[block] for block in blocks], base)
             share = Interval(ratio.ratio - 1, ratio.low - 1, ratio.high - 1, ratio.blocks)
-            shares.append(Share(repeats, geometric_mean(base for _, base in pairs), share))
+            shares.append(Share(repeats, geometric_mean(base), share))
     return shares
-
-
-async def measure_shares(
-    blocks: int, requests: int, seed: int, folder: Path, measured: Callable[[RequestCost], None]
-) -> None:
-    """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
-    async with AsyncExitStack() as stack:
-        plain = {"endpoints": [{"id": "w", "region": "here", "address": await launch.fast_worker(stack)}]}
-        names = {"headers": {"internal": list(INTERNAL)}}
-        balancers = {
-            removes: await launch.balancer(f"internal names {removes}", keys, folder, stack)
-            for removes, keys in ((True, plain | names), (False, plain))
-        }
-        rng = Random(seed)
-        cases = [(removes, repeats) for removes in (False, True) for repeats in (False, True)]
-        for block in range(-1, blocks):  # the first block is warm-up
-            for removes, repeats in rng.sample(cases, len(cases)):
-                micros = await asyncio.to_thread(request_cost, balancers[removes], requests, repeats)
-                if block >= 0:
-                    measured(RequestCost(block, removes, repeats, micros))
 
 
 def request_cost(balancer: Child, requests: int, repeats: bool) -> float:
@@ -266,7 +279,7 @@ class Headers(Reproduction):
 
     def __init__(self, is_quick: bool) -> None:
         self._is_quick = is_quick
-        self._timed: list[tuple[RemovalMethod, float]] = []
+        self._timed: dict[str, list[float]] = {}
         self._request_costs: list[RequestCost] = []
 
     def introduction(self) -> str:
@@ -280,25 +293,58 @@ class Headers(Reproduction):
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
         """Time the methods in this process before other processes start; then two balancers."""
-        self._timed += timed_methods(10 if self._is_quick else 200, seed)
+        time_methods(10 if self._is_quick else 200, seed, self._timed)
         if is_known_here():
             progress("loading two balancers in turns")
-            blocks, requests = (6, 400) if self._is_quick else (40, 1600)
-            await measure_shares(blocks, requests, seed, folder, self._request_costs.append)
+            await self._measure_shares(seed, folder)
 
-    @property
-    def _costs(self) -> list[Cost]:
-        return costs_of(self._timed)
+    async def _measure_shares(self, seed: int, folder: Path) -> None:
+        """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
+        blocks, requests = (6, 400) if self._is_quick else (40, 1600)
+        async with AsyncExitStack() as stack:
+            plain = {"endpoints": [{"id": "w", "region": "here", "address": await launch.fast_worker(stack)}]}
+            names = {"headers": {"internal": list(INTERNAL)}}
+            balancers = {
+                removes: await launch.balancer(f"internal names {removes}", keys, folder, stack)
+                for removes, keys in ((True, plain | names), (False, plain))
+            }
+            cases = list(product((False, True), repeat=2))
+            for block, (removes, repeats) in shuffled_blocks(cases, blocks, seed):
+                micros = await asyncio.to_thread(request_cost, balancers[removes], requests, repeats)
+                if block >= 0:
+                    self._request_costs.append(RequestCost(block, removes, repeats, micros))
 
     @property
     def _shares(self) -> list[Share]:
         return shares_of(self._request_costs)
 
     def findings(self) -> Sequence[Table | Text | str]:
-        costs, shares = self._costs, self._shares
+        costs, shares = costs_of(self._timed), self._shares
         if not costs:
             return ()
-        found: list[Table | Text | str] = [table_of_methods(costs), table_of_shares(shares)]
+        of_methods = (
+            "µs per request: mean [95 % interval]; the source's are of compiled code on another machine"
+        )
+        rows = [
+            (name, written(cost, MICROS), MICROS(SOURCE[name]) if name in SOURCE else "–")
+            for name, cost in costs.items()
+        ]
+        of_shares = "CPU time of the proxy per forwarded request, without and with the names"
+        heads = ("client", "without, µs", "added, µs", "share [95 % interval]", "source")
+        cells = [
+            (
+                one.client,
+                f"{one.without:.1f}",
+                f"{one.added:+.2f}",
+                written(one.share, PERCENT),
+                "1.71% → 0.34%",
+            )
+            for one in shares
+        ]
+        found: list[Table | Text | str] = [
+            plain_table(("method", "µs", "source"), rows, title=of_methods),
+            plain_table(heads, cells, title=of_shares),
+        ]
         if not is_known_here():
             absence = "No share: CPU time is read from Linux' accounting, which is not here."
             found.append(Text(absence, "yellow"))
@@ -311,30 +357,38 @@ class Headers(Reproduction):
         return found
 
     def verdicts(self) -> list[BoundVerdict]:
-        least = least_cost_of_names(self._costs)
+        least = least_cost_of_names(costs_of(self._timed))
+        bound = f"internal fields take ≤ {BOUND:.2%} of a request"
         return [
-            BoundVerdict(
-                client_of(one),
-                f"internal fields take ≤ {BOUND:.2%} of a request",
-                is_met(one, least),
-                written(one.share, PERCENT),
-            )
+            BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
             for one in self._shares
         ]
 
     def figure(self) -> Figure:
-        return headers_figure(self._costs, self._shares)
+        """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""
+        costs, shares = costs_of(self._timed), {one.client: one.share for one in self._shares}
+        figure, (methods, request) = canvas.blank(1.4 + 0.5 * len(costs), 1, 2, width_ratios=(2, 1))
+        micros = "µs per request: mean, 95 % interval; stroke: the source's, of compiled code"
+        interval_bars(methods, costs, micros, MICROS, expected=SOURCE)
+        methods.set_title("Cost of removing internal fields", fontweight="bold")
+        label, bounds = f"% of CPU time; {SOURCE_STROKE}", dict.fromkeys(shares, 100 * BOUND)
+        interval_bars(request, shares, label, "{:.2f} %".format, expected=bounds, unit=100.0)
+        request.set_title("Share of a forwarded request", fontweight="bold")
+        return figure
 
     def content(self) -> dict[str, Any]:
-        costs = self._costs
+        costs = costs_of(self._timed)
         least = least_cost_of_names(costs)
         return {
             "build": describe_build(),
-            "methods": [asdict(one) | with_ends("micros", one.micros) for one in costs],
+            "methods": [
+                {"method": name} | with_ends("micros", cost) | {"source": SOURCE.get(name)}
+                for name, cost in costs.items()
+            ],
             "shares": [
-                asdict(one)
-                | {"added": one.added, "is_met": is_met(one, least)}
+                {"repeats": one.repeats, "without": one.without}
                 | with_ends("share", one.share)
+                | {"added": one.added, "is_met": one.is_met(least)}
                 for one in self._shares
             ],
             "measurements": self._request_costs,
@@ -344,61 +398,3 @@ class Headers(Reproduction):
 def with_ends(name: str, found: Interval) -> dict[str, Any]:
     """A figure for JSON."""
     return {name: found.ratio, "interval": (found.low, found.high)}
-
-
-def table_of_methods(costs: Sequence[Cost]) -> Table:
-    title = "µs per request: mean [95 % interval]; the source's are of compiled code on another machine"
-    rows = [
-        (one.method, written(one.micros, MICROS), "–" if one.source is None else MICROS(one.source))
-        for one in costs
-    ]
-    return plain_table(("method", "µs", "source"), rows, title=title)
-
-
-def table_of_shares(shares: Sequence[Share]) -> Table:
-    title = "CPU time of the proxy per forwarded request, without and with the names"
-    rows = [
-        (
-            client_of(one),
-            f"{one.without:.1f}",
-            f"{one.added:+.2f}",
-            written(one.share, PERCENT),
-            "1.71% → 0.34%",
-        )
-        for one in shares
-    ]
-    return plain_table(
-        ("client", "without, µs", "added, µs", "share [95 % interval]", "source"), rows, title=title
-    )
-
-
-def client_of(share: Share) -> str:
-    return "repeats its fields" if share.repeats else "other fields each time"
-
-
-def is_met(share: Share, least: float = 0.0) -> bool | None:
-    """Whether the bound is met.
-
-    Two balancers differ by a few µs for many reasons. The additional time of the pass over fields for the names,
-    `least` µs, is a lower bound for a request with new fields, however noisy the difference of two balancers is.
-    (Repeated heads are cached, a worker's like a client's.) Removal cannot save time: an interval below 0 shows
-    that the balancers differ in something else, so it is no evidence for the bound.
-    """
-    if not share.repeats and least > BOUND * share.without:
-        return False
-    return None if share.share.high < 0 else judged(share.share, most=BOUND)
-
-
-@mpl.rc_context(canvas.STYLE)
-def headers_figure(costs: Sequence[Cost], shares: Sequence[Share]) -> Figure:
-    """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""
-    figure, (methods, request) = canvas.blank(1.4 + 0.5 * len(costs), 1, 2, width_ratios=(2, 1))
-    source = {one.method: one.source for one in costs if one.source is not None}
-    micros = "µs per request: mean, 95 % interval; stroke: the source's, of compiled code"
-    interval_bars(methods, {one.method: one.micros for one in costs}, micros, MICROS, expected=source)
-    methods.set_title("Cost of removing internal fields", fontweight="bold")
-    found = {client_of(one): one.share for one in shares}
-    label, form = f"% of CPU time; {SOURCE_STROKE}", "{:.2f} %".format
-    interval_bars(request, found, label, form, expected=dict.fromkeys(found, 100 * BOUND), unit=100.0)
-    request.set_title("Share of a forwarded request", fontweight="bold")
-    return figure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from experiments.platform.session import BoundVerdict
-from experiments.stats.comparison import Interval
+from experiments.stats.comparison import Interval, typical
 
 Form = Callable[[float], str]
 """Format of a figure as text."""
@@ -31,9 +31,9 @@ def all_met(parts: Iterable[bool | None]) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def exactly(value: float) -> Interval:
-    """Figure without an interval: a count, or of a single run."""
-    return Interval(value, value, value, 1)
+def ratio_of(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Ratio of two figures, paired by block or seed, as far as both were measured."""
+    return typical([one / other for one, other in zip(above, below, strict=False)])
 
 
 def written(found: Interval, form: Form) -> str:

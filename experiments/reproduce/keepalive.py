@@ -1,45 +1,228 @@
-"""`experiments reproduce keepalive`: gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client."""
+"""`experiments reproduce keepalive`: gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client.
+
+One call at a time on the whole machine; every block has every case once in random order, so that temporary slowness
+affects all alike.
+
+A round trip is R = 2 × one way, S the service time. A new connection costs 1R for TCP, and 2R more with TLS 1.2 or 1R
+with TLS 1.3; the request itself R + S: that is the bound. Computation on both ends is not in it: every case has a
+counterpart whose worker has no delay, and its time plus the round trips shows whether that explains a miss.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from rich.table import Table
 
+from experiments.errors import FleetFailedError
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
-from experiments.report.canvas import STYLE
+from experiments.reproduce import launch
+from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import written
-from experiments.reproduce.keepalive_runs import (
-    CASES,
-    MAX_DEVIATION,
-    PROXIED,
-    QUICK,
-    SOURCE_HTTP2_RATIO,
-    KeepaliveCase,
-    KeepalivePlan,
-    KeepaliveRow,
-    Measurement,
-    Timing,
-    http2_to_http1,
-    is_busy,
-    measure,
-    oversleep_of,
-    rows_of,
-    saved_by_keep_alive,
-)
+from experiments.reproduce.judging import all_met, judged, ratio_of, written
+from experiments.reproduce.launch import UNVERIFIED, shuffled_blocks
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.stats.comparison import Interval, average
 
 SOURCE = {("1.2", True): 135, ("1.2", False): 30}
 """The source's results in ms, by TLS version and whether a connection is opened; the first is a lower bound. It counts
 TCP's third packet, which travels with TLS's first, as a round trip of its own, and no service time.
 """
+
+SAVED_BY_SOURCE = {"1.2": "206 ms, over a longer distance", "1.3": "–"}
+SOURCE_HTTP2_RATIO = 1.09
+"""The source's gain by keep-alive, by TLS version, and its ratio of HTTP/2 to HTTP/1.1 for one client."""
+
+HANDSHAKES = {"1.2": 3, "1.3": 2}
+"""Round trips before the first byte of a request, including TCP's."""
+
+MAX_DEVIATION = 0.05
+"""Allowed relative distance of a median from theory."""
+
+MOST_OVERSLEEP = 0.001
+"""Bound on the p90 of oversleeping in seconds; beyond it other processes use the machine, and no miss is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepalivePlan:
+    """`one_way` and `service` in seconds; `blocks`, in each of which every case makes `calls` requests."""
+
+    one_way: float = 0.015
+    service: float = 0.020
+    blocks: int = 24
+    calls: int = 4
+
+
+QUICK = KeepalivePlan(blocks=4, calls=3)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepaliveCase:
+    """One way to call. `is_proxied`: through the balancer, which is near and keeps the connection to the worker.
+    `is_near`: the worker has no network delay, so that only service and computation remain.
+    """
+
+    http: str
+    tls: str
+    keep_alive: bool
+    is_proxied: bool = False
+    is_near: bool = False
+
+    @property
+    def near(self) -> KeepaliveCase:
+        """The same case without network delay."""
+        return replace(self, is_near=True)
+
+    @property
+    def name(self) -> str:
+        kept = "keep-alive" if self.keep_alive else "none"
+        near = ", near" if self.is_near else ""
+        return f"HTTP/{self.http}, TLS {self.tls}, {'proxy' if self.is_proxied else kept}{near}"
+
+
+DIRECT = tuple(
+    KeepaliveCase(http, tls, kept) for tls, http, kept in product(("1.2", "1.3"), ("1.1", "2"), (True, False))
+)
+PROXIED = KeepaliveCase("1.1", "1.3", True, is_proxied=True)
+CASES = (*DIRECT, PROXIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Consecutive calls of a case in one block: seconds of the first and of each later one.
+
+    `oversleep` is how late a short sleep ended just before, in seconds: the delay that the machine itself adds.
+    """
+
+    case: KeepaliveCase
+    block: int
+    first: float
+    later: tuple[float, ...]
+    oversleep: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of a call: `found` is the mean over blocks, `theory` round trips plus service, `expected` round
+    trips plus the time of the counterpart without delay, `source` the source's figure, a lower bound if `is_new`: if
+    a connection is opened for the call.
+    """
+
+    is_new: bool
+    theory: float
+    expected: float
+    found: Interval
+    source: float | None
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the mean is within 5 % of the round trips plus the counterpart's time."""
+        return abs(self.found.ratio / self.expected - 1) <= MAX_DEVIATION
+
+    def is_met(self, is_busy: bool) -> bool | None:
+        """Whether it is within 5 % of theory."""
+        low, high = ((1 + side * MAX_DEVIATION) * self.theory for side in (-1, 1))
+        return judged(self.found, low, high, is_busy)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        source = "–" if self.source is None else f"{'≥ ' if self.is_new else ''}{self.source}"
+        return str(self), f"{self.expected:.1f} ({self.theory:.0f})", source
+
+    def content(self, name: str) -> dict[str, Any]:
+        """Figures for JSON."""
+        interval = (self.found.low, self.found.high)
+        figures = {"theory": self.theory, "expected": self.expected, "interval": interval}
+        return {name: self.found.ratio} | {f"{name}_{key}": value for key, value in figures.items()}
+
+    def __str__(self) -> str:
+        return f"{self.found.ratio:.1f} [{self.found.low:.0f}, {self.found.high:.0f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepaliveRow:
+    """First and later calls of a case."""
+
+    case: KeepaliveCase
+    first: Timing
+    later: Timing
+
+    @property
+    def is_explained(self) -> bool:
+        return self.first.is_explained and self.later.is_explained
+
+    def is_met(self, is_busy: bool) -> bool | None:
+        """Whether both are within 5 % of theory."""
+        return all_met(timing.is_met(is_busy) for timing in (self.first, self.later))
+
+
+def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:
+    """Seconds of network delay in the first call and in later calls."""
+    new = 2 * plan.one_way * (HANDSHAKES[case.tls] + 1)
+    return new, 2 * plan.one_way if case.keep_alive else new
+
+
+def rows_of(found: Sequence[Measurement], plan: KeepalivePlan) -> list[KeepaliveRow]:
+    """One row for each case that was measured with and without delay, in order."""
+    rows = []
+    for case in CASES:
+        far, near = (calls_of([one for one in found if one.case == which]) for which in (case, case.near))
+        if not (far[0] and near[0]):
+            continue
+        timings = []
+        for number, delay in enumerate(network_delay(case, plan)):
+            is_new = number == 0 or not case.keep_alive
+            theory, expected = 1e3 * (delay + plan.service), 1e3 * delay + fmean(near[number])
+            source = SOURCE.get((case.tls, is_new))
+            timings.append(Timing(is_new, theory, expected, average(far[number]), source))
+        rows.append(KeepaliveRow(case, *timings))
+    return rows
+
+
+def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
+    """Milliseconds of each first call, and each median of the later calls."""
+    return [1e3 * one.first for one in found], [1e3 * median(one.later) for one in found]
+
+
+def http2_to_http1(found: Sequence[Measurement]) -> Interval | None:
+    """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
+    kept: dict[str, dict[tuple[int, str], float]] = {"1.1": {}, "2": {}}
+    for one in found:
+        if one.case.keep_alive and not (one.case.is_proxied or one.case.is_near):
+            kept[one.case.http][one.block, one.case.tls] = median(one.later)
+    pairs = kept["1.1"].keys() & kept["2"].keys()
+    return (
+        ratio_of(*([kept[http][pair] for pair in sorted(pairs)] for http in ("2", "1.1"))) if pairs else None
+    )
+
+
+def oversleep_of(found: Sequence[Measurement]) -> float:
+    """p90 of oversleeping in seconds."""
+    return float(np.percentile([one.oversleep for one in found], 90)) if found else 0.0
+
+
+def saved_by_keep_alive(rows: Sequence[KeepaliveRow], tls: str) -> float | None:
+    """Milliseconds that keep-alive saves for each later call with HTTP/1.1; None if not measured."""
+    later = {row.case: row.later.found.ratio for row in rows}
+    without, kept = (later.get(KeepaliveCase("1.1", tls, keeps)) for keeps in (False, True))
+    return None if without is None or kept is None else without - kept
+
+
+HEIGHT = 0.36
 
 
 class Keepalive(Reproduction):
@@ -66,55 +249,96 @@ class Keepalive(Reproduction):
         )
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
-        def measured(one: Measurement) -> None:
-            self._found.append(one)
-            progress(f"[{len(self._found)}/{self._plan.blocks * 2 * len(CASES)}] {one.case.name}")
-
-        await measure(self._plan, seed, folder, measured)
+        plan, total = self._plan, self._plan.blocks * 2 * len(CASES)
+        async with AsyncExitStack() as stack:
+            far = await targets_of(plan, folder, stack)
+            near = await targets_of(replace(plan, one_way=0.0), folder, stack)
+            targets = far | {case.near: target for case, target in near.items()}
+            for block, case in shuffled_blocks(targets, plan.blocks, seed):
+                found = await asyncio.to_thread(measurement, case, targets[case], plan.calls, block)
+                if block >= 0:
+                    self._found.append(found)
+                    progress(f"[{len(self._found)}/{total}] {case.name}")
 
     @property
     def _rows(self) -> list[KeepaliveRow]:
         return rows_of(self._found, self._plan)
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether other processes used the machine."""
+        return oversleep_of(self._found) > MOST_OVERSLEEP
+
     def findings(self) -> Sequence[Table | str]:
         if not (rows := self._rows):
             return ()
+        heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
+        title = (
+            "ms: mean [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
+            "the source's, without service"
+        )
+        cells = [(row.case.name, *row.first.cells, *row.later.cells) for row in rows]
+        return [plain_table(heads, cells, title=title), *self._conclusions(rows)]
+
+    def _conclusions(self, rows: Sequence[KeepaliveRow]) -> Iterator[str]:
+        """The source's conclusions with the results measured here, and what was disturbed."""
+        for tls, theirs in SAVED_BY_SOURCE.items():
+            if (saved := saved_by_keep_alive(rows, tls)) is not None:
+                yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
+        if (ratio := http2_to_http1(self._found)) is not None:
+            yield (
+                f"HTTP/2 takes {written(ratio, '{:.3f}'.format)} times as long as HTTP/1.1 for one sequential client "
+                f"(source: {SOURCE_HTTP2_RATIO} times)."
+            )
+        later = {row.case: row.later.found.ratio for row in rows}
+        direct = replace(PROXIED, is_proxied=False)
+        if PROXIED in later and direct in later:
+            yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
         explained = sum(row.is_explained for row in rows)
-        found: list[Table | str] = [table_of(rows), *conclusions(rows, self._found)]
-        found.append(
+        yield (
             f"{explained} of {len(rows)} cases are within {MAX_DEVIATION:.0%} of round trips plus the time without "
             "distance."
         )
-        if is_busy(self._found):
+        if self._is_busy:
             late = 1e3 * oversleep_of(self._found)
-            found.append(f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more.")
-        return found
+            yield f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more."
 
     def verdicts(self) -> list[BoundVerdict]:
-        busy = is_busy(self._found)
+        bound = f"both within {MAX_DEVIATION:.0%} of arithmetic"
         return [
-            BoundVerdict(
-                row.case.name,
-                f"both within {MAX_DEVIATION:.0%} of arithmetic",
-                row.is_met(busy),
-                f"{in_ms(row.first)} and {in_ms(row.later)} ms",
-            )
+            BoundVerdict(row.case.name, bound, row.is_met(self._is_busy), f"{row.first} and {row.later} ms")
             for row in self._rows
         ]
 
     def figure(self) -> Figure:
-        return keepalive_figure(self._rows)
+        """Two bars for each case, in milliseconds."""
+        rows = self._rows[::-1]
+        figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
+        for at, row in enumerate(rows):
+            for timing, colour, offset in ((row.first, BAD, HEIGHT / 2), (row.later, GOOD, -HEIGHT / 2)):
+                mean, interval = timing.found.ratio, (timing.found.low, timing.found.high)
+                place = at + offset
+                bar(axes, place, mean, f"{mean:.1f}", colour, 0.92 * HEIGHT, interval, timing.expected)
+                if timing.source is not None:
+                    axes.plot(timing.source, place, **SOURCE_MARK)
+        label = "ms per call: mean, its 95 % interval, and round trips plus the time without delay (stroke)"
+        label_bars(axes, [row.case.name for row in rows], label)
+        axes.set_title("Gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client", fontweight="bold")
+        bars = [Patch(color=BAD, label="first call"), Patch(color=GOOD, label="later calls")]
+        circle = Line2D([], [], **SOURCE_MARK, label="source, without the time of service")
+        canvas.legend_above(figure, [*bars, circle])
+        return figure
 
     def content(self) -> dict[str, Any]:
-        ratio, busy = http2_to_http1(self._found), is_busy(self._found)
+        ratio = http2_to_http1(self._found)
         return {
             "plan": self._plan,
             "oversleep": oversleep_of(self._found),
             "rows": [
                 {"case": row.case, "name": row.case.name}
-                | {"is_met": row.is_met(busy), "is_explained": row.is_explained}
-                | timing_content("first", row.first)
-                | timing_content("later", row.later)
+                | {"is_met": row.is_met(self._is_busy), "is_explained": row.is_explained}
+                | row.first.content("first")
+                | row.later.content("later")
                 for row in self._rows
             ],
             "http2_to_http1": ratio and {"ratio": ratio.ratio, "interval": (ratio.low, ratio.high)},
@@ -122,85 +346,49 @@ class Keepalive(Reproduction):
         }
 
 
-def timing_content(name: str, timing: Timing) -> dict[str, Any]:
-    """Figures of first or later calls for JSON."""
-    found = timing.found
-    figures = {"theory": timing.theory, "expected": timing.expected, "interval": (found.low, found.high)}
-    return {name: found.ratio} | {f"{name}_{key}": value for key, value in figures.items()}
+SLEEP = 0.002
 
 
-def in_ms(timing: Timing) -> str:
-    return f"{timing.found.ratio:.1f} [{timing.found.low:.0f}, {timing.found.high:.0f}]"
+async def targets_of(plan: KeepalivePlan, folder: Path, stack: AsyncExitStack) -> dict[KeepaliveCase, Target]:
+    """Start workers and a balancer on the client's side of the link; returns the target of each case."""
+    kinds = [*product(("1.2", "1.3"), ("1.1", "2")), (PROXIED.tls, PROXIED.http)]
+    options = [worker_options(plan, *kind) for kind in kinds]
+    options[-1]["max_requests_per_connection"] = plan.calls
+    children = await launch.workers(stack, options)
+    workers = {
+        kind: Target(*child.address, *kind) for kind, child in zip(kinds[:-1], children[:-1], strict=True)
+    }
+    endpoint = {"id": "far", "region": "far", "address": "https://{}:{}".format(*children[-1].address)}
+    balancer = await launch.balancer("near", {**UNVERIFIED, "endpoints": [endpoint]}, folder, stack)
+    return {case: workers[case.tls, case.http] for case in DIRECT} | {PROXIED: Target(*balancer.address)}
 
 
-def table_of(rows: Sequence[KeepaliveRow]) -> Table:
-    """Table with a row for each case: measured, interval, expected, theory and source."""
-    heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
-    title = (
-        "ms: mean [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
-        "the source's, without service"
-    )
-    cells = ((row.case.name, *cells_of(row, True), *cells_of(row, False)) for row in rows)
-    return plain_table(heads, cells, title=title)
+def worker_options(plan: KeepalivePlan, tls: str, http: str) -> dict[str, object]:
+    """Options of a worker behind the emulated delay."""
+    return {
+        "rtt": f"{2e3 * plan.one_way:g}ms" if plan.one_way else None,
+        "service": f"fixed:{1e3 * plan.service:g}ms",
+        "tls": tls,
+        "http": http,
+        "split_head": http == "2" or None,
+    }
 
 
-def cells_of(row: KeepaliveRow, is_first: bool) -> tuple[str, ...]:
-    timing, source = row.first if is_first else row.later, source_of(row.case, is_first)
-    least = "≥ " if is_new(row.case, is_first) else ""
-    expected = f"{timing.expected:.1f} ({timing.theory:.0f})"
-    return in_ms(timing), expected, "–" if source is None else f"{least}{source}"
+def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> Measurement:
+    """Make the calls of one case. Raises `FleetFailedError`."""
+    try:
+        # A new context has no session, so none is resumed. Made before the clock starts.
+        context = client_context(target)
+        oversleep = oversleeping()
+        each = 1 if not case.keep_alive else calls
+        took = [seconds for _ in range(calls // each) for seconds in consecutive_calls(target, context, each)]
+    except (OSError, TimeoutError) as failure:
+        raise FleetFailedError(f"{case.name}: {failure}") from None
+    return Measurement(case, block, took[0], tuple(took[1:]), oversleep)
 
 
-def is_new(case: KeepaliveCase, is_first: bool) -> bool:
-    """Whether a connection is opened for the call."""
-    return is_first or not case.keep_alive
-
-
-def source_of(case: KeepaliveCase, is_first: bool) -> float | None:
-    """The source's milliseconds of a call; None if it gives no figure."""
-    return SOURCE.get((case.tls, is_new(case, is_first)))
-
-
-def conclusions(rows: Sequence[KeepaliveRow], found: Sequence[Measurement]) -> Iterator[str]:
-    """The source's conclusions with the results measured here."""
-    for tls, theirs in (("1.2", "206 ms, over a longer distance"), ("1.3", "–")):
-        if (saved := saved_by_keep_alive(rows, tls)) is not None:
-            yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
-    if (ratio := http2_to_http1(found)) is not None:
-        yield (
-            f"HTTP/2 takes {written(ratio, '{:.3f}'.format)} times as long as HTTP/1.1 for one sequential client "
-            f"(source: {SOURCE_HTTP2_RATIO} times)."
-        )
-    later = {row.case: row.later.found.ratio for row in rows}
-    direct = KeepaliveCase(PROXIED.http, PROXIED.tls, PROXIED.keep_alive)
-    if PROXIED in later and direct in later:
-        yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
-
-
-HEIGHT = 0.36
-
-
-@mpl.rc_context(STYLE)
-def keepalive_figure(rows: Sequence[KeepaliveRow]) -> Figure:
-    """Figure with two bars for each case, in milliseconds."""
-    figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
-    for at, row in enumerate(rows[::-1]):
-        for timing, is_first in ((row.first, True), (row.later, False)):
-            place, colour = (at + HEIGHT / 2, BAD) if is_first else (at - HEIGHT / 2, GOOD)
-            text, interval = f"{timing.found.ratio:.1f}", (timing.found.low, timing.found.high)
-            bar(axes, place, timing.found.ratio, text, colour, 0.92 * HEIGHT, interval, timing.expected)
-            if (source := source_of(row.case, is_first)) is not None:
-                axes.plot(source, place, **SOURCE_MARK)
-    label_bars(
-        axes,
-        [row.case.name for row in rows[::-1]],
-        "ms per call: mean, its 95 % interval, and round trips plus the time without delay (stroke)",
-    )
-    axes.set_title("Gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client", fontweight="bold")
-    bars = [
-        mpl.patches.Patch(color=colour, label=label)
-        for colour, label in ((BAD, "first call"), (GOOD, "later calls"))
-    ]
-    circle = mpl.lines.Line2D([], [], **SOURCE_MARK, label="source, without the time of service")
-    canvas.legend_above(figure, [*bars, circle])
-    return figure
+def oversleeping() -> float:
+    """How late a sleep of 2 ms ends, in seconds."""
+    due_at = time.perf_counter() + SLEEP
+    time.sleep(SLEEP)
+    return time.perf_counter() - due_at

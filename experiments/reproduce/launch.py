@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from experiments.errors import FleetFailedError
 from experiments.measured.process_config import serve_argv, toml_document
 from experiments.platform import control, processes
-from experiments.platform.processes import Child, program
+from experiments.platform.processes import Child, all_of, program
 
 Keys = Mapping[str, object]
+T = TypeVar("T")
 
 UNVERIFIED: Keys = {"upstream_tls": {"verify": False}}
 """Table of a balancer before workers with TLS, which make their own certificates."""
 
 
-async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
-    """Start a process that is stopped with the stack, without waiting until it is ready. Raises `FleetFailedError`."""
-    child = await processes.start(name, argv)
-    stack.push_async_callback(child.stop)
-    return child
+def shuffled_blocks(cases: Iterable[T], blocks: int, seed: int) -> Iterator[tuple[int, T]]:
+    """Every case once in each block, in random order. Block -1 is for warm-up and is not reported."""
+    rng, cases = Random(seed), list(cases)
+    for block in range(-1, blocks):
+        for case in rng.sample(cases, len(cases)):
+            yield block, case
 
 
 async def ready(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
-    """Start a process and wait until it is ready. Raises `FleetFailedError`."""
-    child = await started(name, argv, stack)
-    await child.ready()
-    return child
+    """Start a process that is stopped with the stack, and wait until it is ready. Raises `FleetFailedError`."""
+    return (await all_started({name: argv}, stack))[0]
+
+
+async def all_started(programs: Mapping[str, Sequence[str]], stack: AsyncExitStack) -> list[Child]:
+    """Start processes by name and wait until all are ready. Raises `FleetFailedError`."""
+    children = []
+    for name, argv in programs.items():
+        children.append(await processes.start(name, argv))
+        stack.push_async_callback(children[-1].stop)
+    await all_of(child.ready() for child in children)
+    return children
 
 
 async def worker(stack: AsyncExitStack, **options: object) -> Child:
     """Start an emulated worker and wait until it is ready. Raises `FleetFailedError`."""
-    return await ready(f"worker {options.get('name', '')}".strip(), serve_argv(**options), stack)
+    return (await workers(stack, [options]))[0]
+
+
+async def workers(stack: AsyncExitStack, options: Sequence[Keys]) -> list[Child]:
+    """Start emulated workers and wait until all are ready. Raises `FleetFailedError`."""
+    argv = [serve_argv(**one) for one in options]
+    return await all_started({f"worker {number}": one for number, one in enumerate(argv)}, stack)
 
 
 CALLS_ALONE: Keys = {"health_checks": {"first_connect": False}}
@@ -77,43 +93,25 @@ async def balancer_status(balancer: Child) -> dict[str, Any]:
         raise FleetFailedError(f"{balancer.name} gives no status: {error}{balancer.tail}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionCounts:
-    """Counters of a balancer over all endpoints.
-
-    Connections `opened`; requests that found an idle one (`reused`) or waited for a new one (`cold`); connections that
-    the worker closed while idle (`lost_idle`) or in the instant of a request (`died`); `heartbeats`; requests sent
-    again (`retried`); seconds of all complete TLS handshakes.
-    """
-
-    opened: int
-    reused: int
-    cold: int
-    lost_idle: int
-    died: int
-    heartbeats: int
-    retried: int
-    handshakes: float
-
-    def since(self, before: ConnectionCounts) -> ConnectionCounts:
-        """Difference from an earlier reading."""
-        return ConnectionCounts(
-            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
-        )
-
-
 EVENTS = ("opened", "reused", "cold", "lost_idle", "died", "heartbeats")
+Counts = Mapping[str, Any]
+"""Counters of a balancer over all endpoints, by name.
+
+Connections `opened`; requests that found an idle one (`reused`) or waited for a new one (`cold`); connections that the
+worker closed while idle (`lost_idle`) or in the instant of a request (`died`); `heartbeats`; requests sent again
+(`retried`); `handshakes`: seconds of all complete TLS handshakes.
+"""
 
 
-async def connection_counts(balancer: Child) -> ConnectionCounts:
+async def connection_counts(balancer: Child) -> Counts:
     """Counters of a balancer, from its status. Raises `FleetFailedError`."""
     return counts_in(await balancer_status(balancer))
 
 
-def counts_in(status: dict[str, Any]) -> ConnectionCounts:
+def counts_in(status: dict[str, Any]) -> Counts:
     """Counters summed over all endpoints of a status document."""
-    counts = [endpoint["connections"] for endpoint in status["endpoints"]]
-    tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
+    endpoints = status["endpoints"]
+    tls = [endpoint["route"]["tls"] for endpoint in endpoints]
     handshakes = sum(one["full"] * (one["full_mean"] or 0.0) for one in tls)
-    events = {name: sum(one[name] for one in counts) for name in EVENTS}
-    return ConnectionCounts(**events, retried=status["retried"], handshakes=handshakes)
+    events = {name: sum(endpoint["connections"][name] for endpoint in endpoints) for name in EVENTS}
+    return {**events, "retried": status["retried"], "handshakes": handshakes}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
@@ -15,13 +14,12 @@ from rich.table import Table
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
-from experiments.report.canvas import STYLE
 from experiments.reproduce.charts import BAD, GOOD
 from experiments.reproduce.judging import figure_verdict, written
 from experiments.reproduce.reproduction import Publication
 from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
-from experiments.stats.comparison import average, typical
+from experiments.stats.comparison import Interval, average, typical
 
 WEIGHTED, PREQUAL = "reported-load", "prequal"
 OTHERS = ("least-in-flight", "steelyard")
@@ -102,11 +100,8 @@ class PrequalRamp(SimulatedReproduction):
     summary = "Ramp of load on shared machines: weighted round-robin by utilisation, and Prequal; simulated."
     duration = "a minute"
 
+    cases = STEPS
     full, quick = (5, 25.0), (3, 8.0)
-
-    def __init__(self, is_quick: bool) -> None:
-        super().__init__(is_quick)
-        self._found: dict[float, dict[str, list[Tail]]] = {}
 
     def setup(self) -> str:
         return (
@@ -115,18 +110,13 @@ class PrequalRamp(SimulatedReproduction):
             "that.\n"
         )
 
-    def runs(self, seed: int) -> Iterator[str]:
-        for step in STEPS:
-            yield f"{step:.2f} times the allocation"
-            found: dict[str, list[Tail]] = {}
-            for number in range(self._seeds):
-                scenario = scenario_of(step, seed + number, self._duration)
-                for entry in scenario.entries:
-                    latency = simulated(scenario, entry, seed + number, SETTLING).latency
-                    p50, p99, p999 = (float(one) for one in np.percentile(latency, [50, 99, 99.9]))
-                    late = float((latency > DEADLINE).mean())
-                    found.setdefault(entry.label, []).append(Tail(p50, p99, p999, late))
-            self._found[step] = found
+    def simulate(self, case: float, seed: int) -> dict[str, Tail]:
+        scenario, found = scenario_of(case, seed, self._duration), dict[str, Tail]()
+        for entry in scenario.entries:
+            latency = simulated(scenario, entry, seed, SETTLING).latency
+            p50, p99, p999 = (float(one) for one in np.percentile(latency, [50, 99, 99.9]))
+            found[entry.label] = Tail(p50, p99, p999, float((latency > DEADLINE).mean()))
+        return found
 
     def verdicts(self) -> list[BoundVerdict]:
         above = [step for step in self._found if step > 1]
@@ -177,18 +167,26 @@ class PrequalRamp(SimulatedReproduction):
 
     def _rows(self, field: str) -> list[tuple[str, ...]]:
         return [
-            (
-                f"{step:.2f}",
-                *(
-                    written(typical([1e3 * getattr(tail, field) for tail in tails]), "{:.0f}".format)
-                    for tails in found.values()
-                ),
-            )
+            (f"{step:.2f}", *(written(millis(tails, field), "{:.0f}".format) for tails in found.values()))
             for step, found in self._found.items()
         ]
 
     def figure(self) -> Figure:
-        return prequal_figure(self._found)
+        """p50 and p99 by load, a line for each policy and a band, the mean over the seeds and its 95 % interval."""
+        (figure, panels), steps = canvas.blank(3.6, 1, 2), list(self._found)
+        for panel, field in zip(panels, ("p50", "p99"), strict=True):
+            for policy, colour in COLOURS.items():
+                means = [millis(found[policy], field) for found in self._found.values()]
+                low, high = ([getattr(mean, end) for mean in means] for end in ("low", "high"))
+                panel.plot(steps, [mean.ratio for mean in means], color=colour, marker="o", label=policy)
+                panel.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+            panel.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
+            every = [tail for step in self._found.values() for tails in step.values() for tail in tails]
+            canvas.milliseconds(panel.yaxis, [1e3 * getattr(tail, field) for tail in every])
+            panel.set_xlabel("load, multiple of the allocation")
+            panel.set_title(f"{field}, ms", fontweight="bold")
+        panels[0].legend(loc="upper left")
+        return figure
 
     def content(self) -> dict[str, Any]:
         found = [
@@ -199,21 +197,6 @@ class PrequalRamp(SimulatedReproduction):
         return {"seeds": self._seeds, "duration": self._duration, "found": found}
 
 
-@mpl.rc_context(STYLE)
-def prequal_figure(found: dict[float, dict[str, list[Tail]]]) -> Figure:
-    """p50 and p99 by load, a line for each policy and a band, the mean over the seeds and its 95 % interval."""
-    figure, axes = canvas.blank(3.6, 1, 2)
-    steps = list(found)
-    for panel, field in zip(axes, ("p50", "p99"), strict=True):
-        for policy in found[steps[0]]:
-            means = [typical([1e3 * getattr(tail, field) for tail in found[step][policy]]) for step in steps]
-            low, high = ([getattr(mean, end) for mean in means] for end in ("low", "high"))
-            panel.plot(steps, [mean.ratio for mean in means], color=COLOURS[policy], marker="o", label=policy)
-            panel.fill_between(steps, low, high, color=COLOURS[policy], alpha=0.15, linewidth=0)
-        panel.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
-        every = [tail for step in found.values() for tails in step.values() for tail in tails]
-        canvas.milliseconds(panel.yaxis, [1e3 * getattr(tail, field) for tail in every])
-        panel.set_xlabel("load, multiple of the allocation")
-        panel.set_title(f"{field}, ms", fontweight="bold")
-    axes[0].legend(loc="upper left")
-    return figure
+def millis(tails: Sequence[Tail], field: str) -> Interval:
+    """Geometric mean of a percentile over the seeds, in milliseconds."""
+    return typical([1e3 * getattr(tail, field) for tail in tails])

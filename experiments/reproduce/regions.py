@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,7 +20,7 @@ from experiments.report import canvas
 from experiments.report.palette import GREY, INK, policy_colour, worker_colours
 from experiments.reproduce import regions_runs as runs
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import all_met, failures_verdict, figure_verdict, judged, written
+from experiments.reproduce.judging import all_met, failures_verdict, figure_verdict, judged, ratio_of, written
 from experiments.reproduce.regions_runs import (
     OURS,
     PATIENCE,
@@ -32,11 +31,10 @@ from experiments.reproduce.regions_runs import (
     Concurrency,
     RegionsPlan,
     Results,
-    Throughput,
     Unloaded,
 )
 from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
-from experiments.stats.comparison import Interval, average, typical
+from experiments.stats.comparison import Interval, average
 
 
 class Regions(Reproduction):
@@ -92,7 +90,20 @@ class Regions(Reproduction):
         return list(bounds(self._results))
 
     def figure(self) -> Figure:
-        return regions_figure(self._results)
+        """Two rows of three panels, each with what the source found."""
+        figure, panels = canvas.blank(7.4, 2, 3)
+        drawings = {
+            "Each worker alone, all at once": draw_workers,
+            "One worker under concurrency": draw_concurrency,
+            "Without load": draw_unloaded,
+            "Latency that the proxy adds": draw_added,
+            "Short of descriptors": draw_overloads,
+            "All requests, by policy": draw_policies,
+        }
+        for axes, (title, draw) in zip(panels, drawings.items(), strict=True):
+            axes.set_title(title, fontweight="bold")
+            draw(axes, self._results)
+        return figure
 
     def content(self) -> dict[str, Any]:
         found = self._results
@@ -137,42 +148,37 @@ EQUAL_RATIO = 1.05
 
 def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
     """Pairs of question and answer, for the parts that were measured."""
+    yield from answers_on_workers(found)
+    yield from answers_on_proxy(found, plan)
+
+
+def answers_on_workers(found: Results) -> Iterator[tuple[str, str]]:
     if found.concurrency and found.workers:
-        yield "How many requests does one machine take?", one_machine(found)
+        rate = median(len(samples) / samples.span for _, samples in found.workers)
+        served = [one.at_once for one in found.concurrency if not one.failed]
+        failed = [one for one in found.concurrency if one.failed]
+        most = f"{max(served)} at once are fine" if served else "at no concurrency did all succeed"
+        for one in failed[:1]:
+            most += f", {one.at_once} are not: {one.failed} of {one.requests} waited for {PATIENCE:g} s"
+        yield (
+            "How many requests does one machine take?",
+            f"{rate:.1f} per second: one slot, 20 ms each. {most}. (Source: 400 to 500 at once are fine, 1500 end in "
+            "503 after 30 s.)",
+        )
     if found.unloaded:
-        each = by_region(found.unloaded, lambda one: one.latency)
         yield (
             "What is the latency of each region?",
-            f"{each}. (Source: emea 350, us 450, asia 580 ms, which is what is emulated.)",
+            f"{by_region(found.unloaded, lambda one: one.latency)}. (Source: emea 350, us 450, asia 580 ms, which is "
+            "what is emulated.)",
         )
-        yield "How long is the computation?", computation(found.unloaded)
+        service = [1e3 * seconds for one in found.unloaded for seconds in one.service]
+        yield (
+            "How long is the computation?",
+            f"{min(service):.1f} to {max(service):.1f} ms, as the workers report it, whatever the load. (Source: 19 to "
+            "21 ms.)",
+        )
         took = by_region(found.unloaded, lambda one: median(one.took))
         yield "What is the response time without load?", f"{took}: latency and computation."
-    if found.added:
-        yield "What latency does the proxy add?", added(found)
-    if found.throughput is not None:
-        yield "When does the proxy become the bottleneck?", bottleneck(found.throughput)
-    if found.unloaded:
-        yield "What latency does the platform add?", platform(found.unloaded)
-    if found.overloads:
-        yield "What are the downsides of a single proxy?", downsides(found)
-    if found.policy_runs:
-        yield "Which policy is fastest?", fastest(middles(found), plan)
-
-
-def one_machine(found: Results) -> str:
-    rate = median(len(samples) / samples.span for _, samples in found.workers)
-    served = [one.at_once for one in found.concurrency if not one.failed]
-    failed = [one for one in found.concurrency if one.failed]
-    most = f"{max(served)} at once are fine" if served else "at no concurrency did all succeed"
-    end = ""
-    if failed:
-        first = failed[0]
-        end = f", {first.at_once} are not: {first.failed} of {first.requests} waited for {PATIENCE:g} s"
-    return (
-        f"{rate:.1f} per second: one slot, 20 ms each. {most}{end}. (Source: 400 to 500 at once are fine, 1500 end in "
-        f"503 after 30 s.)"
-    )
 
 
 def by_region(unloaded: Sequence[Unloaded], seconds: Callable[[Unloaded], float]) -> str:
@@ -180,20 +186,49 @@ def by_region(unloaded: Sequence[Unloaded], seconds: Callable[[Unloaded], float]
     return ", ".join(f"{region} {millis:.0f} ms" for region, millis in each.items())
 
 
-def computation(unloaded: Sequence[Unloaded]) -> str:
-    service = [seconds for one in unloaded for seconds in one.service]
-    return (
-        f"{1e3 * min(service):.1f} to {1e3 * max(service):.1f} ms, as the workers report it, whatever the load. "
-        "(Source: 19 to 21 ms.)"
-    )
-
-
-def added(found: Results) -> str:
-    fresh = average([1e3 * (one.without_keep_alive - one.direct) for one in found.added]).ratio
-    return (
-        f"{written(added_ms(found), IN_MS)} on average, paired. One that opens a connection for every request "
-        f"adds {fresh:.1f} ms where the round trip takes 32 ms. (Source: 30 to 35 ms, a connection each.)"
-    )
+def answers_on_proxy(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
+    if found.added:
+        fresh = average([1e3 * (one.without_keep_alive - one.direct) for one in found.added]).ratio
+        yield (
+            "What latency does the proxy add?",
+            f"{written(added_ms(found), IN_MS)} on average, paired. One that opens a connection for every request "
+            f"adds {fresh:.1f} ms where the round trip takes 32 ms. (Source: 30 to 35 ms, a connection each.)",
+        )
+    if one := found.throughput:
+        cost = "" if one.cost is None else f", {1e6 * one.cost:.0f} µs of CPU time each"
+        yield (
+            "When does the proxy become the bottleneck?",
+            f"At {one.rate:.0f} requests per second{cost}: beyond {one.rate / 50:.0f} such machines. Then "
+            "`processes = N` shares the port among N of them; after that, several proxies. (Source: its proxy crashed "
+            "first.)",
+        )
+    if found.unloaded:
+        rest = [1e3 * worker.platform for worker in found.unloaded]
+        yield (
+            "What latency does the platform add?",
+            f"{min(rest):.1f} to {max(rest):.1f} ms are neither distance nor work: kernel, loopback, Python on both "
+            "ends. There is no platform's router here. (Source: 5 to 10 ms.)",
+        )
+    if found.overloads:
+        each = "; ".join(
+            f"{run.at_once} clients at once before {run.descriptors} descriptors: {run.requests} requests, "
+            f"{run.failed} failed, {run.span:.0f} s"
+            for run in found.overloads
+        )
+        yield (
+            "What are the downsides of a single proxy?",
+            f"It is one more hop, and all fail with it. It should not fail first: {each}. Clients without a descriptor "
+            "wait in the kernel. (Source: crashed at 10 000 requests, 1000 at once, ulimit -n 1024.)",
+        )
+    if spans := middles(found):
+        order = sorted(spans, key=lambda policy: spans[policy])
+        first, last = order[0], order[-1]
+        yield (
+            "Which policy is fastest?",
+            f"{first}, {spans[first]:.1f} s for {plan.policy_requests} requests; {last} is last with {spans[last]:.1f} "
+            "s. (Source: random with a batch of 10 last, EMEA alone before it: it is nearest, and its two workers "
+            "saturate.)",
+        )
 
 
 def added_ms(found: Results) -> Interval:
@@ -204,44 +239,6 @@ def added_ms(found: Results) -> Interval:
 def middles(found: Results) -> dict[str, float]:
     """Median seconds over blocks by policy."""
     return {policy: median(spans) for policy, spans in found.spans.items()}
-
-
-def bottleneck(found: Throughput) -> str:
-    cost = "" if found.cost is None else f", {1e6 * found.cost:.0f} µs of CPU time each"
-    return (
-        f"At {found.rate:.0f} requests per second{cost}: beyond {found.rate / 50:.0f} such machines. Then "
-        "`processes = N` shares the port among N of them; after that, several proxies. (Source: its proxy crashed "
-        "first.)"
-    )
-
-
-def platform(unloaded: Sequence[Unloaded]) -> str:
-    each = [1e3 * one.platform for one in unloaded]
-    return (
-        f"{min(each):.1f} to {max(each):.1f} ms are neither distance nor work: kernel, loopback, Python on both ends. "
-        "There is no platform's router here. (Source: 5 to 10 ms.)"
-    )
-
-
-def downsides(found: Results) -> str:
-    each = "; ".join(
-        f"{one.at_once} clients at once before {one.descriptors} descriptors: {one.requests} requests, {one.failed} "
-        f"failed, {one.span:.0f} s"
-        for one in found.overloads
-    )
-    return (
-        f"It is one more hop, and all fail with it. It should not fail first: {each}. Clients without a descriptor "
-        "wait in the kernel. (Source: crashed at 10 000 requests, 1000 at once, ulimit -n 1024.)"
-    )
-
-
-def fastest(spans: dict[str, float], plan: RegionsPlan) -> str:
-    order = sorted(spans, key=lambda policy: spans[policy])
-    return (
-        f"{order[0]}, {spans[order[0]]:.1f} s for {plan.policy_requests} requests; {order[-1]} is last with "
-        f"{spans[order[-1]]:.1f} s. (Source: random with a batch of 10 last, EMEA alone before it: it is nearest, and "
-        "its two workers saturate.)"
-    )
 
 
 def concurrency_table(found: Sequence[Concurrency], plan: RegionsPlan) -> Table:
@@ -300,29 +297,6 @@ def rankings(spans: dict[str, list[float]]) -> Iterator[BoundVerdict]:
     ratio = ratio_of(spans[OURS], best)
     shown = f"{median(spans[OURS]):.1f} s, {written(ratio, '{:.2f} ×'.format)}"
     yield figure_verdict(OURS, limit, ratio, shown, most=EQUAL_RATIO)
-
-
-def ratio_of(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """Ratio of two spans, paired by block."""
-    return typical([one / other for one, other in zip(above, below, strict=False)])
-
-
-@mpl.rc_context(canvas.STYLE)
-def regions_figure(found: Results) -> Figure:
-    """Figure with two rows of three panels, each with what the source found."""
-    figure, panels = canvas.blank(7.4, 2, 3)
-    drawings = {
-        "Each worker alone, all at once": draw_workers,
-        "One worker under concurrency": draw_concurrency,
-        "Without load": draw_unloaded,
-        "Latency that the proxy adds": draw_added,
-        "Short of descriptors": draw_overloads,
-        "All requests, by policy": draw_policies,
-    }
-    for axes, (title, draw) in zip(panels, drawings.items(), strict=True):
-        axes.set_title(title, fontweight="bold")
-        draw(axes, found)
-    return figure
 
 
 def draw_workers(axes: Axes, found: Results) -> None:

@@ -20,8 +20,7 @@ import numpy as np
 from experiments.errors import FleetFailedError
 from experiments.generator.arrivals import closed
 from experiments.generator.generator import Generator
-from experiments.measured.fleet import Fleet, all_ready
-from experiments.measured.process_config import serve_argv
+from experiments.measured.fleet import Fleet
 from experiments.measured.runner import measure
 from experiments.platform.cpu_time import cpu_of, is_known_here
 from experiments.platform.descriptors import open_files
@@ -29,6 +28,7 @@ from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, consecutive_calls
 from experiments.reproduce.client import ClientAnswer, OneCaller, failures
+from experiments.reproduce.launch import Keys
 from experiments.reproduce.reproduction import ReportProgress
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Place, Samples
@@ -237,16 +237,11 @@ async def closed_loop(
 
 async def growing_concurrency(plan: RegionsPlan, results: Results) -> None:
     """Increasing concurrency on one worker; each level has a worker of its own, all in parallel."""
-    scale, (place, region) = plan.concurrency_scale, (PLACES[0], SCENARIO.regions[0])
+    scale, region = plan.concurrency_scale, SCENARIO.regions[0]
+    worker: Keys = {"rtt": f"{1e3 * region.rtt:g}ms", "service": region.service, "slots": 1, "queue": 20_000}
     async with AsyncExitStack() as stack:
-        children = []
-        for at_once in plan.concurrency:
-            rtt = f"{1e3 * region.rtt:g}ms"
-            argv = serve_argv(
-                rtt=rtt, service=region.service, slots=1, queue=20_000, seed=at_once, time_scale=scale
-            )
-            children.append(await launch.started(place.worker, argv, stack))
-        await all_ready(children)
+        options = [{**worker, "seed": at_once, "time_scale": scale} for at_once in plan.concurrency]
+        children = await launch.workers(stack, options)
         loads = [
             closed_loop(child, at_once, plan.concurrency_requests, PATIENCE * scale)
             for child, at_once in zip(children, plan.concurrency, strict=True)
@@ -265,21 +260,20 @@ async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Res
     """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
         rtt = f"{1e3 * ROUND_TRIP:g}ms"
-        near = await launch.worker(stack, name="near", rtt=rtt, service="fixed:20ms", slots=2)
+        near = await launch.worker(stack, rtt=rtt, service="fixed:20ms", slots=2)
         targets = {"direct": Target(*near.address)}
         for name, keeps in (("proxy", True), ("without_keep_alive", False)):
             address = "http://{}:{}".format(*near.address)
             keys = {"endpoints": [{"id": "near", "address": address, "keep_alive": keeps}]}
             targets[name] = Target(*(await launch.balancer(name, keys, folder, stack)).address)
-        rng = Random(seed)
-        for block in range(-1, plan.added_blocks):  # the first block is warm-up
-            took = {}
-            for name in rng.sample(list(targets), len(targets)):
-                # the first call opens the client's connection
-                calls = await asyncio.to_thread(consecutive_calls, targets[name], None, plan.added_calls + 1)
-                took[name] = median(calls[1:])
-            if block >= 0:
-                results.added.append(AddedLatency(**took))
+        took: dict[str, float] = {}
+        for block, name in launch.shuffled_blocks(targets, plan.added_blocks, seed):
+            # the first call opens the client's connection
+            calls = await asyncio.to_thread(consecutive_calls, targets[name], None, plan.added_calls + 1)
+            took[name] = median(calls[1:])
+            if len(took) == len(targets):
+                results.added += [AddedLatency(**took)] if block >= 0 else []
+                took = {}
 
 
 async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) -> None:

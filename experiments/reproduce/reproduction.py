@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +16,7 @@ from rich.text import Text
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session
 from experiments.platform.terminal import make_directory
-from experiments.report.canvas import to_png
+from experiments.report.canvas import STYLE, to_png
 
 ReportProgress = Callable[[str], None]
 
@@ -27,17 +28,6 @@ class Publication:
     title: str
     publisher: str
     link: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of every reproduction. `plots` is a folder, `file` is for JSON."""
-
-    seed: int = 1
-    quick: bool = False
-    plots: Path = Path()
-    file: Path | None = None
-    check: bool = False
 
 
 class Reproduction(ABC):
@@ -72,28 +62,41 @@ class Reproduction(ABC):
 
     @abstractmethod
     def figure(self) -> Figure:
-        """The figure, with the source's values."""
+        """The figure, with the source's values. Called with `STYLE` in effect."""
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
         """Results for JSON."""
 
 
-def run_reproduction(kind: type[Reproduction], options: Options) -> int:
-    """Measure, print and write files; returns the exit code. Raises `ExperimentError`."""
-    make_directory("--plots", options.plots)
-    session, reproduction = Session(options.file, options.check), kind(options.quick)
+def run_reproduction(
+    kind: type[Reproduction],
+    seed: int = 1,
+    quick: bool = False,
+    plots: Path = Path(),
+    file: Path | None = None,
+    check: bool = False,
+) -> int:
+    """Measure, print, draw in the folder `plots`, write JSON to `file`; returns the exit code.
+
+    Raises `ExperimentError`.
+    """
+    make_directory("--plots", plots)
+    session, reproduction = Session(file, check), kind(quick)
     session.say(reproduction.introduction())
-    session.measure(lambda folder: reproduction.measure(options.seed, folder, session.run_started))
+    session.measure(lambda folder: reproduction.measure(seed, folder, session.run_started))
     found = [Text(part) if isinstance(part, str) else part for part in reproduction.findings()]
     if found:
-        found.append(Text(str(drawn(reproduction.figure(), options.plots / f"{reproduction.name}.png"))))
+        found.append(Text(str(drawn(reproduction, plots))))
     about: dict[str, Any] = {"name": reproduction.name, "document": reproduction.document}
     return session.conclude(reproduction.verdicts(), found, **about, **reproduction.content())
 
 
-def drawn(figure: Figure, file: Path) -> Path:
+def drawn(reproduction: Reproduction, folder: Path) -> Path:
     """Write the figure as PNG. Raises `BadInputError` if the file cannot be written."""
+    file = folder / f"{reproduction.name}.png"
+    with mpl.rc_context(STYLE):
+        figure = reproduction.figure()
     try:
         file.write_bytes(to_png(figure))
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
@@ -10,7 +10,7 @@ from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
 from experiments.reproduce.judging import figure_verdict, written
 from experiments.reproduce.reproduction import Publication
-from experiments.reproduce.simulated import ByCase, scenario_with, simulated
+from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average
 
@@ -63,7 +63,7 @@ def scenario_of(cluster: str, duration: float) -> Scenario:
     )
 
 
-class Robinhood(ByCase):
+class Robinhood(SimulatedReproduction):
     """Ratios of the largest to the mean utilisation, by cluster and policy, each a list with a value per seed."""
 
     name = "robinhood"
@@ -77,6 +77,7 @@ class Robinhood(ByCase):
     height = 3.0
     title = "largest to mean utilisation, 95 % interval"
     forms = (FORM, FORM)
+    cases = tuple(SOURCE)
     full, quick = (5, 20.0), (3, 5.0)
 
     def setup(self) -> str:
@@ -86,18 +87,10 @@ class Robinhood(ByCase):
             f"round-robin starts from the source's ratios; {LOAD:.0%} of the capacity under an even split.\n"
         )
 
-    def runs(self, seed: int) -> Iterator[str]:
-        for cluster in SOURCE:
-            scenario = scenario_of(cluster, SETTLING + self._duration)
-            found: dict[str, list[float]] = {}
-            for entry in scenario.entries:
-                yield f"{cluster}: {entry.label}"
-                used = [
-                    simulated(scenario, entry, seed + number, SETTLING).utilisation
-                    for number in range(self._seeds)
-                ]
-                found[entry.label] = [float(one.max() / one.mean()) for one in used]
-            self._found[cluster] = found
+    def simulate(self, case: str, seed: int) -> dict[str, float]:
+        scenario = scenario_of(case, SETTLING + self._duration)
+        runs = {one.label: simulated(scenario, one, seed, SETTLING).utilisation for one in scenario.entries}
+        return {label: float(used.max() / used.mean()) for label, used in runs.items()}
 
     def verdicts(self) -> list[BoundVerdict]:
         found = []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -108,37 +107,54 @@ def busy_seconds(simulation: Simulation) -> Floats:
 
 
 class SimulatedReproduction(Reproduction):
-    """A reproduction in virtual time. Its bounds are the claims of the source; those that disagree come first.
+    """A reproduction in virtual time: figures by case and label, each a list with a value per seed.
 
-    `full` and `quick`: number of seeds, and seconds of a run, 0 where another amount ends it.
+    Its bounds are the claims of the source; those that disagree come first. `full` and `quick`: number of seeds, and
+    seconds of a run, 0 where another amount ends it. `title` is that of the table, `what` its labels are, `forms` the
+    format of each case, `heads` their names if others; the figure has a panel of `height` for each case.
     """
 
+    cases: ClassVar[Sequence[Any]]
     full: ClassVar[tuple[int, float]]
     quick: ClassVar[tuple[int, float]]
+    height: ClassVar[float]
+    title: ClassVar[str]
+    what: ClassVar[str] = "policy"
+    forms: ClassVar[Sequence[Form]]
+    heads: ClassVar[Sequence[str]] = ()
 
     def __init__(self, is_quick: bool) -> None:
         self._seeds, self._duration = self.quick if is_quick else self.full
+        self._found: dict[Any, dict[str, list[Any]]] = {}
 
     @abstractmethod
     def setup(self) -> str:
         """What is simulated, printed before it begins."""
 
     @abstractmethod
-    def runs(self, seed: int) -> Iterable[str]:
-        """Do one run after the other; each item says what comes next. Raises `SimulationError`."""
+    def simulate(self, case: Any, seed: int) -> dict[str, Any]:
+        """Figure of each label. Raises `SimulationError`."""
 
-    @abstractmethod
-    def tables(self) -> list[Table]:
-        """Own results in full."""
+    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
+        """Draw the panel of a case."""
+
+    def means(self, case: str) -> dict[str, Interval]:
+        """Mean and interval by label."""
+        return {label: average(values) for label, values in self._found[case].items()}
 
     def introduction(self) -> str:
         source = self.document
         return f"{source.title}\n{source.publisher}\n{source.link}\n\n{self.setup()}"
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
-        for text in self.runs(seed):
-            progress(text)
-            await asyncio.sleep(0)  # an interrupt is noticed here
+        for case in self.cases:
+            found: dict[str, list[Any]] = {}
+            for number in range(self._seeds):
+                progress(f"{case}, seed {number + 1} of {self._seeds}")
+                await asyncio.sleep(0)  # an interrupt is noticed here
+                for label, value in self.simulate(case, seed + number).items():
+                    found.setdefault(label, []).append(value)
+            self._found[case] = found
 
     def findings(self) -> Sequence[Table | Text | str]:
         verdicts = self.verdicts()
@@ -149,49 +165,18 @@ class SimulatedReproduction(Reproduction):
         ]
         return [*differ, *self.tables()] if verdicts else []
 
-
-class ByCase(SimulatedReproduction):
-    """Figures by case and label, each a list with a value per seed; the figure has a panel for each case.
-
-    `title` is that of the table, `what` its labels are, `forms` the format of each case.
-    """
-
-    height: ClassVar[float]
-    title: ClassVar[str]
-    what: ClassVar[str] = "policy"
-    forms: ClassVar[Sequence[Form]]
-    heads: ClassVar[Sequence[str]] = ()
-
-    def __init__(self, is_quick: bool) -> None:
-        super().__init__(is_quick)
-        self._found: dict[str, dict[str, list[float]]] = {}
-
-    def means(self, case: str) -> dict[str, Interval]:
-        """Mean and interval by label."""
-        return {label: average(values) for label, values in self._found[case].items()}
-
     def tables(self) -> list[Table]:
-        columns = [self.means(case) for case in self._found]
-        rows = [
-            (
-                label,
-                *(written(column[label], form) for column, form in zip(columns, self.forms, strict=False)),
-            )
-            for label in columns[0]
-        ]
+        """Own results in full."""
+        columns = list(zip(map(self.means, self._found), self.forms, strict=False))
+        rows = [(label, *(written(means[label], form) for means, form in columns)) for label in columns[0][0]]
         return [plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)]
 
-    @mpl.rc_context(canvas.STYLE)
     def figure(self) -> Figure:
         figure, panels = canvas.blank(self.height, 1, len(self._found))
         for axes, case in zip(panels, self._found, strict=True):
             axes.set_title(case, fontweight="bold")
             self.draw(axes, case, self.means(case))
         return figure
-
-    @abstractmethod
-    def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
-        """Draw the panel of a case."""
 
     def content(self) -> dict[str, Any]:
         duration = {"duration": self._duration} if self._duration else {}

@@ -8,6 +8,8 @@ Times are not scaled, so that idle connections close after 4 s here too.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -15,24 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from experiments.errors import FleetFailedError
-from experiments.measured.fleet import all_ready
-from experiments.measured.process_config import serve_argv
 from experiments.platform.ports import lasting_ports
-from experiments.platform.processes import Child
+from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
-from experiments.reproduce.client import ClientAnswer, scheduled
-from experiments.reproduce.latency_summary import LatencySummary, summary_of
-from experiments.reproduce.launch import (
-    UNVERIFIED,
-    ConnectionCounts,
-    Keys,
-    balancer_status,
-    connection_counts,
-)
-from experiments.reproduce.name_server import name_server
+from experiments.reproduce.client import Calls, scheduled
+from experiments.reproduce.launch import UNVERIFIED, Keys, balancer_status
 from experiments.reproduce.reproduction import ReportProgress
 
 ROUND_TRIP = 0.042
@@ -128,26 +120,23 @@ QUICK = ThirdPartyPlan(
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """Calls in one mode, each instance once in `rest` seconds, with the balancer's counters."""
+    """Calls in one mode, each instance once in `rest` seconds."""
 
     mode: Mode
-    answers: tuple[ClientAnswer, ...]
-    seconds: float
+    calls: Calls
     rest: float
-    connections: ConnectionCounts
-
-    @property
-    def latency(self) -> LatencySummary:
-        return summary_of([one.took for one in self.answers], self.seconds)
 
     @property
     def cold_share(self) -> float:
-        return self.connections.cold / max(1, len(self.answers))
+        return float(self.calls.connections["cold"] / max(1, len(self.calls.answers)))
 
     @property
     def connecting(self) -> float:
         """Seconds of connecting per call."""
-        return self.connections.handshakes / max(1, len(self.answers))
+        return float(self.calls.connections["handshakes"] / max(1, len(self.calls.answers)))
+
+
+Results = dict[Mode, ModeResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +148,14 @@ class RouteChange:
     text: str = ""
 
 
-def result_of(results: Sequence[ModeResult], mode: Mode) -> ModeResult | None:
-    return next((result for result in results if result.mode is mode), None)
-
-
 NAME = "provider.test"
 TTL = 30
 POLL_EVERY = 0.25
+Found = TypeVar("Found")
 
 
 async def measure(
-    plan: ThirdPartyPlan, seed: int, folder: Path, progress: ReportProgress, results: list[ModeResult]
+    plan: ThirdPartyPlan, seed: int, folder: Path, progress: ReportProgress, results: Results
 ) -> RouteChange:
     """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
     progress(f"a route becomes {ROUTE_FACTOR} times as long")
@@ -177,7 +163,7 @@ async def measure(
     try:
         for groups in PHASES:
             modes = [mode for mode in MODES if mode.group in groups]
-            results += await phase(modes, plan, seed, folder, progress)
+            results |= await phase(modes, plan, seed, folder, progress)
         progress("waiting until the longer route is reported")
         return await watching
     finally:
@@ -187,96 +173,74 @@ async def measure(
 
 async def phase(
     modes: Sequence[Mode], plan: ThirdPartyPlan, seed: int, folder: Path, progress: ReportProgress
-) -> list[ModeResult]:
+) -> Results:
     """Run these modes in parallel. Raises `FleetFailedError`."""
+    found: Results = {}
+
+    async def run(mode: Mode, balancer: Child) -> None:
+        due = instants(mode.group, plan, Random(f"{seed}:{mode.group}"))
+        calls = await scheduled(balancer, ((at, "GET", b"", "") for at in due))
+        found[mode] = ModeResult(mode, calls, plan.rests.get(mode.group, plan.gap))
+
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
         progress(f"starting: {names}")
-        providers = await start_providers(modes, seed, stack)
+        each = list(dict.fromkeys(mode.provider for mode in modes))
+        children = await launch.workers(stack, [worker_options(provider, seed) for provider in each])
+        providers = dict(zip(each, children, strict=True))
         port = await name_server(LOOKUP, TTL, stack)
-        balancers = []
+        balancers = {}
         for mode in modes:
             instances = 1 if mode.group == "A" else plan.instances
             keys = keys_of(mode, providers[mode.provider].address, port, instances)
             name = f"{mode.group} {mode.name}".replace("/", "-")
-            balancers.append(await launch.balancer(name, keys, folder, stack))
-        pairs = list(zip(modes, balancers, strict=True))
-        await asyncio.gather(
-            *(
-                wait_until(
-                    balancer, partial(are_open, mode.preconnect), 20.0, "has not opened its connections"
-                )
-                for mode, balancer in pairs
-            )
+            balancers[mode] = await launch.balancer(name, keys, folder, stack)
+        await all_of(
+            wait_until(balancer, partial(are_open, mode.preconnect), 20.0, "has not opened its connections")
+            for mode, balancer in balancers.items()
         )
         progress(f"{plan.seconds:g} s of calls: {names}")
-        return await asyncio.gather(*(measure_mode(*pair, plan, seed) for pair in pairs))
+        await all_of(run(*pair) for pair in balancers.items())
+    return found
 
 
-async def start_providers(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Provider, Child]:
-    """Start each provider once and wait until all are ready."""
-    providers = list(dict.fromkeys(mode.provider for mode in modes))
-    children = [
-        await launch.started(provider.name, provider_argv(provider, seed), stack) for provider in providers
-    ]
-    await all_ready(children)
-    return dict(zip(providers, children, strict=True))
-
-
-def provider_argv(provider: Provider, seed: int, port: int = 0) -> list[str]:
-    """Arguments of `workers serve`; without session resumption, so that full handshakes are compared."""
-    return serve_argv(
-        name=provider.name,
-        port=port,
-        rtt=f"{1e3 * provider.round_trip:g}ms",
-        service=provider.service,
-        slots=1000,
-        keep_alive=f"{provider.keep_alive:g}s",
-        tls=provider.tls,
-        http=provider.http,
-        no_resumption=True,
-        seed=seed,
-    )
+def worker_options(provider: Provider, seed: int) -> dict[str, Any]:
+    """Options of `workers serve`; without session resumption, so that full handshakes are compared."""
+    return {
+        "rtt": f"{1e3 * provider.round_trip:g}ms",
+        "service": provider.service,
+        "slots": 1000,
+        "keep_alive": f"{provider.keep_alive:g}s",
+        "tls": provider.tls,
+        "http": provider.http,
+        "no_resumption": True,
+        "seed": seed,
+    }
 
 
 def keys_of(mode: Mode, provider: tuple[str, int], port: int, instances: int) -> Keys:
     """Configuration of the balancer: an endpoint for each instance of the application, all at one provider.
 
     Calls go to random endpoints. Each instance has its own hostname, so that no instance uses a DNS result that another
-    has waited for.
+    has waited for. An uncached result serves only the requests that waited for it, as from a cache that expires before
+    the next request and is not refreshed ahead.
     """
     hosts = [f"{number}.{NAME}" if mode.slow_names else provider[0] for number in range(instances)]
     endpoints = [
         {"id": f"{number}", "address": f"https://{host}:{provider[1]}", **mode.endpoint}
         for number, host in enumerate(hosts)
     ]
-    keys = {
+    names: Keys = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
+    uncached: Keys = {"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0}
+    return {
         "seed": 1,
         "policy": "random",
         **UNVERIFIED,
         "timeouts": {"connect": 10},  # a connect delayed by a busy machine is not a failure of the mode
         "pool": mode.pool,
         "endpoints": endpoints,
+        **({"names": {**names, **(uncached if mode.uncached_names else {})}} if mode.slow_names else {}),
     }
-    return keys | ({"names": names_keys(port, mode.uncached_names)} if mode.slow_names else {})
-
-
-def names_keys(port: int, uncached: bool) -> Keys:
-    """Keys of the table `names`; uncached, a result serves only the requests that waited for it, as from a cache that
-    expires before the next request and is not refreshed ahead.
-    """
-    keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
-    return keys | ({"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if uncached else {})
-
-
-async def measure_mode(mode: Mode, balancer: Child, plan: ThirdPartyPlan, seed: int) -> ModeResult:
-    """Make all calls of one mode. Raises `FleetFailedError`."""
-    before = await connection_counts(balancer)
-    due = instants(mode.group, plan, Random(f"{seed}:{mode.group}"))
-    calls = await scheduled(balancer.address, ((at, "GET", b"", "") for at in due))
-    connections = (await connection_counts(balancer)).since(before)
-    rest = plan.rests.get(mode.group, plan.gap)
-    return ModeResult(mode, tuple(calls.answers), calls.span, rest, connections)
 
 
 def instants(group: str, plan: ThirdPartyPlan, rng: Random) -> Iterator[float]:
@@ -294,7 +258,7 @@ async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteCh
         port = next(lasting_ports(1))
         near, far = Provider("near"), Provider("far away", round_trip=ROUTE_FACTOR * ROUND_TRIP)
         async with AsyncExitStack() as first:
-            await launch.ready("near", provider_argv(near, seed, port), first)
+            await launch.worker(first, port=port, **worker_options(near, seed))
             keys = {
                 **UNVERIFIED,
                 "pool": {"preconnect": 2},
@@ -303,35 +267,89 @@ async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteCh
             }
             balancer = await launch.balancer("watching", keys, folder, stack)
             await wait_until(balancer, is_usual_known, 40.0, "does not know the usual handshake time")
-        await launch.ready("far away", provider_argv(far, seed, port), stack)
-        return await wait_for_report(balancer, plan.patience)
+        await launch.worker(stack, port=port, **worker_options(far, seed))
+        began_at = time.monotonic()
+        text = await polled(balancer, departure, plan.patience + 1)
+        return RouteChange(ROUTE_FACTOR, time.monotonic() - began_at if text else None, text or "")
 
 
-async def wait_for_report(balancer: Child, patience: float) -> RouteChange:
-    """Wait until the balancer reports that the route takes longer."""
-    began_at = time.monotonic()
-    while (passed := time.monotonic() - began_at) < patience + 1:
-        for event in (await balancer_status(balancer))["events"]:
-            if event["what"].endswith("_departed"):
-                return RouteChange(ROUTE_FACTOR, passed, event["text"])
-        await asyncio.sleep(POLL_EVERY)
-    return RouteChange(ROUTE_FACTOR, None)
+def departure(status: Any) -> str | None:
+    """Text of the event that a route takes longer."""
+    return next((event["text"] for event in status["events"] if event["what"].endswith("_departed")), None)
 
 
-def are_open(count: int, endpoints: Any) -> bool:
+def are_open(count: int, status: Any) -> bool:
     """Whether each endpoint has as many connections."""
-    connections = (endpoint["connections"] for endpoint in endpoints)
+    connections = (endpoint["connections"] for endpoint in status["endpoints"])
     return all(one["idle"] + one["leased"] >= count for one in connections)
 
 
-def is_usual_known(endpoints: Any) -> bool:
-    return endpoints[0]["route"]["tls"]["usual"] is not None
+def is_usual_known(status: Any) -> bool:
+    return status["endpoints"][0]["route"]["tls"]["usual"] is not None
 
 
 async def wait_until(balancer: Child, is_so: Callable[[Any], bool], within: float, failure: str) -> None:
-    """Poll the endpoints of a balancer's status. Raises `FleetFailedError` after `within` seconds."""
-    for _ in range(round(within / POLL_EVERY)):
-        if is_so((await balancer_status(balancer))["endpoints"]):
-            return
+    """Poll a balancer's status. Raises `FleetFailedError` after `within` seconds."""
+    if not await polled(balancer, is_so, within):
+        raise FleetFailedError(f"{balancer.name} {failure} within {within:g} s{balancer.tail}")
+
+
+async def polled(balancer: Child, find: Callable[[Any], Found], within: float) -> Found | None:
+    """First result of `find` in a balancer's status that is true; None after `within` seconds."""
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        if found := find(await balancer_status(balancer)):
+            return found
         await asyncio.sleep(POLL_EVERY)
-    raise FleetFailedError(f"{balancer.name} {failure} within {within:g} s{balancer.tail}")
+    return None
+
+
+HEAD = struct.Struct("!6H")
+POINTER = 0xC00C
+"""Compression pointer to byte 12, the name in the question."""
+
+TYPE_A, CLASS_IN = 1, 1
+FLAGS = 0x8180
+"""Response, recursion desired and available."""
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """DNS server that answers after `delay` seconds with a TTL of `ttl` seconds: every name resolves to 127.0.0.1.
+
+    It implements as much of RFC 1035 as one question per datagram needs.
+    """
+
+    def __init__(self, delay: float, ttl: int) -> None:
+        self._delay, self._ttl = delay, ttl
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        if reply := answer_to(data, self._ttl):
+            asyncio.get_running_loop().call_later(self._delay, self._send, reply, address)
+
+    def _send(self, reply: bytes, address: tuple[str, int]) -> None:
+        if not self._transport.is_closing():
+            self._transport.sendto(reply, address)
+
+
+def answer_to(query: bytes, ttl: int) -> bytes:
+    """Complete response, with a record if type A is asked for; empty if the query has no question."""
+    end = query.find(b"\0", HEAD.size) + 5  # the name ends with an empty label; type and class follow
+    if end < HEAD.size + 5 or len(query) < end:
+        return b""
+    (number,), (kind,) = struct.unpack_from("!H", query), struct.unpack_from("!H", query, end - 4)
+    address = socket.inet_aton("127.0.0.1")
+    record = struct.pack("!HHHIH", POINTER, TYPE_A, CLASS_IN, ttl, len(address)) + address
+    has_address = bool(kind == TYPE_A)
+    head = HEAD.pack(number, FLAGS, 1, has_address, 0, 0)
+    return head + query[HEAD.size : end] + record * has_address
+
+
+async def name_server(delay: float, ttl: int, stack: AsyncExitStack) -> int:
+    """Start a name server that runs until the stack ends; returns its loopback port."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(lambda: NameServer(delay, ttl), ("127.0.0.1", 0))
+    stack.callback(transport.close)
+    return int(transport.get_extra_info("sockname")[1])

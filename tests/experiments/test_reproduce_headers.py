@@ -8,35 +8,38 @@ import pytest
 
 from experiments.platform.cpu_time import is_known_here
 from experiments.report.canvas import to_png
-from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.headers import (
+    INTERNAL,
     METHODS,
+    OURS,
     PASS,
     PASS_WITH_NAMES,
-    Cost,
+    SETS,
+    Headers,
     RequestCost,
     Share,
     as_map,
     costs_of,
-    headers_figure,
+    fields_of,
     is_in_trie,
-    is_met,
     least_cost_of_names,
     shares_of,
-    timed_methods,
+    time_methods,
 )
 from experiments.stats.comparison import Interval
 from tests.experiments.reproduced import quick_run
 
-ON_MAPS, OURS = METHODS[:3], METHODS[3]
+ON_MAPS = list(METHODS)[:3]
 
 
 @pytest.mark.parametrize("text", SETS)
 def test_all_methods_remove_the_same_fields(text: str) -> None:
     left = {name: value for name, value in as_map(text).items() if name not in INTERNAL}
-    for method in ON_MAPS:
-        assert method.remove(method.prepare(text)) == left, method.name
-    lines = OURS.remove(OURS.prepare(text)).decode().split("\r\n")[1:-1]
+    for name in ON_MAPS:
+        prepare, remove = METHODS[name]
+        assert remove(prepare(text)) == left, name
+    prepare, remove = METHODS[OURS]
+    lines = remove(prepare(text)).decode().split("\r\n")[1:-1]
     assert {line.split(": ", 1)[0].lower(): line.split(": ", 1)[1] for line in lines} == left
 
 
@@ -49,10 +52,6 @@ def test_sizes_of_the_header_sets() -> None:
     assert 0 < internal < sum(sizes) / 10
 
 
-def test_a_block_has_a_crlf_around_each_line() -> None:
-    assert block_of("A: 1\nB: 2\n") == b"\r\nA: 1\r\nB: 2\r\n"
-
-
 @pytest.mark.parametrize("name", ["x-worker-toke", "x-worker-tokens", ""])
 def test_the_trie_has_whole_names_only(name: str) -> None:
     assert is_in_trie("x-worker-token")
@@ -61,12 +60,11 @@ def test_the_trie_has_whole_names_only(name: str) -> None:
 
 def test_every_method_is_timed_once_in_each_round() -> None:
     """Its cost is the geometric mean."""
-    found = list(timed_methods(3, seed=1))
-    assert [[method for method, _ in found].count(method) for method in METHODS] == [3] * len(METHODS)
-    (cost,) = costs_of([(METHODS[0], 1e-6), (METHODS[0], 4e-6), (METHODS[0], 2e-6)])
-    assert cost.method == METHODS[0].name
-    assert cost.micros.ratio == pytest.approx(2.0)
-    assert costs_of([]) == []
+    found = dict[str, list[float]]()
+    time_methods(3, 1, found)
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(METHODS, 3)
+    assert list(costs_of(found)) == list(METHODS)
+    assert costs_of({ON_MAPS[0]: [1.0, 4.0, 2.0]})[ON_MAPS[0]].ratio == pytest.approx(2.0)
 
 
 def test_shares_are_compared_within_a_block() -> None:
@@ -79,7 +77,10 @@ def test_shares_are_compared_within_a_block() -> None:
     assert share.without == pytest.approx(100 * 3 ** (1 / 3))
     assert share.share.ratio == pytest.approx(0.02)
     assert shares_of([]) == []
-    assert to_png(headers_figure(costs_of(list(timed_methods(1, seed=1))), [share])).startswith(b"\x89PNG")
+    reproduction = Headers(True)
+    time_methods(1, 1, reproduction._timed)
+    reproduction._request_costs = found
+    assert to_png(reproduction.figure()).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -99,16 +100,15 @@ def test_a_share_is_judged_where_its_interval_is_on_one_side(
     repeats: bool, interval: tuple[float, float], least: float, expected: bool | None
 ) -> None:
     """Or, for new fields, where the lower bound of the names' own cost exceeds the bound."""
-    assert is_met(Share(repeats, 50.0, Interval(0.002, *interval, 40)), least) is expected
+    assert Share(repeats, 50.0, Interval(0.002, *interval, 40)).is_met(least) is expected
 
 
 def test_least_cost_of_names_is_the_gap_between_intervals() -> None:
     """None where intervals overlap or one is missing."""
-    before = Cost(PASS, Interval(2.0, 1.9, 2.1, 9), None)
-    after = Cost(PASS_WITH_NAMES, Interval(2.4, 2.3, 2.5, 9), None)
-    assert least_cost_of_names([before, after]) == pytest.approx(0.2)
-    assert least_cost_of_names([after, Cost(PASS, Interval(2.3, 2.2, 2.4, 9), None)]) == 0.0
-    assert least_cost_of_names([after]) == 0.0
+    after = {PASS_WITH_NAMES: Interval(2.4, 2.3, 2.5, 9)}
+    assert least_cost_of_names({PASS: Interval(2.0, 1.9, 2.1, 9), **after}) == pytest.approx(0.2)
+    assert least_cost_of_names({PASS: Interval(2.3, 2.2, 2.4, 9), **after}) == 0.0
+    assert least_cost_of_names(after) == 0.0
 
 
 @pytest.mark.skipif(not is_known_here(), reason="reads CPU time from Linux' accounting")
@@ -117,6 +117,6 @@ def test_least_cost_of_names_is_the_gap_between_intervals() -> None:
 def test_quick_run(tmp_path: Path) -> None:
     """Every method and both balancers are measured."""
     found = quick_run("headers", tmp_path)
-    assert [row["method"] for row in found["methods"]] == [method.name for method in METHODS]
+    assert [row["method"] for row in found["methods"]] == list(METHODS)
     assert [row["repeats"] for row in found["shares"]] == [False, True]
     assert all(row["without"] > 0 for row in found["shares"])

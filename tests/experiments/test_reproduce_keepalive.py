@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.keepalive import keepalive_figure
-from experiments.reproduce.keepalive_runs import (
+from experiments.reproduce.keepalive import (
     CASES,
     DIRECT,
+    Keepalive,
     KeepaliveCase,
     KeepalivePlan,
     Measurement,
@@ -93,7 +93,9 @@ def test_oversleep_is_the_ninth_decile() -> None:
 
 
 def test_the_figure_is_drawn() -> None:
-    assert to_png(keepalive_figure(rows_of(measurements(), PLAN))).startswith(b"\x89PNG")
+    reproduction = Keepalive(True)
+    reproduction._found = measurements()
+    assert to_png(reproduction.figure()).startswith(b"\x89PNG")
 
 
 @pytest.mark.second_tier

@@ -12,25 +12,25 @@ import pytest
 
 from experiments.report.canvas import to_png
 from experiments.reproduce.client import Calls, ClientAnswer, service_in
-from experiments.reproduce.latency_summary import summary_of
-from experiments.reproduce.launch import ConnectionCounts
-from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, reuse_figure, verdicts
-from experiments.reproduce.reuse_runs import (
+from experiments.reproduce.launch import EVENTS
+from experiments.reproduce.reuse import (
+    AFTER,
+    BEFORE,
     CALLS_PER_USER,
     MIX,
     NEW_CONNECTIONS,
     OURS,
     QUICK,
     TRANSPORTS,
+    Reuse,
     ReusePlan,
-    TransportPart,
     TransportRun,
     keys_of,
     random_instants,
 )
 from tests.experiments.reproduced import quick_run
 
-COUNTS = ConnectionCounts(1, 1, 0, 0, 0, 0, 0, 0.0)
+COUNTS = dict.fromkeys((*EVENTS, "retried", "handshakes"), 0)
 
 
 def run_of(took: float, span: float, status: int = 200, low_status: int = 200) -> TransportRun:
@@ -38,8 +38,14 @@ def run_of(took: float, span: float, status: int = 200, low_status: int = 200) -
     answers = [ClientAnswer(200, took, call="list records")] * 199 + [
         ClientAnswer(status, took, call="create zone")
     ]
-    low = Calls([ClientAnswer(low_status, took)], 1.0)
-    return TransportRun(OURS, TransportPart(Calls(answers, span), COUNTS), TransportPart(low, COUNTS))
+    low = Calls([ClientAnswer(low_status, took)], 1.0, COUNTS)
+    return TransportRun(OURS, Calls(answers, span, COUNTS), low)
+
+
+def reproduction_of(*runs: TransportRun) -> Reuse:
+    found = Reuse(True)
+    found._runs += runs
+    return found
 
 
 def test_500_users_make_the_calls_of_the_source() -> None:
@@ -58,7 +64,7 @@ def test_random_calls_follow_the_mix_at_ascending_instants() -> None:
 
 def test_a_summary_is_scaled_to_the_source_s_time() -> None:
     """With a second compressed to a tenth, latencies are ten times as long and the rate is a tenth."""
-    row = summary_of([0.010] * 99 + [0.050], 2.0).scaled(0.1)
+    row = Calls([ClientAnswer(200, 0.010)] * 99 + [ClientAnswer(200, 0.050)], 2.0, COUNTS).latency(0.1)
     assert (row.rate, row.min, row.p99, row.max) == pytest.approx((5.0, 100, 100, 500))
     assert row.mean == pytest.approx(104)
 
@@ -80,10 +86,8 @@ def test_each_bound_can_be_missed(
     took: float, span: float, status: int, low_status: int, met: list[bool]
 ) -> None:
     old, new = replace(run_of(0.1, 2.0), transport=NEW_CONNECTIONS), run_of(took, span, status, low_status)
-    runs = {run.transport.name: run for run in (old, new)}
-    rows = {name: run.latency(1.0) for name, run in runs.items()}
-    assert [verdict.is_met for verdict in verdicts(rows, runs)] == met
-    assert verdicts({}, {}) == []
+    assert [verdict.is_met for verdict in reproduction_of(old, new).verdicts()] == met
+    assert Reuse(True).verdicts() == []
 
 
 def test_the_bounds_are_the_gains_of_the_source() -> None:
@@ -106,9 +110,8 @@ def test_service_time_is_read_from_the_response() -> None:
 
 
 def test_the_figure_is_drawn() -> None:
-    taken = {one.name: [0.1, 0.2, 0.3] for one in TRANSPORTS}
-    rows = {name: summary_of(seconds, 1.0) for name, seconds in taken.items()}
-    assert to_png(reuse_figure(taken, rows, SOURCE)).startswith(b"\x89PNG")
+    runs = (replace(run_of(0.1, 2.0), transport=one) for one in TRANSPORTS)
+    assert to_png(reproduction_of(*runs).figure()).startswith(b"\x89PNG")
 
 
 @pytest.mark.second_tier

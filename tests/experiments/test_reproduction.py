@@ -24,7 +24,6 @@ from experiments.reproduce.command import reproduce
 from experiments.reproduce.judging import all_met, judged
 from experiments.reproduce.launch import config_text
 from experiments.reproduce.reproduction import (
-    Options,
     Publication,
     ReportProgress,
     Reproduction,
@@ -107,7 +106,7 @@ def test_exit_code_is_1_for_a_missed_bound_with_check(
 ) -> None:
     monkeypatch.setattr(Example, "is_met", is_met)
     file = tmp_path / "x.json"
-    assert run_reproduction(Example, Options(7, plots=tmp_path, file=file, check=check)) == code
+    assert run_reproduction(Example, 7, plots=tmp_path, file=file, check=check) == code
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found.pop("document") == {"title": "a title", "publisher": "a publisher", "link": ""}
     assert found["bounds"] == [
@@ -121,7 +120,7 @@ def test_an_interrupted_reproduction_presents_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Example, "is_stopped", True)
-    assert run_reproduction(Example, Options(plots=tmp_path)) == STOPPED
+    assert run_reproduction(Example, plots=tmp_path) == STOPPED
     assert "a statement" in capsys.readouterr().out
     assert (tmp_path / "example.png").exists()
 
@@ -130,15 +129,15 @@ def test_an_interrupted_reproduction_presents_its_results(
 def test_files_are_checked_before_measuring(option: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "below"
-    options = {"--plots": Options(plots=below), "--json": Options(plots=tmp_path, file=below / "x.json")}
+    plots, file = (below, None) if option == "--plots" else (tmp_path, below / "x.json")
     with pytest.raises(BadInputError, match=option):
-        run_reproduction(Example, options[option])
+        run_reproduction(Example, plots=plots, file=file)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_folder_for_the_figure_is_created(tmp_path: Path) -> None:
     """With its parents, before anything is measured."""
-    assert run_reproduction(Example, Options(plots=tmp_path / "a" / "b")) == 0
+    assert run_reproduction(Example, plots=tmp_path / "a" / "b") == 0
     assert (tmp_path / "a" / "b" / "example.png").exists()
 
 
