@@ -6,11 +6,13 @@ accepted.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import ngh2
 
@@ -18,6 +20,7 @@ from experiments.errors import FleetFailedError
 
 TIMEOUT = 30.0
 READ_SIZE = 1 << 16
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -36,13 +39,11 @@ class Target:
         return f"{self.host}:{self.port}"
 
 
-@dataclass(slots=True)
-class Response:
+class Response(NamedTuple):
     """Response to one request."""
 
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    is_complete: bool = False
+    status: int
+    body: bytes
 
 
 def client_context(target: Target) -> ssl.SSLContext:
@@ -75,13 +76,14 @@ class BlockingConnection:
     def call(self, method: str = "GET", body: bytes = b"") -> Response:
         """Send one request and wait for the whole response. Raises `OSError`, `FleetFailedError`."""
         if self.target.http == "2":
-            return self._receive(self.send(method, body))
+            self.send(method, body)
+            return self._receive()
         head = f"{method} {self.target.path} HTTP/1.1\r\nHost: {self.target.authority}\r\n"
         self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return read_response(self.socket)
 
-    def send(self, method: str = "GET", body: bytes = b"") -> int:
-        """Send an HTTP/2 request on a new stream; returns the stream id."""
+    def send(self, method: str = "GET", body: bytes = b"") -> None:
+        """Send an HTTP/2 request on a new stream."""
         fields = [
             (b":method", method.encode()),
             (b":scheme", b"https" if self.target.tls else b"http"),
@@ -92,15 +94,15 @@ class BlockingConnection:
         if body:
             self._h2.send_data(number, body, end_stream=True)
         self.socket.sendall(self._h2.data_to_send())
-        return number
 
     def close(self) -> None:
         """Close the socket without a shutdown handshake."""
         self.socket.close()
 
-    def _receive(self, number: int) -> Response:
-        response = Response()
-        while not response.is_complete:
+    def _receive(self) -> Response:
+        """Read from the HTTP/2 connection until the only open stream ends."""
+        status, body, has_ended = 0, b"", False
+        while not has_ended:
             try:
                 self._h2.receive_data(read(self.socket))
                 reply = self._h2.data_to_send()
@@ -109,35 +111,27 @@ class BlockingConnection:
             if reply:
                 self.socket.sendall(reply)
             for event in self._h2.events():
-                self._apply(event, response)
-        return response
-
-    def _apply(self, event: ngh2.Event, response: Response) -> None:
-        match event:
-            case ngh2.ResponseReceived(_, [(_, status), *_], has_ended):
-                response.status, response.is_complete = int(status), has_ended
-            case ngh2.DataReceived(_, data, has_ended):
-                response.body += data
-                response.is_complete = has_ended
-            case ngh2.StreamReset() | ngh2.ConnectionClosed() if not response.is_complete:
-                raise FleetFailedError(f"the worker reset the stream: {event.error_code}")
+                match event:
+                    case ngh2.ResponseReceived(_, [(_, value), *_], has_ended):
+                        status = int(value)
+                    case ngh2.DataReceived(_, data, has_ended):
+                        body += data
+                    case ngh2.StreamReset() | ngh2.ConnectionClosed() if not has_ended:
+                        raise FleetFailedError(f"the worker reset the stream: {event.error_code}")
+        return Response(status, body)
 
 
 def read_response(connection: socket.socket) -> Response:
     """Read an HTTP/1.1 response that has a Content-Length. Raises `OSError`, `FleetFailedError`."""
     data = bytearray()
-    while (end := data.find(b"\r\n\r\n")) < 0:
+    while (end := data.find(b"\r\n\r\n") + 4) < 4:
         data += read(connection)
-    head = bytes(data[:end])
-    body = data[end + 4 :]
-    while len(body) < length_in(head):
-        body += read(connection)
-    return Response(int(head.split(b" ")[1]), body, True)
-
-
-def length_in(head: bytes) -> int:
-    """Content-Length of a response head."""
-    return int(head.lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
+    found = LENGTH.search(data, 0, end)
+    assert found is not None
+    whole = end + int(found[1])
+    while len(data) < whole:
+        data += read(connection)
+    return Response(int(data[9:12]), bytes(data[end:]))
 
 
 def read(connection: socket.socket) -> bytes:

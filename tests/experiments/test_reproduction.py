@@ -105,15 +105,15 @@ def test_exit_code_is_1_for_a_missed_bound_with_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_met: bool | None, check: bool, code: int
 ) -> None:
     monkeypatch.setattr(Example, "is_met", is_met)
-    file = tmp_path / "x.json"
-    assert run_reproduction(Example, 7, plots=tmp_path, file=file, check=check) == code
+    file, plots = tmp_path / "x.json", tmp_path / "a" / "b"  # a folder that is created
+    assert run_reproduction(Example, 7, plots=plots, file=file, check=check) == code
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found.pop("document") == {"title": "a title", "publisher": "a publisher", "link": ""}
     assert found["bounds"] == [
         {"subject": "a subject", "bound": "a bound", "is_met": is_met, "found": "a figure"}
     ]
     assert (found["name"], found["seed"], found["was_stopped"]) == ("example", 7, False)
-    assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
+    assert (plots / "example.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_interrupted_reproduction_presents_its_results(
@@ -133,12 +133,6 @@ def test_files_are_checked_before_measuring(option: str, tmp_path: Path) -> None
     with pytest.raises(BadInputError, match=option):
         run_reproduction(Example, plots=plots, file=file)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_the_folder_for_the_figure_is_created(tmp_path: Path) -> None:
-    """With its parents, before anything is measured."""
-    assert run_reproduction(Example, plots=tmp_path / "a" / "b") == 0
-    assert (tmp_path / "a" / "b" / "example.png").exists()
 
 
 def test_bad_input_is_one_line_and_exit_2() -> None:
