@@ -28,7 +28,6 @@ from experiments.reproduce.regions_runs import (
     QUICK,
     ROUND_TRIPS,
     SOURCE_POLICIES,
-    Concurrency,
     RegionsPlan,
     Results,
     Unloaded,
@@ -77,13 +76,27 @@ class Regions(Reproduction):
         await runs.policy_times(plan, seed, results, progress)
 
     def findings(self) -> Sequence[Table | Text | str]:
-        results, found = self._results, list[Table | Text | str]()
-        for question, answer in answers(results, self._plan):
+        plan, results, found = self._plan, self._results, list[Table | Text | str]()
+        for question, answer in answers(results, plan):
             found += [Text(question, style="bold"), f"  {answer}"]
         if results.concurrency:
-            found.append(concurrency_table(results.concurrency, self._plan))
-        if results.policy_runs:
-            found.append(policy_table(results, self._plan))
+            title = f"one worker, {plan.concurrency_requests} requests; s, in the source's time"
+            rows = [
+                (str(one.at_once), str(one.failed), f"{one.p50:.1f}", f"{one.max:.1f}")
+                for one in results.concurrency
+            ]
+            found.append(plain_table(("at once", "failed", "p50", "max"), rows, title=title))
+        if spans := middles(results):
+            blocks = max(run.block for run in results.policy_runs) + 1
+            title = f"{plan.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
+            lines = []
+            for policy in (name for name in plan.policies if name in spans):
+                failed = sum(run.failed for run in results.policy_runs if run.policy == policy)
+                origin = "source's" if policy in SOURCE_POLICIES else "ours"
+                rate = plan.policy_requests / spans[policy]
+                lines.append((policy, f"{spans[policy]:.1f}", f"{rate:.0f}", str(failed), origin))
+            heads = ("policy", "total", "req/s", "failed", "")
+            found.append(plain_table(heads, lines, left=("",), title=title))
         return [*found, *(Text(f"not measured: {reason}", style="yellow") for reason in results.skipped)]
 
     def verdicts(self) -> list[BoundVerdict]:
@@ -112,12 +125,8 @@ class Regions(Reproduction):
             "answers": [{"question": one, "answer": other} for one, other in answers(found, self._plan)],
             "unloaded": found.unloaded,
             "workers": {
-                worker: {
-                    "requests": len(samples),
-                    "failed": int((~samples.ok).sum()),
-                    "seconds": samples.span,
-                }
-                for worker, samples in found.workers
+                worker: {"requests": len(one), "failed": runs.failed_in(one), "seconds": one.span}
+                for worker, one in found.workers
             },
             "concurrency": found.concurrency,
             "added": found.added,
@@ -239,26 +248,6 @@ def added_ms(found: Results) -> Interval:
 def middles(found: Results) -> dict[str, float]:
     """Median seconds over blocks by policy."""
     return {policy: median(spans) for policy, spans in found.spans.items()}
-
-
-def concurrency_table(found: Sequence[Concurrency], plan: RegionsPlan) -> Table:
-    """Table of latencies and failures by number of concurrent requests to one worker."""
-    title = f"one worker, {plan.concurrency_requests} requests; s, in the source's time"
-    rows = [(str(one.at_once), str(one.failed), f"{one.p50:.1f}", f"{one.max:.1f}") for one in found]
-    return plain_table(("at once", "failed", "p50", "max"), rows, title=title)
-
-
-def policy_table(found: Results, plan: RegionsPlan) -> Table:
-    """Table of the total seconds by policy: the source's five first."""
-    blocks = max(run.block for run in found.policy_runs) + 1
-    title = f"{plan.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
-    spans, rows = middles(found), []
-    for policy in (name for name in plan.policies if name in spans):
-        failed = sum(run.failed for run in found.policy_runs if run.policy == policy)
-        origin = "source's" if policy in SOURCE_POLICIES else "ours"
-        rate = plan.policy_requests / spans[policy]
-        rows.append((policy, f"{spans[policy]:.1f}", f"{rate:.0f}", str(failed), origin))
-    return plain_table(("policy", "total", "req/s", "failed", ""), rows, left=("",), title=title)
 
 
 def bounds(found: Results) -> Iterator[BoundVerdict]:

@@ -253,7 +253,12 @@ async def growing_concurrency(plan: RegionsPlan, results: Results) -> None:
 def concurrency_of(at_once: int, samples: Samples, scale: float) -> Concurrency:
     taken = samples.latency[samples.ok] / scale
     p50, most = (float(median(taken)), float(taken.max())) if len(taken) else (float("nan"), float("nan"))
-    return Concurrency(at_once, len(samples), int((~samples.ok).sum()), p50, most)
+    return Concurrency(at_once, len(samples), failed_in(samples), p50, most)
+
+
+def failed_in(samples: Samples) -> int:
+    """Number of requests without a success response."""
+    return int((~samples.ok).sum())
 
 
 async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Results) -> None:
@@ -291,7 +296,7 @@ async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) ->
 async def forwarded(balancer: Child, requests: int) -> Samples:
     """Closed loop through the balancer. Raises `FleetFailedError` if a request fails."""
     samples = await closed_loop(balancer, BUSY_CONNECTIONS, requests, PATIENCE, path="/")
-    if failed := int((~samples.ok).sum()):
+    if failed := failed_in(samples):
         raise FleetFailedError(f"the balancer failed {failed} of {requests} requests{balancer.tail}")
     return samples
 
@@ -318,9 +323,8 @@ async def policy_times(plan: RegionsPlan, seed: int, results: Results, progress:
                 run = await measure(scenario, planned, lambda ledger: None)
             except Interrupted:
                 raise asyncio.CancelledError from None
-            samples = run.samples
-            span = samples.span / plan.policy_scale
-            results.policy_runs.append(PolicyRun(policy, block, span, int((~samples.ok).sum())))
+            span = run.samples.span / plan.policy_scale
+            results.policy_runs.append(PolicyRun(policy, block, span, failed_in(run.samples)))
 
 
 async def overloads(plan: RegionsPlan, seed: int, folder: Path, results: Results) -> None:
@@ -359,5 +363,4 @@ async def overload(balancer: Child, at_once: int, requests: int, descriptors: in
 
 def shares(requests: int, clients: int) -> list[int]:
     """Split `requests` into whole parts that differ by at most one."""
-    each, more = divmod(requests, clients)
-    return [each + (number < more) for number in range(clients)]
+    return [len(range(number, requests, clients)) for number in range(clients)]
