@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.faultsim.simulation import Simulation
 
 SLOWER = 20
+Begin = Callable[["Simulation", Fault], Callable[[], None]]
 
 
 def begin(simulation: Simulation, fault: Fault) -> None:
@@ -28,75 +29,55 @@ def begin(simulation: Simulation, fault: Fault) -> None:
     simulation.timeline.after(fault.lasts, simulation.heal, fault, end)
 
 
-def _hosts(simulation: Simulation, fault: Fault) -> list[Host]:
-    return [simulation.hosts[number] for number in fault.hosts]
+def _at_hosts(begin: Callable[[Host, Fault], None], end: Callable[[Host], None] = lambda _: None) -> Begin:
+    """A fault that begins and ends at each of its hosts."""
+
+    def begin_all(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+        hosts = [simulation.hosts[number] for number in fault.hosts]
+        for host in hosts:
+            begin(host, fault)
+
+        def over() -> None:
+            for host in hosts:
+                end(host)
+
+        return over
+
+    return begin_all
 
 
-def _dialling(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        host.dialling = fault.kind if fault.kind in ("hang", "slam") else "refuse"
-        if fault.kind == "down":
-            for end in host.alive():
-                end.reset()
-
-    def over() -> None:
-        for host in _hosts(simulation, fault):
-            host.dialling = "accept"
-
-    return over
+def _dial(host: Host, fault: Fault) -> None:
+    host.dialling = fault.kind if fault.kind in ("hang", "slam") else "refuse"
+    if fault.kind == "down":
+        _reset(host, fault)
 
 
-def _reset(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        for end in host.alive():
-            end.reset()
-    return lambda: None
+def _accept(host: Host) -> None:
+    host.dialling = "accept"
 
 
-def _close_idle(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        for end in host.alive():
-            if end.is_idle:
-                end.leave()
-    return lambda: None
+def _reset(host: Host, fault: Fault) -> None:
+    for end in host.alive():
+        end.reset()
 
 
-def _freeze(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        host.freeze()
-
-    def over() -> None:
-        for host in _hosts(simulation, fault):
-            host.thaw()
-
-    return over
+def _close_idle(host: Host, fault: Fault) -> None:
+    for end in host.alive():
+        if end.is_idle:
+            end.leave()
 
 
-def _cut(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        host.route.cut(fault.detail)
+def _slow(host: Host, fault: Fault) -> None:
+    host.route.delay *= SLOWER
 
-    def over() -> None:
-        for host in _hosts(simulation, fault):
-            host.route.heal()
 
-    return over
+def _quick(host: Host) -> None:
+    host.route.delay /= SLOWER
 
 
 def _cut_clients(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     simulation.client_route.cut(fault.detail)
     return simulation.client_route.heal
-
-
-def _slow(simulation: Simulation, fault: Fault) -> Callable[[], None]:
-    for host in _hosts(simulation, fault):
-        host.route.delay *= SLOWER
-
-    def over() -> None:
-        for host in _hosts(simulation, fault):
-            host.route.delay /= SLOWER
-
-    return over
 
 
 def _replace(simulation: Simulation, fault: Fault) -> Callable[[], None]:
@@ -135,17 +116,14 @@ def _buffering(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     return lambda: apply(before)
 
 
-KINDS: dict[str, Callable[[Simulation, Fault], Callable[[], None]]] = {
-    "down": _dialling,
-    "refuse": _dialling,
-    "hang": _dialling,
-    "slam": _dialling,
-    "reset": _reset,
-    "close idle": _close_idle,
-    "freeze": _freeze,
-    "cut": _cut,
+KINDS: dict[str, Begin] = {
+    **dict.fromkeys(("down", "refuse", "hang", "slam"), _at_hosts(_dial, _accept)),
+    "reset": _at_hosts(_reset),
+    "close idle": _at_hosts(_close_idle),
+    "freeze": _at_hosts(lambda host, _: host.freeze(), Host.thaw),
+    "cut": _at_hosts(lambda host, fault: host.route.cut(fault.detail), lambda host: host.route.heal()),
     "cut clients": _cut_clients,
-    "slow": _slow,
+    "slow": _at_hosts(_slow, _quick),
     "replace": _replace,
     "disable": _disable,
     "policy": _policy,

@@ -130,15 +130,19 @@ def plan_of(client_plan: PlannedClient, **timeouts: float) -> Plan:
     return replace(sound, settings=settings, clients=[client_plan])
 
 
+def end_of(plan: Plan) -> str:
+    """How the first request of a plan's run ends."""
+    simulation = Simulation(plan)
+    simulation.run()
+    return simulation.ledger.ends[0]
+
+
 def test_slow_reader_gets_the_whole_early_response() -> None:
     """After a response to an incomplete request the balancer reads on for `linger`, which begins once the response is
     sent."""
     request = PlannedRequest(0, b"POST", Reply(size=60_000, is_early=True), size=20_000, pieces=4, gap=0.3)
-    simulation = Simulation(
-        plan_of(PlannedClient(0, 0.0, 1, room=2000, pace=0.05, requests=[request]), linger=0.3)
-    )
-    simulation.run()
-    assert simulation.ledger.ends[0] == "200"
+    slow = PlannedClient(0, 0.0, 1, room=2000, pace=0.05, requests=[request])
+    assert end_of(plan_of(slow, linger=0.3)) == "200"
 
 
 def test_connection_that_opens_in_the_iteration_of_its_timeout() -> None:
@@ -154,11 +158,8 @@ def test_connection_that_opens_in_the_iteration_of_its_timeout() -> None:
 def test_closing_connection_with_a_stalled_reader_ends_in_a_reset() -> None:
     """The response is written and partly sent, and the rest cannot be: no end in good order."""
     request = PlannedRequest(0, b"GET", Reply(size=60_000), closes=True, client_damage=("response", "stall"))
-    simulation = Simulation(
-        plan_of(PlannedClient(0, 0.0, 1, room=2000, pace=0.05, requests=[request]), body_idle=1.0)
-    )
-    simulation.run()
-    assert simulation.ledger.ends[0] == "cut"
+    slow = PlannedClient(0, 0.0, 1, room=2000, pace=0.05, requests=[request])
+    assert end_of(plan_of(slow, body_idle=1.0)) == "cut"
 
 
 def over_http2(plan: Plan) -> Plan:
@@ -171,9 +172,9 @@ def test_http2_worker_that_closes_at_once() -> None:
     """The preface waits in the engine when the connection is lost, and is not written any more."""
     client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [PlannedRequest(0, b"GET", Reply(size=10))])
     slam = Fault(0.0, 2.0, "slam", (0,))
-    simulation = Simulation(replace(over_http2(plan_of(client_plan)), faults=[slam], grain=0.001))
-    simulation.run()
-    assert simulation.ledger.ends[0].startswith("502 of our own")
+    assert end_of(replace(over_http2(plan_of(client_plan)), faults=[slam], grain=0.001)).startswith(
+        "502 of our own"
+    )
 
 
 def test_rpc_without_a_message_waits_for_its_connection() -> None:
@@ -181,9 +182,7 @@ def test_rpc_without_a_message_waits_for_its_connection() -> None:
     rpc = PlannedRequest(0, b"POST", Reply(framing="chunked"), is_chunked=True, is_rpc=True)
     client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [rpc], is_http2=True)
     plan = over_http2(plan_of(client_plan, tunnel_idle=1.0))
-    simulation = Simulation(replace(plan, delays={"r0": 0.3}))
-    simulation.run()
-    assert simulation.ledger.ends[0] == "200"
+    assert end_of(replace(plan, delays={"r0": 0.3})) == "200"
 
 
 def test_stream_reset_while_the_connection_leaves() -> None:
@@ -194,9 +193,7 @@ def test_stream_reset_while_the_connection_leaves() -> None:
     ]
     client_plan = PlannedClient(0, 0.1, 2, 1 << 20, 0.0, requests, is_http2=True)
     plan = over_http2(plan_of(client_plan))
-    simulation = Simulation(replace(plan, settings={**plan.settings, "retries": 0}))
-    simulation.run()
-    assert simulation.ledger.ends[0] == "200"
+    assert end_of(replace(plan, settings={**plan.settings, "retries": 0})) == "200"
 
 
 def test_client_that_does_not_take_the_status_of_a_failed_rpc() -> None:
@@ -210,6 +207,4 @@ def test_client_that_does_not_take_the_status_of_a_failed_rpc() -> None:
         stream_damage=(("middle", "hang"),),
     )
     client_plan = PlannedClient(0, 0.1, 1, 1 << 20, 0.0, [rpc], is_http2=True, window=2_000)
-    simulation = Simulation(over_http2(plan_of(client_plan, tunnel_idle=0.5, body_idle=1.0)))
-    simulation.run()
-    assert simulation.ledger.ends[0] == "cut"
+    assert end_of(over_http2(plan_of(client_plan, tunnel_idle=0.5, body_idle=1.0))) == "cut"

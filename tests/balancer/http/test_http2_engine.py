@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hpack import Encoder
@@ -21,7 +20,6 @@ from balancer.http.h2.events import (
     INTERIM,
     NO_ERROR,
     OVERSIZED,
-    PONG,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
     RESET,
@@ -129,17 +127,6 @@ def test_exchange() -> None:
     ]
 
 
-def test_messages_without_bodies() -> None:
-    pair = Pair()
-    streams = [pair.client.request(GET, is_last=True) for _ in range(3)]
-    pair.turn()
-    assert pair.server_heard == [(HEAD, stream, tuple(GET), True) for stream in streams]
-    assert streams == [1, 3, 5]
-    pair.server.respond(3, OK, is_last=True)
-    pair.turn()
-    assert pair.client_heard == [(HEAD, 3, tuple(OK), True)]
-
-
 def test_calls_for_an_ended_stream_do_nothing() -> None:
     pair = Pair()
     stream = pair.client.request(GET, is_last=True)
@@ -170,32 +157,27 @@ def test_head_that_is_refused_leaves_no_other_in_its_place() -> None:
     assert heads == [(1, first), (5, second)]
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        *(
-            (b"connection", b"close"),
-            (b"Transfer-Encoding", b"chunked"),
-            (b"keep-alive", b"1"),
-            (b"upgrade", b"h"),
-        ),
-        *(
-            (b"proxy-connection", b"x"),
-            (b"te", b"gzip"),
-            (b"a b", b"x"),
-            (b"", b"x"),
-            (b"a:b", b"x"),
-            (b":x", b"y"),
-        ),
-        *(
-            (b"x", b"a\r\nset-cookie: b"),
-            (b"x", b"a\nb"),
-            (b"x", b"a\rb"),
-            (b"x", b"a\0b"),
-            (b"x\r\ny", b"a"),
-        ),
-    ],
+UNSENDABLE = (
+    *(
+        (b"connection", b"close"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"keep-alive", b"1"),
+        (b"upgrade", b"h"),
+    ),
+    *(
+        (b"proxy-connection", b"x"),
+        (b"te", b"gzip"),
+        (b"a b", b"x"),
+        (b"", b"x"),
+        (b"a:b", b"x"),
+        (b":x", b"y"),
+    ),
+    *((b"x", value) for value in (b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b")),
+    (b"x\r\ny", b"a"),
 )
+
+
+@pytest.mark.parametrize("field", UNSENDABLE)
 def test_unsendable_fields(field: tuple[bytes, bytes]) -> None:
     """Neither as head nor as trailers, and nothing of the message is sent."""
     pair = Pair()
@@ -364,20 +346,7 @@ def test_bodies_take_turns() -> None:
         pair.client.send_data(stream, bytes(40_000), is_last=False)
         pair.client.send_data(stream, bytes(9_152), is_last=True)
     sent = pair.client.data_to_send()
-    assert order_of_bodies(sent) == [
-        1,
-        1,
-        1,
-        1,
-        3,
-        5,
-        3,
-        5,
-        3,
-        5,
-        3,
-        5,
-    ]  # the first part has no other before it
+    assert order_of_bodies(sent) == [1] * 4 + [3, 5] * 4  # the first part has no other before it
     pair.server.receive(sent)
     for stream in streams:
         pair.server.respond(stream, OK, is_last=False)
@@ -442,16 +411,6 @@ def test_trailers_follow_a_body_that_waits() -> None:
 # --- ends
 
 
-def test_reset_by_code() -> None:
-    pair = Pair()
-    stream = pair.client.request(GET, is_last=True)
-    pair.turn()
-    pair.server.reset(stream, REFUSED_STREAM)
-    pair.turn()
-    assert pair.client_heard == [(RESET, stream, REFUSED_STREAM, True)]
-    assert pair.client.resets == 1
-
-
 def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
     """An early response whose end waits behind the body of another stream, in a transport that takes it in parts."""
     server = lone_server()
@@ -468,25 +427,6 @@ def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
     parts = [server.data_to_send(100_000) for _ in range(4)]
     ours = [(kind, flags) for kind, stream, flags, _ in frames_of(b"".join(parts)) if stream == 3]
     assert ours == [(frames.DATA, frames.END_STREAM), (frames.RST_STREAM, 0)]
-
-
-def test_early_response() -> None:
-    """A response before the request's end is received whole; then the stream is reset without an error."""
-    pair = Pair()
-    stream = pair.client.request(POST, is_last=False)
-    pair.client.send_data(stream, bytes(1000), is_last=False)
-    pair.turn()
-    pair.server.respond(stream, [(b":status", b"413")], is_last=False)
-    pair.server.send_data(stream, bytes(3 * STREAM_WINDOW), is_last=True)
-    pair.server.discard(stream)
-    for _ in range(3):
-        pair.turn()
-        pair.client.acknowledge(stream, STREAM_WINDOW)
-    pair.client.send_data(stream, b"more", is_last=False)
-    pair.turn()
-    assert [event[3] for event in pair.client_heard if event[0] == DATA][-1]
-    assert pair.client_heard[-1] == (RESET, stream, NO_ERROR, True)
-    assert kinds(pair.server_heard) == [HEAD, DATA]
 
 
 def test_leaving_loses_no_request() -> None:
@@ -512,15 +452,6 @@ def test_leaving_loses_no_request() -> None:
     pair.turn()
     assert kinds(pair.client_heard[-3:]) == [HEAD, HEAD, CLOSED]
     assert pair.server.is_closed or kinds(pair.server.events()) == [CLOSED]
-
-
-def test_goaway_refuses_later_streams() -> None:
-    """Streams above the last one that it names can be sent again."""
-    client = lone_client()
-    assert client.request(GET, is_last=True) == 3
-    client.data_to_send()
-    heard = client.receive(frame(frames.GOAWAY, struct.pack("!II", 1, NO_ERROR)))
-    assert heard == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
 
 
 def test_empty_data_before_a_response() -> None:
@@ -562,13 +493,6 @@ def test_request_that_goaway_overtakes() -> None:
     assert heard[:2] == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
 
 
-def test_ping() -> None:
-    pair = Pair()
-    pair.client.ping(b"12345678")
-    pair.turn()
-    assert pair.client_heard == [(PONG, 0, b"12345678", False)]
-
-
 def test_terminate() -> None:
     pair = Pair()
     pair.client.request(GET, is_last=True)
@@ -592,19 +516,6 @@ def test_settings() -> None:
     sent = dict(struct.iter_unpack("!HI", payload))
     assert kind == frames.SETTINGS
     assert (sent[3], sent[4], sent[6]) == (LIMITS.streams, STREAM_WINDOW, LIMITS.header_list)
-
-
-def test_extended_connect() -> None:
-    pair = Pair(connect=True)
-    fields = [(b":method", b"CONNECT"), (b":protocol", b"websocket"), *GET[1:]]
-    stream = pair.client.request(fields, is_last=False)
-    pair.turn()
-    assert pair.server_heard == [(HEAD, stream, tuple(fields), False)]
-    pair.server.respond(stream, OK, is_last=False)
-    pair.server.send_data(stream, b"frame", is_last=False)
-    pair.client.send_data(stream, b"frame", is_last=False)
-    pair.turn()
-    assert pair.server_heard[-1] == pair.client_heard[-1] == (DATA, stream, b"frame", False)
 
 
 def test_too_many_streams_are_refused() -> None:
@@ -631,13 +542,6 @@ def test_oversized_header_list() -> None:
     heard = server.receive(frame(frames.HEADERS, block(*GET) + bomb, 3, END_HEADERS | frames.END_STREAM))
     assert kinds(heard) == [CLOSED]
     assert goaway_of(server) == (1, ENHANCE_YOUR_CALM)
-
-
-def test_continuation_flood() -> None:
-    server = lone_server()
-    flood = [frame(frames.HEADERS, block(*GET), 1), *[frame(frames.CONTINUATION, b"", 1)] * 10_000]
-    assert kinds(server.receive(b"".join(flood))) == [CLOSED]
-    assert goaway_of(server) == (0, ENHANCE_YOUR_CALM)
 
 
 def test_stream_begun_and_reset_in_one_read_is_not_reported() -> None:
@@ -851,12 +755,6 @@ def test_malformed_message_ends_one_stream(fields: list[tuple[bytes, bytes]]) ->
     assert not client.is_closed
 
 
-def test_wrong_content_length() -> None:
-    client = lone_client()
-    wrong = head(1, *OK, (b"content-length", b"5"), flags=END_HEADERS) + frame(frames.DATA, b"four", 1, 1)
-    assert client.receive(wrong)[-1] == (RESET, 1, PROTOCOL_ERROR, False)
-
-
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -905,13 +803,3 @@ def test_pushed_stream_is_a_violation() -> None:
     promise = frame(frames.PUSH_PROMISE, struct.pack("!I", 2) + block(*GET), 1, END_HEADERS)
     assert kinds(client.receive(promise)) == [CLOSED]
     assert goaway_of(client)[1] == PROTOCOL_ERROR
-
-
-def test_any_cut_of_the_bytes_gives_the_same_events() -> None:
-    data = head(1, *POST, flags=END_HEADERS) + frame(frames.DATA, b"body", 1, 1) + head(3, *GET)
-    whole = lone_server().receive(data)
-    server = lone_server()
-    heard: list[Any] = []
-    for i in range(len(data)):
-        heard += server.receive(data[i : i + 1])
-    assert heard == whole

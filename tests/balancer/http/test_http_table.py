@@ -1,8 +1,4 @@
-"""Every row of the HTTP table over a real socket: requests at the worker, the response, and the request after it.
-
-A row that is not satisfied yet is listed in `http_rows/not_yet.py` with the reason; a listed row that passes is an
-error.
-"""
+"""Every row of the HTTP table over a real socket: requests at the worker, the response, and the request after it."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.balancer.http.http_rows.not_yet import NOT_YET
 from tests.balancer.http.http_rows.player import Client, Seen
 from tests.balancer.http.http_rows.recorder import Recorder
 from tests.balancer.http.http_rows.row import Reach, Row
@@ -20,25 +15,15 @@ from tests.balancer.http.http_rows.table import ROWS
 from tests.balancer.http.http_rows.verdicts import changes, observed, of_row, wanted
 from tests.support.stage import Stage
 
-STEPS = {"at-once": 0, "bytewise": 1}
+BYTEWISE = pytest.param(1, id="bytewise", marks=pytest.mark.second_tier)
 
 
-def cases() -> list[Any]:
-    """Each row in one write and, in the second tier, byte by byte."""
-    reasons = {name: reason for reason, names in NOT_YET.items() for name in names}
-    found = []
-    for row in ROWS:
-        for way, step in STEPS.items():
-            reason = reasons.get(row.name) or reasons.get(f"{row.name}-{way}")
-            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-            marks += [pytest.mark.second_tier] if step else []
-            found.append(pytest.param(row, step, id=f"{row.name}-{way}", marks=marks))
-    return found
-
-
-@pytest.mark.parametrize(("row", "step"), cases())
+@pytest.mark.parametrize("step", [pytest.param(0, id="at-once"), BYTEWISE])
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 async def test_row(stage: Stage, row: Row, step: int) -> None:
-    """Verdict and connection end as in the row; the worker sees these requests and no other."""
+    """In one write and byte by byte: verdict and connection end as in the row; the worker sees these requests and no
+    other.
+    """
     recorder = Recorder()
     settings: dict[str, Any] = {"limits": row.limits} if row.limits else {}
     await stage.serve(await stage.worker(recorder), admin={"socket": "off"}, **settings)
@@ -73,8 +58,3 @@ def test_row_names_are_unique() -> None:
 def test_every_row_names_its_clause() -> None:
     unnamed = [row.name for row in ROWS if not re.fullmatch(r"RFC \d{4} § ([A-Z]|\d+)(\.\d+)*", row.clause)]
     assert unnamed == []
-
-
-def test_exceptions_name_existing_rows() -> None:
-    known = {row.name for row in ROWS} | {f"{row.name}-{way}" for row in ROWS for way in STEPS}
-    assert {name for names in NOT_YET.values() for name in names} <= known

@@ -68,27 +68,6 @@ def test_cache_belongs_to_one_set_of_names() -> None:
         assert b"X-Shard" in response.block_without(InternalFields(["x-other"]))
 
 
-@pytest.mark.parametrize(
-    ("lines", "found"),
-    [
-        (["Host: a", "Accept: */*", "A-X-Shard: 1"], [b"host"]),
-        (["Host: a", "X-Shard: 1", "Steel-Int-A: b"], [b"host", b"x-shard", b"steel-int-a"]),
-        (["Host: a", "X-Forwarded-For: c", "X-Shard-Key: 1"], [b"host", b"x-forwarded-for", b"x-shard-key"]),
-    ],
-)
-def test_internal_fields_of_a_request(lines: list[str], found: list[bytes]) -> None:
-    assert [name for name, _ in INTERNAL.find_special(block(lines).lower())] == found
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [(b"x-shard", True), (b"steel-int-", True), (b"steel-int-a", True), (b"steel-int", False), (b"x", False)],
-)
-def test_names_that_match(name: bytes, is_one: bool) -> None:
-    assert INTERNAL.has(name) is is_one
-    assert not InternalFields(["x-other"]).has(name)
-
-
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 def test_removal_beside_forwarding_fields(is_trusted: bool, version: bytes) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.http.h1.response_head import INTERIM_LIMIT
 from tests.support.expressions import IS_COMPILED, watch
 from tests.support.scripted_transports import (
     TRANSPORTS,
@@ -199,23 +198,3 @@ def test_no_expression_is_compiled_from_peer_input(monkeypatch: pytest.MonkeyPat
         assert b"X-7" not in client.received + stage.workers[0].received
         assert made == []
         stage.leave()
-
-
-def interim(count: int) -> bytes:
-    """What the client gets for a response behind `count` interim responses in one read."""
-    with Wireless() as stage:
-        client = stage.client()
-        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
-        stage.turn()
-        stage.workers[0].send(b"HTTP/1.1 100\r\n\r\n" * count + ANSWER)
-        stage.turn()
-        stage.leave()
-        return bytes(client.received)
-
-
-def test_interim_responses_in_one_read() -> None:
-    """A hundred pass; sixteen thousand, each of which copies the rest of the read, are malformed."""
-    assert interim(100) == b"HTTP/1.1 100 \r\n\r\n" * 100 + interim(0)
-    received = interim(16_000)
-    assert received.count(b"HTTP/1.1 100 \r\n\r\n") == INTERIM_LIMIT
-    assert received.partition(b"HTTP/1.1 502")[2].count(b'"malformed_response"') == 1

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
-from tests.balancer.http.http_rows.not_yet import NOT_YET
 from tests.balancer.http.http_rows.peers import PEERS
-from tests.balancer.http.http_rows.row import Row
 from tests.balancer.http.http_rows.table import GROUPS, ROWS
 from tests.balancer.http.http_rows.verdicts import wanted
 from tests.support.root import ROOT
@@ -70,18 +68,8 @@ def _reasons() -> Iterator[str]:
         names = {name: None for verdicts in because.verdicts.values() for name in verdicts}
         for row in (rows[name] for name in names):
             found = " | ".join(because.verdicts.get(peer.name, {}).get(row.name, "") for peer in PEERS)
-            yield f"| `{row.name}` | {row.clause} | {_here(row)} | {found} |"
+            yield f"| `{row.name}` | {row.clause} | {wanted(row)} | {found} |"
         yield ""
-
-
-def _of(name: str) -> str:
-    """Name of the row, without the way of sending."""
-    return name.removesuffix("-at-once").removesuffix("-bytewise")
-
-
-def _here(row: Row) -> str:
-    is_missing = any(_of(name) == row.name for names in NOT_YET.values() for name in names)
-    return wanted(row) + (" (not yet)" if is_missing else "")
 
 
 def _bold(text: str) -> str:

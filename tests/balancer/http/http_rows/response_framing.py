@@ -12,10 +12,12 @@ OLD = b"HTTP/1.0 200 OK"
 CHUNKED = b"Transfer-Encoding: chunked"
 TWO = b"Content-Length: 2"
 OLD_CLIENT = lines(b"GET / HTTP/1.0", b"Host: a")
+OLD_POST: dict[str, Any] = {"sent": lines(b"POST / HTTP/1.0", b"Host: a"), "lines": (b"POST / HTTP/1.1",)}
 OLD_CLIENT_STAYS = lines(b"GET / HTTP/1.0", b"Host: a", b"Connection: keep-alive")
 GHOST = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nghost"
 HEAD = request(line=b"HEAD / HTTP/1.1")
 LAST = b"0\r\n\r\n"
+WHOLE = b"2\r\nok\r\n" + LAST
 
 
 def length(value: bytes, body: bytes = b"ok") -> bytes:
@@ -28,6 +30,11 @@ def chunks(body: bytes, *fields: bytes) -> bytes:
     return lines(OK, CHUNKED, *fields) + body
 
 
+def trailing(*trailers: bytes) -> bytes:
+    """A 200 in chunks with these trailers."""
+    return chunks(b"2\r\nok\r\n0\r\n" + lines(*trailers))
+
+
 def good(name: str, clause: str, answer: bytes, body: bytes = b"ok", **more: Any) -> Row:
     """It reaches the client with this body, and the next request is untouched."""
     return answered(name, clause, answer, **{"gets_body": body, **more})
@@ -37,6 +44,11 @@ def old(name: str, clause: str, answer: bytes, **more: Any) -> Row:
     """As `good`, to an HTTP/1.0 client, which gets no chunks."""
     usual = {"sent": OLD_CLIENT, "lines": (b"GET / HTTP/1.1",), "end": "closed"}
     return good(name, clause, answer, **{**usual, "gets_not": (b"transfer-encoding",), **more})
+
+
+def bodiless(name: str, clause: str, answer: bytes, status: int, **more: Any) -> Row:
+    """A response of this status without a body, whatever the worker sends behind the head."""
+    return answered(name, clause, answer, status, **{"gets_body": b"", **more})
 
 
 LENGTHS = under(
@@ -61,28 +73,14 @@ LENGTHS = under(
         cut("answer-length-cut", "RFC 9112 § 8", length(b"9"), last="fin"),
         cut("answer-length-reset", "RFC 9112 § 8", length(b"9"), last="rst"),
         cut("answer-length-nothing", "RFC 9112 § 8", length(b"9", b""), last="fin"),
-        cut(
-            "answer-length-cut-to-10",
-            "RFC 9112 § 8",
-            length(b"9"),
-            last="fin",
-            sent=lines(b"POST / HTTP/1.0", b"Host: a"),
-            lines=(b"POST / HTTP/1.1",),
-        ),
-        good(
-            "answer-length-to-10",
-            "RFC 9112 § 9.3",
-            length(b"2"),
-            sent=OLD_CLIENT,
-            lines=(b"GET / HTTP/1.1",),
-            end="closed",
-        ),
-        good(
+        cut("answer-length-cut-to-10", "RFC 9112 § 8", length(b"9"), last="fin", **OLD_POST),
+        old("answer-length-to-10", "RFC 9112 § 9.3", length(b"2")),
+        old(
             "answer-length-to-10-stays",
             "RFC 9112 § 9.3",
             length(b"2"),
             sent=OLD_CLIENT_STAYS,
-            lines=(b"GET / HTTP/1.1",),
+            end="kept",
             gets=(b"Connection: keep-alive",),
         ),
     ),
@@ -91,76 +89,60 @@ LENGTHS = under(
 CODINGS = under(
     "RFC 9112 § 6.3",
     (
-        good("answer-chunked", "RFC 9112 § 7.1", chunks(b"2\r\nok\r\n" + LAST)),
+        good("answer-chunked", "RFC 9112 § 7.1", chunks(WHOLE)),
         good("answer-chunked-two", "RFC 9112 § 7.1", chunks(b"1\r\no\r\n01\r\nk\r\n000\r\n\r\n")),
         good("answer-chunked-empty", "RFC 9112 § 7.1", chunks(LAST), b""),
         good(
             "answer-chunked-case",
             "RFC 9112 § 7",
-            lines(OK, b"transfer-encoding: CHUNKED") + b"2\r\nok\r\n" + LAST,
+            lines(OK, b"transfer-encoding: CHUNKED") + WHOLE,
             gets=(CHUNKED,),
         ),
         good(
             "answer-chunked-tab",
             "RFC 9112 § 5.1",
-            lines(OK, b"Transfer-Encoding:\tchunked") + b"2\r\nok\r\n" + LAST,
+            lines(OK, b"Transfer-Encoding:\tchunked") + WHOLE,
             gets=(CHUNKED,),
         ),
-        good(
-            "answer-coding-tab-behind", "RFC 9112 § 5.1", lines(OK, CHUNKED + b"\t") + b"2\r\nok\r\n" + LAST
-        ),
+        good("answer-coding-tab-behind", "RFC 9112 § 5.1", lines(OK, CHUNKED + b"\t") + WHOLE),
         good("answer-chunk-extension", "RFC 9112 § 7.1.1", chunks(b'2;a="b"\r\nok\r\n0;c\r\n\r\n')),
-        good(
-            "answer-trailer",
-            "RFC 9112 § 7.1.2",
-            chunks(b"2\r\nok\r\n0\r\nX: y\r\n\r\n"),
-            gets_trailers=(b"X: y",),
-        ),
+        good("answer-trailer", "RFC 9112 § 7.1.2", trailing(b"X: y"), gets_trailers=(b"X: y",)),
         good(
             "answer-trailers",
             "RFC 9112 § 7.1.2",
-            chunks(b"2\r\nok\r\n0\r\nB: 1\r\nA: 2\r\n\r\n"),
+            trailing(b"B: 1", b"A: 2"),
             gets_trailers=(b"B: 1", b"A: 2"),
         ),
         good(
             "answer-trailer-length",
             "RFC 9110 § 6.5.1",
-            chunks(b"2\r\nok\r\n0\r\nContent-Length: 9\r\nX: y\r\n\r\n"),
+            trailing(b"Content-Length: 9", b"X: y"),
             gets_trailers=(b"X: y",),
         ),
         good(
             "answer-trailer-coding",
             "RFC 9110 § 6.5.1",
-            chunks(b"2\r\nok\r\n0\r\nTransfer-Encoding: gzip\r\nX: y\r\n\r\n"),
+            trailing(b"Transfer-Encoding: gzip", b"X: y"),
             gets_trailers=(b"X: y",),
         ),
-        old("answer-chunked-to-10", "RFC 9112 § 7", chunks(b"2\r\nok\r\n" + LAST)),
-        old("answer-trailer-to-10", "RFC 9112 § 7.1.2", chunks(b"2\r\nok\r\n0\r\nX: y\r\n\r\n")),
-        old(
-            "answer-chunked-to-10-stays",
-            "RFC 9112 § 9.3",
-            chunks(b"2\r\nok\r\n" + LAST),
-            sent=OLD_CLIENT_STAYS,
-        ),
-        broken("answer-length-and-coding", "", lines(OK, TWO, CHUNKED) + b"2\r\nok\r\n" + LAST),
-        broken("answer-coding-and-length", "", lines(OK, CHUNKED, TWO) + b"2\r\nok\r\n" + LAST),
+        old("answer-chunked-to-10", "RFC 9112 § 7", chunks(WHOLE)),
+        old("answer-trailer-to-10", "RFC 9112 § 7.1.2", trailing(b"X: y")),
+        old("answer-chunked-to-10-stays", "RFC 9112 § 9.3", chunks(WHOLE), sent=OLD_CLIENT_STAYS),
+        broken("answer-length-and-coding", "", lines(OK, TWO, CHUNKED) + WHOLE),
+        broken("answer-coding-and-length", "", lines(OK, CHUNKED, TWO) + WHOLE),
         broken("answer-coding-gzip", "", lines(OK, b"Transfer-Encoding: gzip") + b"ok", last="fin"),
         broken(
             "answer-coding-gzip-chunked",
             "RFC 9112 § 7",
-            lines(OK, b"Transfer-Encoding: gzip, chunked") + b"2\r\nok\r\n" + LAST,
+            lines(OK, b"Transfer-Encoding: gzip, chunked") + WHOLE,
         ),
-        broken("answer-coding-twice", "RFC 9112 § 6.1", chunks(b"2\r\nok\r\n" + LAST, CHUNKED)),
+        broken("answer-coding-twice", "RFC 9112 § 6.1", chunks(WHOLE, CHUNKED)),
         broken(
             "answer-coding-identity", "RFC 9112 § 7", lines(OK, b"Transfer-Encoding: identity", TWO) + b"ok"
         ),
-        broken(
-            "answer-coding-prefix",
-            "RFC 9112 § 7",
-            lines(OK, b"Transfer-Encoding: xchunked") + b"2\r\nok\r\n" + LAST,
-        ),
+        broken("answer-coding-prefix", "RFC 9112 § 7", lines(OK, b"Transfer-Encoding: xchunked") + WHOLE),
         broken("answer-coding-empty", "RFC 9112 § 6.1", lines(OK, b"Transfer-Encoding:") + b"ok", last="fin"),
-        good("answer-coding-10", "RFC 9112 § 6.1", lines(OLD, CHUNKED) + b"2\r\nok\r\n" + LAST),
+        good("answer-coding-10", "RFC 9112 § 6.1", lines(OLD, CHUNKED) + WHOLE),
     ),
 )
 
@@ -189,14 +171,7 @@ CHUNKS = under(
         cut("answer-chunked-no-last", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="fin"),
         cut("answer-chunked-no-end", "RFC 9112 § 8", chunks(b"2\r\nok\r\n0\r\n"), last="fin"),
         cut("answer-chunked-reset", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="rst"),
-        cut(
-            "answer-chunked-cut-to-10",
-            "RFC 9112 § 8",
-            chunks(b"2\r\nok\r\n"),
-            last="fin",
-            sent=lines(b"POST / HTTP/1.0", b"Host: a"),
-            lines=(b"POST / HTTP/1.1",),
-        ),
+        cut("answer-chunked-cut-to-10", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="fin", **OLD_POST),
     ),
 )
 
@@ -207,14 +182,7 @@ CLOSES = under(
         good("answer-until-close-empty", "", lines(OK), b"", last="fin"),
         old("answer-until-close-to-10", "", lines(OK) + b"ok", last="fin"),
         cut("answer-until-reset", "RFC 9112 § 8", lines(OK) + b"ok", last="rst"),
-        cut(
-            "answer-until-reset-to-10",
-            "RFC 9112 § 8",
-            lines(OK) + b"ok",
-            last="rst",
-            sent=lines(b"POST / HTTP/1.0", b"Host: a"),
-            lines=(b"POST / HTTP/1.1",),
-        ),
+        cut("answer-until-reset-to-10", "RFC 9112 § 8", lines(OK) + b"ok", last="rst", **OLD_POST),
         good("worker-10-length", "RFC 9112 § 9.3", lines(OLD, TWO) + b"ok", last="fin", gets_exact=(OK,)),
         good(
             "worker-10-stays",
@@ -235,53 +203,36 @@ BODILESS = under(
         good("head-chunked", "RFC 9110 § 9.3.2", chunks(b""), b"", sent=HEAD),
         good("head-says-nothing", "RFC 9110 § 9.3.2", lines(OK), b"", sent=HEAD),
         good("head-with-body", "RFC 9110 § 9.3.2", length(b"2"), b"", sent=HEAD, last="fin"),
-        answered("status-204", "RFC 9110 § 15.3.5", lines(b"HTTP/1.1 204 No Content"), 204, gets_body=b""),
-        answered(
-            "status-204-with-length",
-            "RFC 9110 § 8.6",
-            lines(b"HTTP/1.1 204 No", b"Content-Length: 0"),
-            204,
-            gets_body=b"",
+        bodiless("status-204", "RFC 9110 § 15.3.5", lines(b"HTTP/1.1 204 No Content"), 204),
+        bodiless(
+            "status-204-with-length", "RFC 9110 § 8.6", lines(b"HTTP/1.1 204 No", b"Content-Length: 0"), 204
         ),
-        answered(
+        bodiless(
             "status-204-with-body",
             "RFC 9110 § 15.3.5",
             lines(b"HTTP/1.1 204 No", TWO) + b"ok",
             204,
-            gets_body=b"",
             last="fin",
         ),
-        answered(
+        bodiless(
             "status-204-chunked",
             "RFC 9112 § 6.1",
             lines(b"HTTP/1.1 204 No", CHUNKED) + LAST,
             204,
-            gets_body=b"",
             gets_not=(b"transfer-encoding",),
             last="fin",
         ),
-        answered(
-            "status-304", "RFC 9110 § 15.4.5", lines(b"HTTP/1.1 304 Same", b"ETag: x"), 304, gets_body=b""
-        ),
-        answered(
+        bodiless("status-304", "RFC 9110 § 15.4.5", lines(b"HTTP/1.1 304 Same", b"ETag: x"), 304),
+        bodiless(
             "status-304-with-length",
             "RFC 9110 § 8.6",
             lines(b"HTTP/1.1 304 Same", b"Content-Length: 9"),
             304,
-            gets_body=b"",
             gets=(b"Content-Length: 9",),
         ),
-        answered(
-            "status-304-chunked", "RFC 9112 § 6.1", lines(b"HTTP/1.1 304 Same", CHUNKED), 304, gets_body=b""
-        ),
-        answered(
-            "status-205",
-            "RFC 9110 § 15.3.6",
-            lines(b"HTTP/1.1 205 Reset", b"Content-Length: 0"),
-            205,
-            gets_body=b"",
-        ),
-        answered(
+        bodiless("status-304-chunked", "RFC 9112 § 6.1", lines(b"HTTP/1.1 304 Same", CHUNKED), 304),
+        bodiless("status-205", "RFC 9110 § 15.3.6", lines(b"HTTP/1.1 205 Reset", b"Content-Length: 0"), 205),
+        bodiless(
             "status-205-with-body",
             "RFC 9110 § 15.3.6",
             lines(b"HTTP/1.1 205 Reset", TWO) + b"ok",
@@ -297,10 +248,10 @@ BEHIND = under(
         good("behind-length", "", length(b"2", b"ok and more")),
         good("behind-length-response", "", length(b"2") + GHOST),
         good("behind-chunks", "", chunks(b"2\r\nok\r\n0\r\n\r\nmore")),
-        good("behind-chunks-response", "", chunks(b"2\r\nok\r\n" + LAST) + GHOST),
+        good("behind-chunks-response", "", chunks(WHOLE) + GHOST),
         good("behind-head-response", "RFC 9110 § 9.3.2", length(b"2", b"") + GHOST, b"", sent=HEAD),
-        answered("behind-204-response", "", lines(b"HTTP/1.1 204 No") + GHOST, 204, gets_body=b""),
-        answered("behind-304-response", "", lines(b"HTTP/1.1 304 Same", TWO) + GHOST, 304, gets_body=b""),
+        bodiless("behind-204-response", "", lines(b"HTTP/1.1 204 No") + GHOST, 204),
+        bodiless("behind-304-response", "", lines(b"HTTP/1.1 304 Same", TWO) + GHOST, 304),
         good("behind-empty-line", "RFC 9112 § 2.2", length(b"2") + b"\r\n"),
         good("behind-nul", "", length(b"2") + b"\0" * 9),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.balancer.http.http_rows.row import Row, answered, broken, lines, passed, request, under
 
 OK = b"HTTP/1.1 200 OK"
@@ -133,60 +135,40 @@ FIELDS = under(
 )
 
 FINAL = lines(OK, TWO) + b"ok"
+
+
+def interim(name: str, clause: str, first: bytes, *statuses: int, **more: Any) -> Row:
+    """Interim responses, which the client gets before the final one."""
+    return answered(name, clause, first + FINAL, **{"interims": statuses, "gets_body": b"ok", **more})
+
+
+HINT = b"HTTP/1.1 103 A\r\n"
+WAIT = b"HTTP/1.1 102 Wait\r\n"
 INTERIM = under(
     "RFC 9110 § 15.2",
     (
-        answered(
-            "interim-100-unasked",
-            "",
-            b"HTTP/1.1 100 Continue\r\n\r\n" + FINAL,
-            interims=(100,),
-            gets_body=b"ok",
-        ),
-        answered(
-            "interim-102",
-            "",
-            b"HTTP/1.1 102 Wait\r\n\r\n" + FINAL,
-            interims=(102,),
-            gets_body=b"ok",
-            gets_exact=(b"HTTP/1.1 102 Wait\r\n",),
-        ),
-        answered(
+        interim("interim-100-unasked", "", b"HTTP/1.1 100 Continue\r\n\r\n", 100),
+        interim("interim-102", "", WAIT + b"\r\n", 102, gets_exact=(WAIT,)),
+        interim(
             "interim-103",
             "RFC 8297 § 2",
-            b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + FINAL,
-            interims=(103,),
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+            103,
             gets=(b"Link: </a>",),
-            gets_body=b"ok",
         ),
-        answered(
-            "interim-several",
-            "",
-            b"HTTP/1.1 103 A\r\nX: y\r\n\r\n" * 3 + FINAL,
-            interims=(103, 103, 103),
-            gets_body=b"ok",
-        ),
-        answered("interim-unknown", "", b"HTTP/1.1 199 Eh\r\n\r\n" + FINAL, interims=(199,), gets_body=b"ok"),
-        answered(
+        interim("interim-several", "", (HINT + b"X: y\r\n\r\n") * 3, 103, 103, 103),
+        interim("interim-unknown", "", b"HTTP/1.1 199 Eh\r\n\r\n", 199),
+        interim(
             "interim-to-10",
             "",
-            b"HTTP/1.1 103 A\r\n\r\n" + FINAL,
+            HINT + b"\r\n",
             sent=lines(b"GET / HTTP/1.0", b"Host: a"),
             lines=(b"GET / HTTP/1.1",),
             end="closed",
-            gets_body=b"ok",
         ),
-        answered(
-            "interim-with-length",
-            "RFC 9110 § 8.6",
-            b"HTTP/1.1 103 A\r\nContent-Length: 5\r\n\r\n" + FINAL,
-            interims=(103,),
-            gets_body=b"ok",
-        ),
-        broken("interim-and-nothing", "RFC 9112 § 8", b"HTTP/1.1 103 A\r\n\r\n", interims=(103,), last="fin"),
-        broken(
-            "interim-and-garbage", "RFC 9112 § 4", b"HTTP/1.1 103 A\r\n\r\nhello\r\n\r\n", interims=(103,)
-        ),
+        interim("interim-with-length", "RFC 9110 § 8.6", HINT + b"Content-Length: 5\r\n\r\n", 103),
+        broken("interim-and-nothing", "RFC 9112 § 8", HINT + b"\r\n", interims=(103,), last="fin"),
+        broken("interim-and-garbage", "RFC 9112 § 4", HINT + b"\r\nhello\r\n\r\n", interims=(103,)),
         passed(
             "head-of-default",
             "RFC 9110 § 9.3.2",
