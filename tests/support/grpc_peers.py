@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -24,7 +22,6 @@ class GrpcWorker:
     def __init__(self, name: str = "w") -> None:
         self.name = name
         self.called: list[tuple[str, dict[str, str | bytes]]] = []
-        self.cancelled = asyncio.Event()
         self.answers: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {}
         self.port = 0
         self.health = health.aio.HealthServicer()
@@ -33,8 +30,6 @@ class GrpcWorker:
         self.server = grpc.aio.server(options=[*UNLIMITED, ("grpc.so_reuseport", 0)])
         methods = {
             "Unary": grpc.unary_unary_rpc_method_handler(self._unary),
-            "Count": grpc.unary_stream_rpc_method_handler(self._count),
-            "Sum": grpc.stream_unary_rpc_method_handler(self._sum),
             "Echo": grpc.stream_stream_rpc_method_handler(self._echo),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
@@ -65,49 +60,13 @@ class GrpcWorker:
         context.set_trailing_metadata((("x-worker", self.name),))
         return message
 
-    async def _count(self, message: bytes, context: Context) -> AsyncIterator[bytes]:
-        """As many messages as the request says; then wait for the client if it begins with `+`."""
-        self._note("Count", context)
-        for number in range(int(message)):
-            yield b"%d" % number
-        if message.startswith(b"+"):
-            await self._until_cancelled()
-
-    async def _until_cancelled(self) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-
-    async def _sum(self, messages: AsyncIterator[bytes], context: Context) -> bytes:
-        self._note("Sum", context)
-        return b"%d" % sum([int(message) async for message in messages])
-
     async def _echo(self, messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        """Each message at once; `early` ends the RPC while the client may still send."""
+        """Each message at once."""
         self._note("Echo", context)
         await context.send_initial_metadata((("x-initial", self.name),))
         async for message in messages:
-            if message == b"early":
-                return
             yield message
         yield b"half-closed"
-
-
-def cancelling_server() -> tuple[grpc.Server, int]:
-    """A server that cancels each RPC after its first message, and its port: only the threaded one can."""
-
-    def cancel(messages: Iterable[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield next(iter(messages))
-        context.cancel()
-
-    server = grpc.server(ThreadPoolExecutor(1))
-    methods = {"Echo": grpc.stream_stream_rpc_method_handler(cancel)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, port
 
 
 def channel_to(port: int, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:

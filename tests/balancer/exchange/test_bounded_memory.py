@@ -116,13 +116,3 @@ async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
     (downstream,) = stage.downstreams
     sock = downstream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.cluster.limits.buffer
-
-
-async def test_413_to_head_has_no_content(stage: Stage) -> None:
-    """RFC 9110 § 9.3.2: a response to HEAD has no content."""
-    await stage.serve(await stage.worker(response(b"x")), limits={"body": 10})
-    client = await stage.client()
-    await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\n\r\n")
-    answer = await client.rest()
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert answer.endswith(b"\r\n\r\n")

@@ -40,11 +40,6 @@ buffered = partial(buffering, buffering=(("request", LENGTH), ("total", TOTAL)))
 """A balancer that keeps bodies of up to `LENGTH` bytes, `TOTAL` in all."""
 
 
-def outcomes(stage: Wireless, endpoint: str = "w0") -> dict[str, int]:
-    found = stage.cluster.router.find(endpoint).outcomes
-    return {kind.value: number for kind, number in found.items() if number}
-
-
 def errors(stage: Wireless) -> dict[str, int]:
     return dict(stage.cluster.counts.errors)
 
@@ -142,31 +137,6 @@ def test_streamed_from_the_first_byte_when_nothing_is_left() -> None:
 
 
 # --- ends before the body is whole
-
-
-def test_client_that_stops_sending_gets_408() -> None:
-    """`timeouts.request_idle` holds as without buffering, and no endpoint was asked."""
-    with buffered() as stage:
-        client = stage.client()
-        sends(stage, client, head(10), b"x")
-        stage.advance(29.0)
-        sends(stage, client, b"x")
-        stage.advance(29.0)
-        assert client.received == b""
-        stage.advance(2.0)
-        assert client.received.startswith(b"HTTP/1.1 408 ")
-        assert (stage.cluster.process.buffer_budget.kept, stage.cluster.router.routed) == (0, 0)
-
-
-@pytest.mark.parametrize("how", ["reset", "end"])
-def test_client_that_leaves(how: str) -> None:
-    with buffered() as stage:
-        client = stage.client()
-        sends(stage, client, head(10), b"x")
-        client.vanish() if how == "reset" else client.end()
-        stage.turn()
-        assert (stage.cluster.process.buffer_budget.kept, stage.cluster.counts.abandoned) == (0, 1)
-        assert not stage.downstreams
 
 
 def test_malformed_chunk() -> None:
@@ -425,21 +395,6 @@ def test_long_body_is_read_on_while_it_is_kept() -> None:
         client.send(b"x" * (size - 105_000))
         stage.turn()
         assert stage.workers[0].received.endswith(b"\r\n\r\n" + b"x" * size)
-
-
-def test_draining_waits_for_a_body() -> None:
-    """At shutdown a request whose head has come is still served."""
-    with buffered() as stage:
-        client = stage.client()
-        sends(stage, client, head(2), b"x")
-        stage.cluster.process.drain()
-        stage.advance(5.0)
-        sends(stage, client, b"y")
-        stage.workers[0].send(ANSWER)
-        stage.turn()
-        assert b"\r\nConnection: close\r\n" in client.received
-        assert client.received.endswith(b"ok")
-        assert client.ending == "end"
 
 
 def test_mirror_gets_a_kept_body_as_well() -> None:

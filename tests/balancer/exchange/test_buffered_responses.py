@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import pytest
 
 from balancer.config.schema.limits import BufferingLimits
-from tests.support.stage import Stage
-from tests.support.wire import answering, get, response
 from tests.support.wireless import Peer, Wireless, buffering, reload_with, sends
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 LIMIT = 100_000
 TOTAL = 150_000
 READ = 20_000
-MIB = 1 << 20
 
 
 def by_length(size: int) -> bytes:
@@ -288,51 +284,3 @@ def test_reload_that_turns_buffering_on() -> None:
         stage.turn()
         sends(stage, worker, b"x" * READ, b"x" * READ)
         assert idle(stage) == 1
-
-
-# --- sockets
-
-
-@pytest.mark.parametrize("is_whole", [True, False])
-async def test_shutdown_waits_for_slow_readers(stage: Stage, is_whole: bool) -> None:
-    """A client that is still reading gets everything within the grace period; one that does not read is cut."""
-    body = bytes(range(256)) * 16_384
-    await stage.serve(
-        await stage.worker(answering(response(body))),
-        buffering={"response": 8 * MIB},
-        timeouts={"shutdown": 10.0 if is_whole else 0.2},
-    )
-    client = await stage.client(receive_buffer=4096)
-    await client.send(get())
-    await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
-    assert stage.cluster.process.buffer_budget.kept > MIB
-    stopping = asyncio.ensure_future(stage.running.stop())
-    await stage.turn()
-    if is_whole:
-        assert (await client.response()).body == body
-        assert await client.rest() == b""
-    assert await stopping is is_whole
-    assert stage.cluster.process.buffer_budget.kept == 0
-
-
-async def answered(stage: Stage, number: int) -> None:
-    """Wait until so many requests have ended at the worker."""
-    await stage.eventually(lambda: stage.outcomes() == {"ok": number})
-
-
-async def test_worker_connection_is_free_within_the_limit(stage: Stage) -> None:
-    """Twenty clients that read nothing of a mebibyte each: one worker connection after another serves them all."""
-    body = bytes(range(256)) * 4096
-    await stage.serve(await stage.worker(answering(response(body))), buffering={"response": 2 * MIB})
-    clients = [await stage.client(receive_buffer=4096) for _ in range(20)]
-    for number, client in enumerate(clients, 1):
-        await client.send(get())
-        await answered(stage, number)
-    assert stage.pool().counts.opened == 1
-    budget = stage.cluster.process.buffer_budget
-    assert (budget.responses, budget.responses_streamed) == (20, 0)
-    held = sum(downstream.transport.get_write_buffer_size() for downstream in stage.downstreams)
-    assert budget.kept == held > 10 * MIB
-    for client in clients:
-        assert (await client.response()).body == body
-    await stage.eventually(lambda: not budget.kept)

@@ -286,5 +286,7 @@ async def test_hedged_attempts(stage: Stage, name: str) -> None:
     go.set()
     if found == "the other goes on":
         assert (await client.response()).body == b"slow"
+        assert counts.errors == {}
+    assert counts.retried == 0
     client.leave()
     assert found == CELLS[name]["hedged"]

@@ -23,6 +23,9 @@ from tests.support.scripted_transports import Http2, Play, Script, sending, valu
 from tests.support.stage import Stage
 from tests.support.wire import response
 
+Fields = tuple[tuple[bytes, bytes], ...]
+SAFE = {"grpc_statuses": ["UNAVAILABLE"]}
+
 
 def answering(code: int) -> Script:
     """A response of one message, with its status in trailers."""
@@ -45,6 +48,13 @@ def own(answer: Answer) -> tuple[str, str]:
     """Name and message of a response without messages that the balancer has made."""
     assert (answer.status, answer.body, answer.head[b"content-type"]) == (200, b"", b"application/grpc")
     return NAMES[int(answer.head[b"grpc-status"])], answer.head[b"grpc-message"].decode()
+
+
+async def answer_to(stage: Stage, *scripts: Script, fields: Fields = (), **settings: Any) -> Answer:
+    """The answer to an RPC, by workers with these scripts."""
+    await serve_grpc(stage, *scripts, **settings)
+    client = await http2_client(stage)
+    return await client.answer(rpc(client, *fields))
 
 
 # --- the worker's side
@@ -81,9 +91,7 @@ FAILURES = {"UNKNOWN": "error_status", "DEADLINE_EXCEEDED": "timeout", "INTERNAL
 async def test_outcome_of_each_status(stage: Stage, name: str, is_trailers_only: bool) -> None:
     """Those that HTTP has as 5xx count as failures of the endpoint."""
     code = NAMES.index(name)
-    await serve_grpc(stage, ending(code) if is_trailers_only else answering(code))
-    client = await http2_client(stage)
-    answer = await client.answer(rpc(client))
+    answer = await answer_to(stage, ending(code) if is_trailers_only else answering(code))
     assert (answer.trailers or answer.head)[b"grpc-status"] == b"%d" % code
     assert stage.outcomes() == {FAILURES.get(name, "ok"): 1}
     assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == [name]
@@ -98,9 +106,7 @@ async def test_http_status_passes_and_counts_as_in_http(
     stage: Stage, status: int, length: int | None, outcome: str
 ) -> None:
     """And a response without a status of gRPC is a failure."""
-    await serve_grpc(stage, sending(status, length=length))
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).status == status
+    assert (await answer_to(stage, sending(status, length=length))).status == status
     assert stage.outcomes() == {outcome: 1}
 
 
@@ -121,20 +127,26 @@ async def test_other_requests_are_not_judged_by_grpc_status(stage: Stage) -> Non
 # --- retries
 
 
-async def test_unavailable_is_not_retried_by_default(stage: Stage) -> None:
-    """A worker may have processed it."""
-    first, second = await serve_grpc(stage, ending(14), ending(0))
+@pytest.mark.parametrize(
+    ("script", "retry"),
+    [(ending(14), {}), (answering(14), SAFE), (ending(14), {**SAFE, "share": 0.0, "per_second": 0.0})],
+    ids=["by default", "after a message", "beyond the budget"],
+)
+async def test_unavailable_is_not_retried(stage: Stage, script: Script, retry: dict[str, Any]) -> None:
+    """By default a worker may have processed it."""
+    first, second = await serve_grpc(stage, script, ending(0), retry=retry)
     client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"14"
+    answer = await client.answer(rpc(client))
+    assert (answer.trailers or answer.head)[b"grpc-status"] == b"14"
     assert (len(first), len(second)) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("retry", "fields"),
-    [({"grpc_statuses": ["UNAVAILABLE"]}, ()), ({"idempotency_key": True}, ((b"idempotency-key", b"1"),))],
+    [(SAFE, ()), ({"idempotency_key": True}, ((b"idempotency-key", b"1"),))],
 )
 async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
-    stage: Stage, retry: dict[str, Any], fields: tuple[tuple[bytes, bytes], ...]
+    stage: Stage, retry: dict[str, Any], fields: Fields
 ) -> None:
     first, second = await serve_grpc(stage, ending(14), answering(0), retry=retry)
     client = await http2_client(stage)
@@ -147,10 +159,7 @@ async def test_unavailable_is_retried_where_that_is_said_to_be_safe(
 
 @pytest.mark.parametrize(("pushback", "retried"), [(b"0", 1), (b"100", 0), (b"-1", 0)])
 async def test_a_worker_may_ask_not_to_be_retried_now(stage: Stage, pushback: bytes, retried: int) -> None:
-    field = (b"grpc-retry-pushback-ms", pushback)
-    await serve_grpc(stage, ending(14, field), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
-    client = await http2_client(stage)
-    await client.answer(rpc(client))
+    await answer_to(stage, ending(14, (b"grpc-retry-pushback-ms", pushback)), answering(0), retry=SAFE)
     assert stage.cluster.counts.retried == retried
 
 
@@ -161,25 +170,9 @@ async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stag
         await play.data(b"no")
         await play.end()
 
-    await serve_grpc(
-        stage, overloaded, ending(0), retry={"grpc_statuses": ["UNAVAILABLE"], "statuses": [503]}
-    )
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"0"
+    answer = await answer_to(stage, overloaded, ending(0), retry={**SAFE, "statuses": [503]})
+    assert answer.head[b"grpc-status"] == b"0"
     assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == ["OK"]
-
-
-async def test_unavailable_after_a_message_is_not_retried(stage: Stage) -> None:
-    await serve_grpc(stage, answering(14), answering(0), retry={"grpc_statuses": ["UNAVAILABLE"]})
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).trailers[b"grpc-status"] == b"14"
-
-
-async def test_retries_keep_to_the_budget(stage: Stage) -> None:
-    retry = {"grpc_statuses": ["UNAVAILABLE"], "share": 0.0, "per_second": 0.0}
-    await serve_grpc(stage, ending(14), ending(0), retry=retry)
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).head[b"grpc-status"] == b"14"
 
 
 async def test_refused_stream_is_retried_always(stage: Stage) -> None:
@@ -431,9 +424,7 @@ async def test_reset_before_the_response_is_a_status(stage: Stage, code: int, na
         await play.read()
         play.reset(code)
 
-    await serve_grpc(stage, script)
-    client = await http2_client(stage)
-    assert own(await client.answer(rpc(client)))[0] == name
+    assert own(await answer_to(stage, script))[0] == name
 
 
 async def test_worker_may_end_before_the_client(stage: Stage) -> None:

@@ -17,7 +17,7 @@ import pytest
 from balancer.http.h1.client import OWN_NAME
 from policies.facts import ReportedLoad
 from tests.support.certificates import Shelf
-from tests.support.grpc_peers import Context, GrpcWorker, cancelling_server, channel_to, endpoints
+from tests.support.grpc_peers import Context, GrpcWorker, channel_to, endpoints
 from tests.support.log_entries import RecordingLog
 from tests.support.stage import Stage
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.second_tier]
 
 MIB = 1 << 20
 PATIENCE = 20.0
-UNARY, COUNT, SUM, ECHO = (f"/steelyard.Test/{name}" for name in ("Unary", "Count", "Sum", "Echo"))
+UNARY, ECHO = (f"/steelyard.Test/{name}" for name in ("Unary", "Echo"))
 
 
 class Peers:
@@ -93,19 +93,6 @@ async def test_unary_with_metadata_both_ways(peers: Peers) -> None:
     assert peers.stage.outcomes() == {"ok": 1}
 
 
-async def test_server_streaming(peers: Peers) -> None:
-    channel = await peers.serve()
-    call = channel.unary_stream(COUNT)(b"500", timeout=PATIENCE)
-    assert [int(message) async for message in call] == [*range(500)]
-    assert await code_and_details(call) == ("OK", "")
-
-
-async def test_client_streaming(peers: Peers) -> None:
-    channel = await peers.serve()
-    call = channel.stream_unary(SUM)(iter([b"%d" % number for number in range(500)]), timeout=PATIENCE)
-    assert await call == b"%d" % sum(range(500))
-
-
 async def test_streaming_in_both_directions_is_interleaved(peers: Peers) -> None:
     """Each message is answered before the next one is written, and after the half-close one more comes."""
     channel = await peers.serve()
@@ -118,15 +105,6 @@ async def test_streaming_in_both_directions_is_interleaved(peers: Peers) -> None
     assert await call.read() == b"half-closed"
     assert await call.read() == grpc.aio.EOF
     assert await code_and_details(call) == ("OK", "")
-
-
-async def test_server_may_end_before_the_client(peers: Peers) -> None:
-    channel = await peers.serve()
-    call = channel.stream_stream(ECHO)(timeout=PATIENCE)
-    await call.write(b"early")
-    assert await call.read() == grpc.aio.EOF
-    assert await code_and_details(call) == ("OK", "")
-    assert peers.stage.outcomes() == {"ok": 1}
 
 
 @pytest.mark.parametrize(
@@ -145,27 +123,6 @@ async def test_errors_with_details(peers: Peers, name: str) -> None:
     trailers = dict(await call.trailing_metadata())
     assert trailers.pop("date").endswith(" GMT")  # a response without a body has one head, which gets a Date
     assert trailers == {"x-more-bin": b"\0"}
-
-
-async def test_exception_of_a_server_counts_as_a_failure(peers: Peers) -> None:
-    channel = await peers.serve()
-
-    async def fail(message: bytes, context: Context) -> bytes:
-        raise ValueError("no")
-
-    peers.workers[0].answers["Unary"] = fail
-    assert (await code_and_details(channel.unary_unary(UNARY)(b"")))[0] == "UNKNOWN"
-    assert peers.stage.outcomes() == {"error_status": 1}
-
-
-async def test_error_of_the_balancer(peers: Peers) -> None:
-    stage = peers.stage
-    channel = await peers.serve(0, endpoints=[
-        {"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r", "transport": "http2"}
-    ])  # fmt: skip
-    name, details = await code_and_details(channel.unary_unary(UNARY)(b""))
-    assert name == "UNAVAILABLE"
-    assert details.startswith("connect_failed: ")
 
 
 async def test_deadline_of_the_client(peers: Peers) -> None:
@@ -191,29 +148,6 @@ async def test_deadline_of_the_client(peers: Peers) -> None:
         await cancelled.wait()
     await peers.stage.eventually(peers.stage.outcomes)
     assert set(peers.stage.outcomes()) <= {"abandoned", "timeout"}
-
-
-async def test_cancellation_by_the_client(peers: Peers) -> None:
-    channel = await peers.serve()
-    call = channel.unary_stream(COUNT)(b"+2")
-    assert [await call.read(), await call.read()] == [b"0", b"1"]
-    call.cancel()
-    async with asyncio.timeout(PATIENCE):
-        await peers.workers[0].cancelled.wait()
-    await peers.stage.eventually(lambda: peers.stage.outcomes() == {"abandoned": 1})
-
-
-async def test_cancellation_by_the_server(peers: Peers) -> None:
-    server, port = cancelling_server()
-    address = f"http://127.0.0.1:{port}"
-    channel = await peers.serve(
-        0, endpoints=[{"id": "w0", "address": address, "region": "r", "transport": "http2"}]
-    )
-    call = channel.stream_stream(ECHO)(timeout=PATIENCE)
-    await call.write(b"a")
-    assert await call.read() == b"a"
-    assert (await code_and_details(call))[0] == "CANCELLED"
-    server.stop(None)
 
 
 async def test_large_messages(peers: Peers) -> None:
@@ -314,19 +248,6 @@ async def test_health_check(peers: Peers) -> None:
     await first.set_health(is_serving=True)
     await until_healthy(True)
     assert await workers_of(10) == {"w0", "w1"}
-
-
-async def test_health_check_of_an_unknown_service(peers: Peers) -> None:
-    checks = {"grpc": "other.Service", "interval": 1, "fast_interval": 1, "fall": 1}
-    await peers.serve(1, health_checks=checks)
-    check = peers.stage.control_plane.checks.by_id
-    async with asyncio.timeout(PATIENCE):
-        while "w0" not in check or check["w0"].state.last_fault is None:
-            peers.stage.advance(0.5)
-            await asyncio.sleep(0.02)
-    assert (
-        check["w0"].state.last_fault == "NOT_FOUND: the worker's health service does not know 'other.Service'"
-    )
 
 
 def server_credentials(pair: dict[str, str]) -> grpc.ServerCredentials:

@@ -127,47 +127,6 @@ async def test_interim_response_wins(stage: Stage, hedged: Hedged) -> None:
     assert hedged.client.received.count(b"103") == 1
 
 
-REFUSAL = response(b"no", status=b"503 No")
-
-
-@pytest.mark.parametrize(
-    "refusal", [REFUSAL, b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
-)
-async def test_503_does_not_win(stage: Stage, hedged: Hedged, refusal: bytes) -> None:
-    """A 503 is quick because nothing is done: the client gets the slow response."""
-    await hedged.send(get(), refusal)
-    await stage.eventually(lambda: stage.outcomes("w1") == {"error_status": 1})
-    assert not hedged.client.received
-    hedged.go.set()
-    assert (await hedged.client.response()).body == b"slow"
-    assert stage.cluster.counts.hedges_won == 0
-
-
-answer_garbage = playing(Wire.request, b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
-@pytest.mark.parametrize("script", [reset_after_request, answer_garbage], ids=["reset", "garbage"])
-async def test_failed_hedge(stage: Stage, hedged: Hedged, script: Script) -> None:
-    """The failure is counted; no error reaches the client, and no retry is needed."""
-    await hedged.send(get(), script)
-    await stage.eventually(lambda: stage.outcomes("w1") == {"reset": 1})
-    hedged.go.set()
-    assert (await hedged.client.response()).body == b"slow"
-    assert (stage.cluster.counts.retried, stage.cluster.counts.errors) == (0, {})
-
-
-async def test_refused_hedge(stage: Stage) -> None:
-    """The first attempt continues and may stream its response."""
-    go = asyncio.Event()
-    slow = await stage.worker(answering_after(go, CHUNKS))
-    await stage.serve(slow, stage.dead_port(), hedging={"enabled": True})
-    client = await stage.asking(slow, get())
-    stage.advance(LATE)
-    await stage.eventually(lambda: stage.outcomes("w1") == {"refused": 1})
-    go.set()
-    assert (await client.response()).body == b"quick"
-
-
 async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     """A third endpoint is tried, and neither of the two again."""
     go = asyncio.Event()
@@ -297,11 +256,6 @@ async def test_budget(stage: Stage, hedged: Hedged) -> None:
     assert (await second.response()).body == b"slow"
 
 
-async def test_off_by_default(stage: Stage) -> None:
-    await stage.serve(await stage.worker(QUICK))
-    assert stage.cluster.hedges is None
-
-
 async def test_status_and_metrics(stage: Stage, hedged: Hedged) -> None:
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
@@ -318,16 +272,6 @@ async def test_status_and_metrics(stage: Stage, hedged: Hedged) -> None:
     ):
         assert f"{line}\n" in text
     await hedged.end()
-
-
-async def test_stop_while_a_loser_runs(stage: Stage, hedged: Hedged) -> None:
-    """The stop does not wait for it; the outcome is abandoned."""
-    await hedged.send(get())
-    assert (await hedged.client.response()).body == b"quick"
-    await hedged.client.close()
-    assert await stage.running.stop()
-    assert stage.outcomes("w0") == {"abandoned": 1}
-    stage.server = None
 
 
 # --- timing and memory

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from balancer.cluster.wait_queue import LONGEST_RETRY, RequestQueue
 from balancer.cluster.wait_queue import Waiter as AnyWaiter
-from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
+from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, Shed, Unserved
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
@@ -120,19 +120,6 @@ def test_expired_request_is_not_served() -> None:
     assert queued.queue.dropped == {"deadline_passed": 1}
 
 
-def test_sweep_ends_expired_waits() -> None:
-    queued = QueuedEndpoint(limit=3)
-    queued.fill()
-    hasty, patient = queued.arrive(limit=5.0), queued.arrive()
-    queued.clock.at += 5.1
-    queued.sweep([hasty, patient])
-    assert (type(hasty.error), patient.error) == (DeadlinePassed, None)
-    queued.clock.at += 25
-    queued.sweep([hasty, patient])
-    assert isinstance(patient.error, QueueTimeout)
-    assert len(queued.queue) == 0
-
-
 def test_passed_deadline_is_rejected() -> None:
     queued = QueuedEndpoint()
     queued.fill()
@@ -152,21 +139,6 @@ def test_deadline_below_the_expected_wait_is_rejected() -> None:
     with pytest.raises(DeadlinePassed):
         queued.arrive(limit=2.0)
     queued.arrive(limit=6.0)
-
-
-def test_higher_level_displaces_a_lower_one() -> None:
-    """In a full queue the newest request of the lowest level is dropped, but not for one of its own level."""
-    queued = QueuedEndpoint(limit=2, levels=2)
-    queued.fill()
-    old, new = queued.arrive(level=1), queued.arrive(level=1)
-    high = queued.arrive(level=0)
-    assert (old.error, type(new.error)) == (None, Shed)
-    with pytest.raises(QueueFull):
-        queued.arrive(level=1)
-    assert (queued.queue.shed, dict(queued.queue.dropped)) == ([0, 1], {"shed": 1, "queue_full": 1})
-    queued.finish()
-    queued.finish()
-    assert queued.order[-2:] == [high, old]
 
 
 def test_retry_after() -> None:

@@ -59,7 +59,17 @@ REQUESTS = {
     "POST": post(b"body"),
     "keyed POST": post(b"body", b"Idempotency-Key: 8e03978e"),
     "chunked POST": post_chunked(b"one", b"two"),
+    "chunked PUT": post_chunked(b"one", b"two").replace(b"POST", b"PUT", 1),
+    "PATCH": post(b"body", method=b"PATCH"),
+    "DELETE": post(b"body", method=b"DELETE"),
+    "OPTIONS": get(method=b"OPTIONS"),
 }
+
+
+def answered(status: bytes, *fields: bytes) -> Script:
+    """A whole response, which has no body after HEAD."""
+    whole = response(b"bad", *fields, status=status)
+    return answering(lambda request: whole[:-3] if request.line.startswith(b"HEAD") else whole)
 
 
 CHUNKED_503 = b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n"
@@ -67,12 +77,12 @@ FAILURES: dict[str, Script] = {
     "reset": after_a_request(resets=True),
     "closed": after_a_request(),
     "half a head": after_a_request(b"HTTP/1.1 200 O"),
-    "503": answering(GONE),
+    "503": answered(b"503 Service Unavailable"),
     "503 in chunks": after_a_request(CHUNKED_503),
     "503 until close": after_a_request(b"HTTP/1.1 503 No\r\n\r\nbad"),
-    "502": answering(response(b"bad", status=b"502 Bad Gateway")),
-    "504": answering(response(b"bad", status=b"504 Gateway Timeout")),
-    "500": answering(response(b"bad", status=b"500 No")),
+    "502": answered(b"502 Bad Gateway"),
+    "504": answered(b"504 Gateway Timeout"),
+    "500": answered(b"500 No"),
     "garbage": after_a_request(b"SSH-2.0-OpenSSH_9.2\r\n"),
     "hangs": hang,
     "half a body": after_a_request(response(b"x" * 100)[:-50]),
@@ -87,6 +97,8 @@ def cells() -> Iterator[tuple[str, str, int, str]]:
         for request, entry in zip(requests, entries, strict=True):
             count, _, outcome_at_client = entry.partition("/")
             yield failure, request, int(count), outcome_at_client
+    yield from (("closed", request, 2, "200") for request in ("chunked PUT", "DELETE", "OPTIONS"))
+    yield "closed", "PATCH", 1, "502"
 
 
 async def outcome_at_client(client: Wire, *, to_head: bool) -> str:
@@ -104,7 +116,7 @@ def requests_at(*workers: ScriptedWorker) -> int:
 async def test_retry_table(stage: Stage, failure: str, request_kind: str, count: int, expected: str) -> None:
     """Each cell of the table, with the count of retries."""
     well = await stage.worker(OK if request_kind != "HEAD" else OK[: -len(b"fine")])
-    bad = [] if failure == "refused" else [await stage.worker(to_head(FAILURES[failure], request_kind))]
+    bad = [] if failure == "refused" else [await stage.worker(FAILURES[failure])]
     first = bad[0] if bad else stage.dead_port()
     await stage.serve(first, well, retry={"idempotency_key": True}, timeouts={"attempt": 1.0})
     client = await stage.client()
@@ -122,25 +134,6 @@ async def test_retry_table(stage: Stage, failure: str, request_kind: str, count:
     assert stage.cluster.counts.retried == is_again
     bodies = {request.body for request in [*well.requests, *(worker.requests[0] for worker in bad)]}
     assert len(bodies) == 1
-
-
-def to_head(script: Script, request_kind: str) -> Script:
-    """The script, or one that sends no body in response to HEAD."""
-    if request_kind != "HEAD" or script not in (
-        FAILURES["503"],
-        FAILURES["502"],
-        FAILURES["504"],
-        FAILURES["500"],
-    ):
-        return script
-
-    async def without_body(wire: Wire) -> None:
-        statuses = {FAILURES[name]: name for name in ("503", "502", "504", "500")}
-        await wire.request()
-        await wire.send(b"HTTP/1.1 %b No\r\nContent-Length: 3\r\n\r\n" % statuses[script].encode())
-        await wire.closed()
-
-    return without_body
 
 
 # --- statuses

@@ -55,10 +55,18 @@ class TunnelStage:
         assert (await client.head()).status in (101, 200)
         return client, self.worker.connections[-1]
 
-    async def close_rest(self) -> None:
-        """End the worker's script and wait until no tunnel is left."""
+    async def serve_tunnel(self, *, receive_buffer: int | None = None, **settings: Any) -> Ends:
+        """Serve, and open a tunnel."""
+        await self.serve(**settings)
+        return await self.open_tunnel(receive_buffer=receive_buffer)
+
+    async def close_rest(self, *clients: Wire, number: int = 1) -> None:
+        """Close clients, end the worker's script and wait until no tunnel is left; `number` must have been settled."""
+        for client in clients:
+            await client.close()
         self.over.set()
         await self.stage.eventually(lambda: not self.stage.cluster.tunnels)
+        assert are_settled(self.stage, number)
 
 
 @pytest.fixture
@@ -98,9 +106,7 @@ async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage:
     await worker.send(b"HTTP/1.1 200 OK\r\n\r\n\xff")
     assert await client.exactly(20) == b"HTTP/1.1 200 OK\r\n\r\n\xff"
     assert stage.state().in_flight == stage.cluster.process.in_flight == len(stage.cluster.tunnels) == 1
-    await client.close()
-    await tunnel_stage.close_rest()
-    assert are_settled(stage)
+    await tunnel_stage.close_rest(client)
 
 
 @pytest.mark.parametrize("step", [None, 1, 7])
@@ -120,8 +126,7 @@ async def test_bytes_after_both_heads_are_tunnelled(
     assert await client.exactly(11) == b"\r\n\r\nwelcome"
     assert await tunnel_stage.worker.connections[0].exactly(len(early)) == early
     assert len(tunnel_stage.worker.requests) == 1
-    await client.close()
-    await tunnel_stage.close_rest()
+    await tunnel_stage.close_rest(client)
     assert (stage.cluster.tunnels.bytes_in, stage.cluster.tunnels.bytes_out) == (len(early), 11)
 
 
@@ -150,9 +155,7 @@ async def test_connect_opens_a_tunnel(
     worker = tunnel_stage.worker.connections[0]
     assert await worker.exactly(5) == b"early"
     assert tunnel_stage.worker.requests[0].line == b"CONNECT a:80 HTTP/1.1"
-    await client.close()
-    await tunnel_stage.close_rest()
-    assert are_settled(stage)
+    await tunnel_stage.close_rest(client)
 
 
 async def test_declined_connect_is_a_response(stage: Stage) -> None:
@@ -249,28 +252,6 @@ async def test_unrequested_101_is_answered_502(stage: Stage, request_bytes: byte
     assert stage.outcomes() == {"reset": 1}
 
 
-async def test_pipelined_upgrade_waits_for_earlier_responses(stage: Stage) -> None:
-    """Bytes after the upgrade request belong to the tunnel."""
-    over = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        assert (await wire.request()).line == b"GET /first HTTP/1.1"
-        await wire.send(response(b"first"))
-        assert (await wire.request()).line == b"GET / HTTP/1.1"
-        await wire.send(SWITCHED)
-        await wire.send((await wire.exactly(9)).upper())
-        await over.wait()
-
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    await client.send(get(b"/first") + get(b"/", *UPGRADE_FIELDS) + b"get /late")
-    assert (await client.response()).body == b"first"
-    assert (await client.head()).status == 101
-    assert await client.exactly(9) == b"GET /LATE"
-    over.set()
-    assert await client.rest() == b""
-
-
 async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """The client's early bytes were not sent yet, so the next endpoint gets them."""
     gone = await stage.worker(playing(Wire.request))
@@ -329,8 +310,7 @@ async def test_slow_reader_pauses_the_other_side(
 ) -> None:
     """A bounded part is held, the other direction stays open, and all bytes arrive."""
     data = os.urandom(MIB) * (24 if is_upwards else 16)  # the kernel takes 14, and a worker's reader 2
-    await tunnel_stage.serve()
-    client, worker = await tunnel_stage.open_tunnel(receive_buffer=None if is_upwards else 4096)
+    client, worker = await tunnel_stage.serve_tunnel(receive_buffer=None if is_upwards else 4096)
     sender, reader = (client, worker) if is_upwards else (worker, client)
     assert await write_until_blocked(sender, stage, data) > 2 * MIB
     assert max(buffered(stage)) < MIB
@@ -338,9 +318,7 @@ async def test_slow_reader_pauses_the_other_side(
     assert await sender.exactly(10) == b"still here"
     assert await read_slowly(reader, len(data)) == data
     assert max(buffered(stage)) == 0
-    await client.close()
-    await tunnel_stage.close_rest()
-    assert are_settled(stage)
+    await tunnel_stage.close_rest(client)
 
 
 def buffered(stage: Stage) -> list[int]:
@@ -379,8 +357,7 @@ async def test_half_close_is_passed_on(
     stage: Stage, tunnel_stage: TunnelStage, is_client_first: bool
 ) -> None:
     """The other direction stays open."""
-    await tunnel_stage.serve()
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel()
     first, second = (client, worker) if is_client_first else (worker, client)
     await first.send(b"last word")
     first.half_close()
@@ -391,7 +368,6 @@ async def test_half_close_is_passed_on(
     second.half_close()
     assert await first.rest() == b""
     await tunnel_stage.close_rest()
-    assert are_settled(stage)
 
 
 async def test_client_half_closes_before_the_101(stage: Stage) -> None:
@@ -435,48 +411,18 @@ async def test_client_half_closes_before_a_declined_upgrade(stage: Stage, early:
 
 @pytest.mark.parametrize("is_client", [True, False])
 async def test_reset_is_passed_on(stage: Stage, tunnel_stage: TunnelStage, is_client: bool) -> None:
-    await tunnel_stage.serve()
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel()
     breaker, other = (client, worker) if is_client else (worker, client)
     breaker.reset()
     with pytest.raises(ConnectionResetError):
         await other.rest()
     await tunnel_stage.close_rest()
-    assert are_settled(stage)
     assert (stage.pool().leased, stage.cluster.counts.abandoned) == (0, 0)
-
-
-async def test_client_leaves_with_a_pending_upgrade(stage: Stage) -> None:
-    arrived = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        arrived.set()
-        await wire.closed()
-
-    await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS))
-    await arrived.wait()
-    client.reset()
-    await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
-
-
-async def test_unanswered_upgrade_is_answered_504(stage: Stage) -> None:
-    """504 after `first_byte`, and the connection goes on in HTTP."""
-    await stage.serve(await stage.worker(playing(Wire.request, Wire.closed)), timeouts={"first_byte": 5})
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS))
-    await stage.eventually(lambda: stage.state().in_flight and stage.pool().leased)
-    stage.advance(5.1)
-    assert (await client.response()).status == 504
-    assert stage.outcomes() == {"timeout": 1}
 
 
 async def test_idle_tunnel_is_closed(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """After `tunnel_idle` without a byte in either direction; no other timeout applies."""
-    await tunnel_stage.serve(timeouts={"tunnel_idle": 600})
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel(timeouts={"tunnel_idle": 600})
     for sender, reader in ((client, worker), (worker, client)):
         stage.advance(599)
         await sender.send(b"ping")
@@ -486,38 +432,36 @@ async def test_idle_tunnel_is_closed(stage: Stage, tunnel_stage: TunnelStage) ->
     stage.advance(2)
     assert await client.rest() == await worker.rest() == b""
     await tunnel_stage.close_rest()
-    assert are_settled(stage)
 
 
 async def test_tunnel_with_unread_bytes_is_closed(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """Bytes for a reader that reads nothing are dropped after `body_idle`."""
-    await tunnel_stage.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
-    _, worker = await tunnel_stage.open_tunnel(receive_buffer=4096)
+    _, worker = await tunnel_stage.serve_tunnel(
+        receive_buffer=4096, timeouts={"tunnel_idle": 600, "body_idle": 60}
+    )
     assert await write_until_blocked(worker, stage, b"x" * 16 * MIB) > 0
     stage.advance(601)
     for _ in range(3):
         await stage.turn()
         stage.advance(61)
     await tunnel_stage.close_rest()
-    assert are_settled(stage)
 
 
 async def test_stalled_reader_has_tunnel_idle(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """`body_idle` does not apply."""
-    await tunnel_stage.serve(timeouts={"tunnel_idle": 600, "body_idle": 60})
-    client, worker = await tunnel_stage.open_tunnel(receive_buffer=4096)
+    client, worker = await tunnel_stage.serve_tunnel(
+        receive_buffer=4096, timeouts={"tunnel_idle": 600, "body_idle": 60}
+    )
     assert await write_until_blocked(worker, stage, b"x" * 16 * MIB) > 0
     stage.advance(500)
     await stage.turn()
     assert await read_slowly(client, 16 * MIB) == b"x" * 16 * MIB
-    await client.close()
-    await tunnel_stage.close_rest()
+    await tunnel_stage.close_rest(client)
 
 
 async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """Tunnels live on, and more may be opened on existing connections, until the grace period ends."""
-    await tunnel_stage.serve(timeouts={"shutdown": 0.2})
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel(timeouts={"shutdown": 0.2})
     server, stage.server = stage.running, None
     stopping = asyncio.ensure_future(server.stop())
     await stage.turn()
@@ -530,8 +474,7 @@ async def test_drain_keeps_tunnels_for_the_grace_period(stage: Stage, tunnel_sta
 
 
 async def test_drain_ends_with_the_last_tunnel(stage: Stage, tunnel_stage: TunnelStage) -> None:
-    await tunnel_stage.serve()
-    client, _ = await tunnel_stage.open_tunnel()
+    client, _ = await tunnel_stage.serve_tunnel()
     server, stage.server = stage.running, None
     stopping = asyncio.ensure_future(server.stop())
     await stage.turn()
@@ -550,15 +493,12 @@ async def test_descriptor_limit_leaves_tunnels_open(stage: Stage, tunnel_stage: 
     assert not downstream.close_if_idle(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"
-    await client.close()
-    await tunnel_stage.close_rest()
-    assert are_settled(stage)
+    await tunnel_stage.close_rest(client)
 
 
 async def test_tunnel_counts_against_the_endpoint_limit(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """It counts in flight for its whole life, so with a limit of one the next request waits."""
-    await tunnel_stage.serve(max_in_flight=1)
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel(max_in_flight=1)
     waiting = await stage.client()
     await waiting.send(get(b"/", *UPGRADE_FIELDS))
     await stage.eventually(lambda: len(stage.cluster.queue) == 1)
@@ -566,16 +506,13 @@ async def test_tunnel_counts_against_the_endpoint_limit(stage: Stage, tunnel_sta
     assert (await waiting.head()).status == 101
     await waiting.close()
     await client.closed()
-    await tunnel_stage.close_rest()
-    assert are_settled(stage, 2)
+    await tunnel_stage.close_rest(number=2)
 
 
 async def test_tunnel_is_no_latency_sample(stage: Stage, tunnel_stage: TunnelStage) -> None:
-    await tunnel_stage.serve()
-    client, _ = await tunnel_stage.open_tunnel()
+    client, _ = await tunnel_stage.serve_tunnel()
     stage.advance(1000)
-    await client.close()
-    await tunnel_stage.close_rest()
+    await tunnel_stage.close_rest(client)
     assert stage.state().histogram.count == 0
     assert not stage.state().is_measured(stage.clock.at)
 
@@ -593,8 +530,7 @@ async def test_tunnels_in_status_and_metrics(stage: Stage, tunnel_stage: TunnelS
         assert "steelyard_tunnels_opened_total 1.0" in text
         assert 'steelyard_tunnel_bytes_total{direction="out"} 5.0' in text
         if is_open:
-            await client.close()
-            await tunnel_stage.close_rest()
+            await tunnel_stage.close_rest(client)
 
 
 Ending = Callable[[Stage, Wire, Wire], Awaitable[None]]
@@ -625,9 +561,8 @@ async def reset_under_load(stage: Stage, client: Wire, worker: Wire) -> None:
 @pytest.mark.parametrize("ending", [both_reset, both_half_close, reset_after_half_close, reset_under_load])
 async def test_tunnel_is_settled_once(stage: Stage, tunnel_stage: TunnelStage, ending: Ending) -> None:
     """The stage fails if anything is in flight at its end."""
-    await tunnel_stage.serve()
-    client, worker = await tunnel_stage.open_tunnel()
+    client, worker = await tunnel_stage.serve_tunnel()
     await ending(stage, client, worker)
-    await tunnel_stage.close_rest()
+    tunnel_stage.over.set()
     await stage.eventually(lambda: are_settled(stage))
     assert stage.pool().leased == stage.pool().idle == 0

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
-from tests.support.wire import Message, Script, Wire, answering, get, playing, post, post_chunked, response
+from tests.support.wire import Message, Script, Wire, answering, get, playing, post, response
 
 OK = response(b"fine")
 
@@ -77,35 +77,6 @@ async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
 # --- before the first byte of a response
 
 
-@pytest.mark.parametrize("method", [b"OPTIONS", b"DELETE"])
-async def test_idempotent_request_is_retried(stage: Stage, method: bytes) -> None:
-    """As those of test_retries.py, which has the ways to break."""
-    broken, worker = await stage.worker(close_after_request), await stage.worker(OK)
-    await stage.serve(broken, worker)
-    client = await stage.client()
-    answer = await client.ask(post(b"body", method=method))
-    assert (answer.status, worker.requests[0].body) == (200, b"body")
-    assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
-
-
-async def test_chunked_put_is_retried(stage: Stage) -> None:
-    """The buffered part is already framed."""
-    broken, worker = await stage.worker(close_after_request), await stage.worker(OK)
-    await stage.serve(broken, worker)
-    request = post_chunked(b"one", b"two").replace(b"POST", b"PUT", 1)
-    assert (await stage.ask(request)).body == b"fine"
-    assert broken.requests[0].body == worker.requests[0].body == b"onetwo"
-
-
-async def test_patch_is_not_retried(stage: Stage) -> None:
-    """The worker may have executed it: 502 after one attempt."""
-    workers = [await stage.worker(close_after_request), await stage.worker(close_after_request)]
-    await stage.serve(*workers)
-    check_error(await stage.ask(post(b"x", method=b"PATCH")), 502, "connection_broken")
-    assert len(workers[0].requests + workers[1].requests) == 1
-    assert stage.cluster.counts.retried == 0
-
-
 async def test_stale_connection_under_a_post(stage: Stage) -> None:
     """502 after one attempt."""
     worker = await stage.worker(answering_then_dying(1))
@@ -139,9 +110,6 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
     "garbage",
     [
         b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
     ],
 )
