@@ -11,16 +11,10 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hpack import Encoder
-from hyperframe.frame import (
-    ContinuationFrame,
-    DataFrame,
-    GoAwayFrame,
-    HeadersFrame,
-    PingFrame,
-)
+from hyperframe.frame import ContinuationFrame, DataFrame, GoAwayFrame, HeadersFrame
 
 from balancer.errors import StreamRefused
-from balancer.http.h2.limits import PING_AFTER, PING_WAIT
+from balancer.http.h2.limits import PING_AFTER
 from balancer.upstream.request import ResponseSink
 from balancer.upstream.stream import UpstreamStream
 from tests.support.certificates import Shelf
@@ -174,21 +168,6 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
     assert stage.outcomes()["ok"] == 5
 
 
-async def test_goaway_while_idle(stage: Stage) -> None:
-    """The next request opens another connection; no request fails."""
-
-    async def script(play: Play) -> None:
-        assert isinstance(play, Http2)
-        await hello(play)
-        play.peer.writer.write(GoAwayFrame(0, last_stream_id=2**31 - 1).serialize())
-
-    await serve_plays(stage, script)
-    for _ in range(3):
-        assert (await stage.ask(post(b"x"))).body == b"hello"
-        await stage.eventually(lambda: not stage.pool().idle)
-    assert (stage.pool().counts.opened, stage.outcomes()) == (3, {"ok": 3})
-
-
 async def test_connection_closed_between_lease_and_request(stage: Stage) -> None:
     """The request is reported as refused, so that it can be retried."""
     await serve_plays(stage, hello)
@@ -244,12 +223,22 @@ async def test_changing_window_size(stage: Stage) -> None:
 
 
 OK = (":status", "200")
+CONTINUATIONS = [ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200)]
+
+
+def hpack_bomb() -> HeadersFrame:
+    """A few kilobytes that decode to 30 MB of fields."""
+    encoder = Encoder()
+    first = encoder.encode([OK, ("x", "y" * 3000)])
+    return HeadersFrame(1, first + encoder.encode([("x", "y" * 3000)]) * 10_000, flags=["END_HEADERS"])
 
 
 @pytest.mark.parametrize(
     ("frames", "detail"),
     [
-        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), None),
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "too large frame size"),
+        ((headers_frame(OK, flags=()), *CONTINUATIONS), ""),
+        ((hpack_bomb(),), ""),
         ((headers_frame(("server", "x")),), "HTTP/2: "),
         ((headers_frame(OK, ("Server", "x")),), "HTTP/2: "),
         ((headers_frame(OK, ("connection", "close")),), "HTTP/2: "),
@@ -271,30 +260,14 @@ OK = (":status", "200")
         ((GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",), "FRAME_SIZE_ERROR"),
     ],
 )
-async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str | None) -> None:
+async def test_invalid_frames(stage: Stage, frames: tuple[Any, ...], detail: str) -> None:
     """A 502 with a one-line detail, counted as a reset; the next connection is new."""
     await serve_frames(stage, *frames)
     status, error, message = fault_of(await stage.ask(get()))
     assert (status, error) == (502, "malformed_response")
-    assert detail is None or detail in message
+    assert detail in message
     assert stage.outcomes() == {"reset": 1}
     assert stage.cluster.counts.errors == {"malformed_response": 1}
-
-
-async def test_continuation_flood(stage: Stage) -> None:
-    """The size of a head is limited."""
-    flood = [headers_frame(OK, flags=()), *(ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200))]
-    await serve_frames(stage, *flood)
-    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
-
-
-async def test_hpack_bomb(stage: Stage) -> None:
-    """A repeated HPACK table entry is small on the wire; the decoded size is limited."""
-    encoder = Encoder()
-    first = encoder.encode([(b":status", b"200"), (b"x", b"y" * 3000)])
-    again = encoder.encode([(b"x", b"y" * 3000)]) * 10_000
-    await serve_frames(stage, HeadersFrame(1, first + again, flags=["END_HEADERS"]))
-    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
 
 
 async def test_other_streams_of_a_malformed_response(stage: Stage) -> None:
@@ -352,32 +325,6 @@ async def test_ping_on_a_silent_connection(stage: Stage) -> None:
         await stage.turn()
         await stage.eventually(lambda: stage.pool().idle == 1)
     assert stage.pool().counts.opened == 1
-
-
-async def test_unanswered_ping(stage: Stage) -> None:
-    """Its requests fail before their timeouts."""
-    worker = await serve_frames(stage, PingFrame(0, b"12345678"), timeouts={"first_byte": 100})
-    asking = asyncio.ensure_future(stage.ask(post(b"")))
-    await stage.eventually(lambda: worker.connections and b"12345678" in worker.received)
-    stage.advance(PING_AFTER + 1)
-    stage.advance(PING_WAIT + 1)
-    assert fault_of(await asking)[1] == "connection_broken"
-
-
-async def test_idle_timeout_and_max_age(stage: Stage) -> None:
-    """`pool.idle_timeout` and `pool.max_age`; an old connection finishes its streams."""
-    gate = asyncio.Event()
-    plays = await serve_plays(stage, hello_after(gate, b"/slow"), pool={"idle_timeout": 4, "max_age": 8})
-    slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
-    await stage.eventually(lambda: plays)
-    stage.advance(9.0)
-    assert (await stage.ask(get())).body == b"hello"
-    assert stage.pool().counts.opened == 2
-    gate.set()
-    assert (await slow).body == b"hello"
-    await stage.eventually(lambda: stage.pool().idle == 1)
-    stage.advance(5.0)
-    assert stage.pool().idle == 0
 
 
 async def test_reload_changes_the_transport(stage: Stage) -> None:

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from balancer.http.h1.client import OWN_NAME
-from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
+from balancer.http.h2.events import INTERNAL_ERROR, NO_ERROR
 from tests.support.frames import PREFACE
 from tests.support.http2_client import fields, http2_client
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, Wire, answering_after, get, playing, response
+from tests.support.wire import ScriptedWorker, Wire, get, playing, response
 
 MIB = 1 << 20
 
@@ -46,23 +46,6 @@ async def test_request_with_body(stage: Stage, length: bool) -> None:
     (request,) = worker.requests
     assert request.body == b"abc"
     assert (request.value(b"Transfer-Encoding") is None) == length
-
-
-async def test_several_requests_at_once(stage: Stage) -> None:
-    """Responses come in any order; each has its own body."""
-    go = asyncio.Event()
-    script = answering_after(go, lambda request: response(request.line), only=b"GET /slow")
-    await stage.serve(await stage.worker(script))
-    client = await http2_client(stage)
-    slow = client.request(path=b"/slow")
-    fast = [client.request(path=b"/%d" % number) for number in range(10)]
-    for number, stream in enumerate(fast):
-        assert (await client.answer(stream)).body == b"GET /%d HTTP/1.1" % number
-    assert not client.answers[slow].head
-    assert stage.cluster.process.in_flight == 1
-    go.set()
-    assert (await client.answer(slow)).body == b"GET /slow HTTP/1.1"
-    assert stage.cluster.process.counts.http2_streams == 11
 
 
 async def test_response_in_chunks_with_trailers(stage: Stage) -> None:
@@ -111,19 +94,6 @@ async def test_interim_responses(stage: Stage) -> None:
     assert answer.interim == [{b":status": b"100"}, {b":status": b"103", b"link": b"</a>"}]
 
 
-@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
-async def test_response_without_body(stage: Stage, status: bytes) -> None:
-    await stage.serve(await stage.worker(b"HTTP/1.1 %b\r\nContent-Length: 9\r\n\r\n" % status))
-    answer = await (await http2_client(stage)).ask()
-    assert (answer.status, answer.body, answer.has_ended) == (int(status[:3]), b"", True)
-
-
-async def test_head_request(stage: Stage) -> None:
-    await stage.serve(await stage.worker(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"))
-    answer = await (await http2_client(stage)).ask(method=b"HEAD")
-    assert (answer.head[b"content-length"], answer.body) == (b"9", b"")
-
-
 async def test_cookies_are_joined(stage: Stage) -> None:
     """RFC 9113 § 8.2.3."""
     worker = await stage.worker(response())
@@ -161,22 +131,6 @@ async def test_http2_can_be_disabled(stage: Stage) -> None:
 # --- ends
 
 
-async def test_a_client_that_resets_a_stream_abandons_its_request(stage: Stage) -> None:
-    """The other streams go on."""
-    go = asyncio.Event()
-    await stage.serve(await stage.worker(answering_after(go, only=b"/slow")))
-    client = await http2_client(stage)
-    stream = client.request(path=b"/slow")
-    await stage.eventually(lambda: stage.state().in_flight)
-    client.engine.reset(stream, CANCEL)
-    client.flush()
-    await stage.eventually(lambda: not stage.state().in_flight)
-    assert stage.outcomes() == {"abandoned": 1}
-    assert (await client.ask()).status == 200
-    assert stage.cluster.process.counts.http2_resets == 1
-    go.set()
-
-
 async def test_a_response_that_breaks_off_resets_its_stream(stage: Stage) -> None:
     """RFC 9113 § 8.1.1: the client must see that it is incomplete; the connection stays."""
     script = playing(Wire.request, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nabc")
@@ -210,13 +164,6 @@ async def test_refused_worker_is_answered_502_on_its_stream(stage: Stage) -> Non
     assert answer.head[b"date"].endswith(b" GMT")
     assert b"connection" not in answer.head
     assert (await client.ask(path=b"/-/live")).body == b'{"live": true}'
-
-
-async def test_retry_goes_to_another_endpoint(stage: Stage) -> None:
-    worker = await stage.worker(response(b"x", status=b"503 Busy"))
-    await stage.serve(worker, await stage.worker(response()))
-    client = await http2_client(stage)
-    assert [(await client.ask()).status for _ in range(4)] == [200] * 4
 
 
 # --- back-pressure

@@ -41,9 +41,6 @@ from tests.support.http2_client import (
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering_after, get, playing, response
 
-NAME = "a.example"
-
-
 # --- leaving
 
 
@@ -75,19 +72,6 @@ async def test_stop_ends_idle_connections_at_once(stage: Stage) -> None:
     await client.end()
     assert await stopping
     assert client.goaways[0] == (2**31 - 1, NO_ERROR)
-
-
-async def test_idle_connection_is_closed(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()), timeouts={"keep_alive": 5.0})
-    client = await http2_client(stage)
-    await client.ask()
-    stage.advance(4.0)
-    await client.ask()
-    stage.advance(4.0)
-    assert stage.downstreams
-    stage.advance(2.0)
-    await client.end()
-    assert client.goaways[-1][1] == NO_ERROR
 
 
 async def test_client_that_answers_nothing_while_it_is_left(stage: Stage) -> None:
@@ -172,17 +156,6 @@ async def test_reload_changes_the_limits_of_open_connections(stage: Stage) -> No
 # --- timeouts and limits of streams
 
 
-async def test_body_that_stalls_is_answered_408(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()), timeouts={"request_idle": 2.0})
-    client = await http2_client(stage)
-    stream = client.begin(fields(method=b"POST"))
-    client.send(stream, b"abc")
-    await stage.eventually(lambda: stage.state().in_flight)
-    stage.advance(3.0)
-    assert (await client.answer(stream)).status == 408
-    assert (await client.ask()).status == 200
-
-
 @pytest.mark.parametrize("is_stated", [True, False])
 async def test_body_above_the_limit(stage: Stage, is_stated: bool) -> None:
     await stage.serve(await stage.worker(response()), limits={"body": 10})
@@ -190,37 +163,6 @@ async def test_body_above_the_limit(stage: Stage, is_stated: bool) -> None:
     stated = ((b"content-length", b"11"),) if is_stated else ()
     assert (await client.ask(*stated, body=b"x" * 11, method=b"POST")).status == 413
     assert (await client.ask(body=b"x" * 10, method=b"POST")).status == 200
-
-
-async def test_client_that_takes_nothing_of_a_response(stage: Stage) -> None:
-    """Its stream is reset; the others go on."""
-
-    async def script(wire: Wire) -> None:
-        request = await wire.request()
-        await wire.send(response(b"x" * 4_000_000 if b"/big" in request.line else b"ok"))
-
-    await stage.serve(await stage.worker(script), timeouts={"body_idle": 5.0})
-    client = await http2_client(stage)
-    client.is_slow = True
-    stream = client.request(path=b"/big")
-    await client.until(lambda: client.answers[stream].size == 262_144)
-    await stage.turn()
-    for _ in range(3):
-        stage.advance(3.0)
-    answer = await client.answer(stream)
-    assert answer.reset is not None
-    assert (await client.ask()).status == 200
-    await stage.eventually(lambda: not stage.state().in_flight)
-
-
-async def test_full_endpoints_queue_streams(stage: Stage) -> None:
-    go = asyncio.Event()
-    await stage.serve(await stage.worker(answering_after(go)), max_in_flight=2, limits={"queue": 3})
-    client = await http2_client(stage)
-    streams = [client.request() for _ in range(6)]
-    assert (await client.answer(streams[5])).status == 503
-    go.set()
-    assert [(await client.answer(stream)).status for stream in streams[:5]] == [200] * 5
 
 
 async def test_fault_of_a_stream_is_handled_when_a_full_transport_has_sent_it(stage: Stage) -> None:
@@ -249,26 +191,6 @@ async def test_fault_of_a_stream_is_handled_when_a_full_transport_has_sent_it(st
 
 
 # --- floods
-
-
-@pytest.mark.parametrize(
-    "flood",
-    [
-        frame(frames.PING, b"12345678") * 2500,
-        frame(frames.SETTINGS) * 2500,
-        frame(frames.WINDOW_UPDATE, struct.pack("!I", 1)) * 2500,
-        frame(frames.PRIORITY, b"\0\0\0\3\0", 1) * 2500,
-    ],
-    ids=["ping", "settings", "window-update", "priority"],
-)
-async def test_flood_ends_the_connection(stage: Stage, flood: bytes) -> None:
-    """Also where a tick, which begins the count anew, falls into it: 1,000 are allowed between two."""
-    await stage.serve(await stage.worker(response()))
-    client = await raw_client(stage)
-    await client.send(flood)
-    assert await client.goaway() == ENHANCE_YOUR_CALM
-    await client.end()
-    assert stage.cluster.process.counts.http2_floods == 1
 
 
 async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
@@ -638,19 +560,6 @@ async def test_client_that_reads_slowly_is_not_reset(stage: Stage) -> None:
         stage.advance(40.0)
     await client.until(lambda: answer.has_ended or answer.reset is not None)
     assert (answer.size, answer.reset) == (size, None)
-
-
-async def test_reset_of_a_tunnel_reaches_the_worker(stage: Stage) -> None:
-    script, over = websocket_worker()
-    await stage.serve(await stage.worker(script))
-    client = await http2_client(stage)
-    await client.ask(path=b"/-/live")
-    stream = client.begin(WEBSOCKET)
-    await client.until(lambda: client.answers[stream].body)
-    client.engine.reset(stream, CANCEL)
-    client.flush()
-    await stage.eventually(lambda: not stage.cluster.tunnels)
-    over.set()
 
 
 async def test_client_that_takes_nothing_of_a_tunnel_that_has_ended(stage: Stage) -> None:

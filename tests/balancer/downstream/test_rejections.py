@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, playing, post, response
+from tests.support.wire import Wire, get, playing, response
 
 
 def head(line: bytes, *fields: bytes) -> bytes:
@@ -50,30 +50,6 @@ async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
     assert worker.connections == []
 
 
-@pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhelloXX", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n"])
-@pytest.mark.parametrize("is_split", [True, False])
-async def test_malformed_chunk_is_rejected(stage: Stage, body: bytes, is_split: bool) -> None:
-    """400, and the worker gets no last chunk, so it cannot take the message for complete.
-
-    If the first read contains the error, the worker gets nothing.
-    """
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get(b"/", b"Transfer-Encoding: chunked", method=b"POST") + (b"" if is_split else body))
-    if is_split:
-        await stage.eventually(lambda: worker.connections)
-        await client.send(body)
-    answer = await client.response()
-    assert (answer.status, json.loads(answer.body)["error"]) == (400, "malformed_body")
-    client.half_close()
-    await client.closed()
-    await stage.turn()
-    assert worker.requests == []
-    assert b"\r\n0\r\n" not in worker.received
-    assert stage.outcomes() == ({"abandoned": 1} if is_split else {})
-
-
 async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stage) -> None:
     """It is too late for a status."""
     await stage.serve(await stage.worker(playing(Wire.head, response(b"part of it")[:-6], Wire.closed)))
@@ -99,21 +75,3 @@ async def test_rejected_client_may_finish_sending(stage: Stage) -> None:
     client.half_close()
     await stage.eventually(lambda: not stage.downstreams)
     assert worker.connections == []
-
-
-async def test_lingering_connection_is_closed(stage: Stage) -> None:
-    """After `timeouts.linger`."""
-    await stage.serve(await stage.worker(response()))
-    client = await stage.client()
-    assert (await client.ask(MALFORMED["not-http"][0])).status == 400
-    assert await client.rest() == b""
-    stage.advance(1.9)
-    assert len(stage.downstreams) == 1
-    stage.advance(0.2)
-    await stage.eventually(lambda: not stage.downstreams)
-
-
-async def test_head_below_the_limit_is_forwarded(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()), limits={"head": 1024})
-    assert (await stage.ask(get(b"/", b"X: " + b"x" * 500))).status == 200
-    assert (await stage.ask(post(b"x" * 4000))).status == 200

@@ -15,7 +15,7 @@ import pytest
 from balancer.clients.client_usage import ClientConnection
 from balancer.downstream.timeouts import SLICE, Sweep
 from tests.support.stage import Stage, quiet_loop
-from tests.support.wire import Message, answering, get, post, response
+from tests.support.wire import Message, get, response
 
 
 class Broken:
@@ -76,15 +76,6 @@ async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, 
     assert sorted(json.loads(line)["host"] or "" for line in log.read_text().splitlines()) == sorted(hosts)
 
 
-async def test_connect_timeout_is_retried_elsewhere(stage: Stage) -> None:
-    """Nothing was sent, so even a POST goes to the next endpoint."""
-    worker = await stage.worker(response(b"fine"))
-    await stage.serve(stage.deaf_port(), worker, timeouts={"connect": 0.05})
-    for _ in range(2):
-        assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.outcomes("w0") == {"refused": stage.cluster.counts.retried}
-
-
 async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:
     """It is no sign of slow service; that connecting takes so long is shown by `connect_time`."""
     await stage.serve(stage.deaf_port(), timeouts={"connect": 100})
@@ -101,30 +92,6 @@ async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage
     await stage.eventually(lambda: state.in_flight == 0)
     assert state.awaiting == 0
     await asyncio.wait(pool.connector.cancel())
-
-
-async def test_idle_connection_is_closed_after_idle_timeout(stage: Stage) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 300})
-    client = await stage.client()
-    await client.ask(get())
-    stage.advance(3.9)
-    assert stage.pool().idle == 1
-    stage.advance(0.2)
-    assert stage.pool().idle == 0
-    await client.ask(get())
-    assert len(worker.connections) == 2
-
-
-async def test_busy_connection_is_closed_after_max_age(stage: Stage) -> None:
-    """A connection older than `max_age` is closed between two requests."""
-    worker = await stage.worker(answering(response()))
-    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 10})
-    client = await stage.client()
-    for _ in range(6):  # at 0, 3, 6, 9, 12 (closed for its age) and 15 s
-        await client.ask(get())
-        stage.advance(3)
-    assert len(worker.connections) == 2
 
 
 async def test_sweep_yields_between_slices(stage: Stage) -> None:

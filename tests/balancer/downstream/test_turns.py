@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -38,11 +40,15 @@ def flood(version: str, part: bytes = b"x", number: int = NUMBER) -> bytes:
     return OPENED + POST + frame(frames.DATA, part, 1) * number + frame(frames.DATA, b"", 1, 1)
 
 
-def stage_of(turns: Turns | None = None, **options: Any) -> Wireless:
-    stage = Wireless(**options)
-    stage.cluster.process.turns = turns or stage.cluster.process.turns
-    stage.worker_script = answer
-    return stage
+@contextmanager
+def stage_of(turns: Turns | None = None, **options: Any) -> Iterator[Wireless]:
+    """A balancer before workers that answer; at the end nothing is left behind."""
+    with Wireless(**options) as stage:
+        stage.cluster.process.turns = turns or stage.cluster.process.turns
+        stage.worker_script = answer
+        yield stage
+        stage.leave()
+        assert not stage.left_behind()
 
 
 def answer(worker: Peer) -> None:
@@ -79,8 +85,6 @@ def test_floods_share_the_steps(version: str) -> None:
         assert 50 * STEPS_PER_TURN <= taken(stage) - first <= 101 * STEPS_PER_TURN
         stage.loop.advance(2 * 50 * NUMBER / STEPS_PER_TURN * SECONDS_PER_TURN)
         assert (taken(stage), waiting(stage), done(stage)) == (50 * NUMBER, 0, 51)
-        stage.leave()
-        assert not stage.left_behind()
 
 
 @pytest.mark.parametrize("others", [0, 50])
@@ -93,8 +97,6 @@ def test_a_client_sends_more_than_20_000_small_parts_a_second(version: str, othe
         stage.client().send(flood(version))
         stage.loop.advance(NUMBER / 20_000)
         assert done(stage) == 1
-        stage.leave()
-        assert not stage.left_behind()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -113,7 +115,6 @@ def test_large_parts_and_ordinary_requests_take_no_turn(version: str) -> None:
             )
         stage.turn()
         assert (waiting(stage), done(stage)) == (0, 101)
-        stage.leave()
 
 
 @pytest.mark.parametrize(("size", "times"), [(250, 118), (3_900, 8)], ids=["large", "refused"])
@@ -134,7 +135,6 @@ def test_heads_by_reference_take_turns(size: int, times: int) -> None:
         assert 4 < stage.cluster.process.counts.http2_streams <= 3 + 20 * STEPS_PER_TURN // 32
         stage.loop.advance(1)
         assert (waiting(stage), stage.cluster.process.counts.http2_streams) == (0, 81)
-        stage.leave()
 
 
 def test_many_resets_take_turns() -> None:
@@ -153,8 +153,6 @@ def test_many_resets_take_turns() -> None:
         stage.loop.advance(2)
         assert (waiting(stage), flood.engine.resets) == (0, 900)
         del flood
-        stage.leave()
-        assert not stage.left_behind()
 
 
 def test_flood_of_resets_is_known_before_it_is_parsed() -> None:
@@ -164,8 +162,6 @@ def test_flood_of_resets_is_known_before_it_is_parsed() -> None:
         client.send(OPENED + given_up(range(1, 2201, 2)))
         stage.turn()
         assert (waiting(stage), stage.cluster.process.counts.http2_floods, client.is_open) == (0, 1, False)
-        stage.leave()
-        assert not stage.left_behind()
 
 
 def given_up(streams: range) -> bytes:
@@ -190,7 +186,6 @@ def test_end_behind_input_that_waits(version: str, is_early: bool) -> None:
         stage.loop.advance(0.1)
         assert taken(stage) == NUMBER
         assert (client.ending, b"200 OK" in client.received) == ("end", version == "http1")
-        stage.leave()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -209,7 +204,6 @@ def test_no_timeout_while_input_waits(version: str) -> None:
         assert (waiting(stage), done(stage), stage.cluster.counts.errors.total()) == (0, 1, 0)
         stage.advance(1.5)
         assert stage.cluster.counts.errors == {"body_timeout": 1}
-        stage.leave()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -235,8 +229,6 @@ def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]
         for _ in range(40):
             stage.advance(0.25)
         assert not stage.downstreams
-        stage.leave()
-        assert not stage.left_behind()
 
 
 def test_upgrade_behind_input_that_waits() -> None:
@@ -251,7 +243,6 @@ def test_upgrade_behind_input_that_waits() -> None:
         stage.loop.advance(0.1)
         assert worker.received.endswith(b"early")
         assert client.received.endswith(b"hello")
-        stage.leave()
 
 
 def outcome(turns: Turns, reads: list[bytes], number: int) -> tuple[object, bytes]:
@@ -271,9 +262,7 @@ def outcome(turns: Turns, reads: list[bytes], number: int) -> tuple[object, byte
             seen.append((last.line, last.body, last.trailers, last.is_whole))
             stage.workers[0].send(ANSWER if last.line[0] != b"HEAD" else ANSWER[:-2])
         stage.loop.advance(20)
-        received = bytes(client.received)
-        stage.leave()
-        return seen, received
+        return seen, bytes(client.received)
 
 
 @examples(15)

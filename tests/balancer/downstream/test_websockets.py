@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
 from tests.support.stage import Stage
@@ -26,11 +24,8 @@ Connections = list[ServerConnection]
 
 
 async def echo(connection: ServerConnection) -> None:
-    """Send everything back; "bye CODE" closes with that code."""
+    """Send everything back."""
     async for message in connection:
-        if isinstance(message, str) and message.startswith("bye "):
-            await connection.close(int(message.removeprefix("bye ")), "as you wish")
-            return
         await connection.send(message)
 
 
@@ -87,52 +82,6 @@ async def test_messages_are_echoed(stage: Stage, compression: str | None) -> Non
             assert await received(client) == message
         extensions = connections[0].protocol.extensions
         assert bool(client.protocol.extensions) is bool(extensions) is (compression is not None)
-
-
-async def test_fragmented_message(stage: Stage) -> None:
-    async with echo_server(stage) as (url, _), client_for(url) as client:
-        await client.send([b"one", b"", b"two", b"three"])
-        assert await received(client) == b"onetwothree"
-
-
-async def test_message_of_sixteen_mebibytes(stage: Stage) -> None:
-    message = os.urandom(16 * MIB)
-    async with echo_server(stage) as (url, _), client_for(url) as client:
-        await client.send(message)
-        assert await received(client) == message
-
-
-async def test_pings_in_both_directions(stage: Stage) -> None:
-    """With their payloads."""
-    async with echo_server(stage) as (url, connections), client_for(url) as client:
-        await client.send("hello")
-        assert await received(client) == "hello"
-        for end in (client, connections[0]):
-            pong = await end.ping(b"payload")
-            async with asyncio.timeout(PATIENCE):
-                await pong
-
-
-@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
-async def test_close_codes_from_the_client(stage: Stage, code: int) -> None:
-    """The server gets the client's code and reason."""
-    async with echo_server(stage) as (url, connections):
-        async with client_for(url) as client:
-            await client.send("hello")
-            await received(client)
-            await client.close(code, "that is all")
-        await connections[0].wait_closed()
-        assert (connections[0].close_code, connections[0].close_reason) == (code, "that is all")
-
-
-@pytest.mark.parametrize("code", [1000, 1012, 4000])
-async def test_close_codes_from_the_server(stage: Stage, code: int) -> None:
-    """The client gets the server's code and reason."""
-    async with echo_server(stage) as (url, _), client_for(url) as client:
-        await client.send(f"bye {code}")
-        with pytest.raises(ConnectionClosed):
-            await received(client)
-        assert (client.close_code, client.close_reason) == (code, "as you wish")
 
 
 async def test_handshake_is_forwarded(stage: Stage) -> None:
