@@ -64,6 +64,17 @@ class Cluster:
         """Wait for the watch."""
         await self.until(lambda: self.api.watching)
 
+    async def serve_one(self, **keys: Any) -> None:
+        """Start with one endpoint, 10.0.0.1-9000, which is watched."""
+        self.api.put("workers-a", pod("10.0.0.1"))
+        await self.serve(**keys)
+        await self.watched()
+
+    async def end_watch(self) -> None:
+        """Have the API server end the watch."""
+        self.api.end()
+        await self.until(lambda: not self.api.watching)
+
     @property
     def source(self) -> KubernetesSource:
         (source,) = self.stage.control_plane.discovery.sources
@@ -143,9 +154,7 @@ async def test_slices_become_endpoints(cluster: Cluster, stage: Stage) -> None:
 async def test_changes_are_watched(cluster: Cluster, stage: Stage) -> None:
     """Scaling up and down and not ready; the state of the endpoint that stays is kept."""
     api = cluster.api
-    api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     assert cluster.known == ["10.0.0.1-9000"]
     state = stage.state("10.0.0.1-9000")
     api.put("workers-a", pod("10.0.0.1"), pod("10.0.0.2"))
@@ -199,14 +208,11 @@ async def test_list_in_pages(cluster: Cluster) -> None:
 async def test_watch_continues_at_the_last_bookmark(cluster: Cluster) -> None:
     """A watch that the API server ends is no failure, and nothing is listed again."""
     api = cluster.api
-    api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     assert api.watches[0]["allowWatchBookmarks"] == "true"
     assert api.watches[0]["timeoutSeconds"] == str(WATCH_TIME)
     api.bookmark()
-    api.end()
-    await cluster.until(lambda: not api.watching)
+    await cluster.end_watch()
     cluster.pass_time(WATCH_TIME)
     await cluster.watched()
     assert [request["resourceVersion"] for request in api.watches] == [str(api.version - 1), str(api.version)]
@@ -232,9 +238,7 @@ async def test_watch_that_ends_at_once_is_not_repeated_at_once(cluster: Cluster)
 async def test_changes_during_an_outage_are_found(cluster: Cluster) -> None:
     """The watch continues at the last version, so that they are sent."""
     api = cluster.api
-    api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     await cluster.stop()
     api.put("workers-b", pod("10.0.0.2"))
     api.delete("workers-a")
@@ -255,8 +259,7 @@ async def test_forgotten_version_lists_again(cluster: Cluster) -> None:
     api.put("workers-b", pod("10.0.0.2"))
     await cluster.serve()
     await cluster.watched()
-    api.end()
-    await cluster.until(lambda: not api.watching)
+    await cluster.end_watch()
     api.delete("workers-a")
     api.forget()
     cluster.pass_time(LONGEST_PAUSE)
@@ -270,12 +273,9 @@ async def test_refused_watch_lists_again_only_if_the_version_may_be_the_cause(
     cluster: Cluster, code: int, lists: int
 ) -> None:
     api = cluster.api
-    api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     api.watch_answer = error(status(code, "not now", "Some"))
-    api.end()
-    await cluster.until(lambda: not api.watching)
+    await cluster.end_watch()
     cluster.pass_time(LONGEST_PAUSE)
     await cluster.until(lambda: cluster.source.problem)
     assert cluster.source.problem == f"discovery.kubernetes: shop/workers: status {code}: not now"
@@ -306,9 +306,7 @@ async def test_forgotten_page_lists_again(cluster: Cluster) -> None:
 async def test_silent_watch_is_given_up(cluster: Cluster) -> None:
     """One that the API server has not ended in time has a dead connection; it continues on a new one."""
     api = cluster.api
-    api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve(timeout=5)
-    await cluster.watched()
+    await cluster.serve_one(timeout=5)
     cluster.pass_time(WATCH_TIME + 9.9)
     await cluster.stage.turn()
     assert (api.watching, cluster.source.problem) == (1, None)
@@ -370,9 +368,7 @@ async def test_list_without_an_answer(cluster: Cluster, stage: Stage) -> None:
 
 async def test_watch_without_an_answer(cluster: Cluster) -> None:
     """As a list without one, and the watch is resumed."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve(timeout=0.1)
-    await cluster.watched()
+    await cluster.serve_one(timeout=0.1)
     cluster.api.is_silent = True
     cluster.api.end()
     cluster.pass_time(LONGEST_PAUSE)
@@ -386,13 +382,10 @@ async def test_watch_without_an_answer(cluster: Cluster) -> None:
 
 async def test_token_is_replaced(cluster: Cluster) -> None:
     """The file is read for each request, so a token that is replaced in time is not noticed."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     cluster.api.token = "second"
     cluster.token_file.write_text("second")
-    cluster.api.end()
-    await cluster.until(lambda: not cluster.api.watching)
+    await cluster.end_watch()
     cluster.pass_time(LONGEST_PAUSE)
     await cluster.watched()
     assert [request["token"] for request in cluster.api.requests] == ["first", "first", "second"]
@@ -402,12 +395,9 @@ async def test_token_is_replaced(cluster: Cluster) -> None:
 
 async def test_token_is_refused(cluster: Cluster) -> None:
     """401 until the file has a valid token."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     cluster.api.token = "second"
-    cluster.api.end()
-    await cluster.until(lambda: not cluster.api.watching)
+    await cluster.end_watch()
     cluster.pass_time(LONGEST_PAUSE)
     await cluster.until(lambda: cluster.source.problem)
     assert cluster.source.problem == "discovery.kubernetes: shop/workers: status 401: Unauthorized"
@@ -427,9 +417,7 @@ async def test_token_is_refused(cluster: Cluster) -> None:
 
 async def test_no_pod_is_ready(cluster: Cluster) -> None:
     """The known endpoints stay, as with an empty file or a name without addresses."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     cluster.api.put("workers-a", pod("10.0.0.1", ready=False, serving=False))
     await cluster.until(lambda: cluster.source.problem)
     message = "discovery.kubernetes: shop/workers: no pod is ready; discovery.kubernetes.allow_empty = true allows that"
@@ -445,9 +433,7 @@ async def test_no_pod_is_ready(cluster: Cluster) -> None:
 
 
 async def test_no_pod_is_ready_and_that_is_allowed(cluster: Cluster) -> None:
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve(allow_empty=True)
-    await cluster.watched()
+    await cluster.serve_one(allow_empty=True)
     cluster.api.delete("workers-a")
     await cluster.find()
     assert (cluster.source.problem, cluster.lines) == (None, [])
@@ -476,42 +462,33 @@ def as_answer(body: bytes, status: bytes = b"200 OK", *fields: bytes) -> bytes:
     return response(body, *fields, status=status)
 
 
+ADDRESSES = "items.0.endpoints.0.addresses"
+CHANGED: tuple[tuple[str, Any, str], ...] = (
+    ("kind", "PodList", ": input should be 'EndpointSliceList', got 'PodList'"),
+    ("apiVersion", "discovery.k8s.io/v2", ": input should be"),
+    ("metadata", {}, ".resourceVersion: is required"),
+    ("items", ..., ": is required"),
+    ("items.0.metadata", {}, ".name: is required"),
+    ("items.0.addressType", "IPX", ": input should be"),
+    ("items.0.endpoints", ..., ": is required"),
+    (ADDRESSES, [], ": tuple should"),
+    (ADDRESSES, ["a.test"], ".0: must be an IPv4 address, got 'a.test'"),
+    (ADDRESSES, ["::1"], ".0: must be an IPv4 address, got '::1'"),
+    ("items.0.ports.0.port", 65536, ": input should be less than"),
+    ("items.0.endpoints.0.conditions.ready", "perhaps", ": input should be a valid boolean"),
+)
+"""Where a list has another value, and how the message goes on behind that place."""
+
 BROKEN_LISTS: dict[str, tuple[bytes, str]] = {
     "not JSON": (as_answer(b"<html>"), "invalid answer: invalid JSON: expected value at line 1 column 1"),
     "empty": (as_answer(b""), "invalid answer: invalid JSON"),
     "not UTF-8": (as_answer(b'{"kind": "\xff"}'), "invalid answer: invalid JSON"),
     "nested": (as_answer(b"[" * 100_000), "invalid answer: invalid JSON: recursion limit exceeded"),
     "a number": (as_answer(b"1"), "invalid answer: must be a table"),
-    "another kind": (
-        answer(changed("kind", "PodList")),
-        "kind: input should be 'EndpointSliceList', got 'PodList'",
-    ),
-    "another version": (answer(changed("apiVersion", "discovery.k8s.io/v2")), "apiVersion: input should be"),
-    "without a version": (answer(changed("metadata", {})), "metadata.resourceVersion: is required"),
-    "without items": (answer(changed("items", ...)), "items: is required"),
-    "without a name": (answer(changed("items.0.metadata", {})), "items.0.metadata.name: is required"),
-    "address type": (answer(changed("items.0.addressType", "IPX")), "items.0.addressType: input should be"),
-    "without endpoints": (answer(changed("items.0.endpoints", ...)), "items.0.endpoints: is required"),
-    "no address": (
-        answer(changed("items.0.endpoints.0.addresses", [])),
-        "items.0.endpoints.0.addresses: tuple should",
-    ),
-    "a host name": (
-        answer(changed("items.0.endpoints.0.addresses", ["a.test"])),
-        "items.0.endpoints.0.addresses.0: must be an IPv4 address, got 'a.test'",
-    ),
-    "another family": (
-        answer(changed("items.0.endpoints.0.addresses", ["::1"])),
-        "items.0.endpoints.0.addresses.0: must be an IPv4 address, got '::1'",
-    ),
-    "port": (
-        answer(changed("items.0.ports.0.port", 65536)),
-        "items.0.ports.0.port: input should be less than",
-    ),
-    "condition": (
-        answer(changed("items.0.endpoints.0.conditions.ready", "perhaps")),
-        "items.0.endpoints.0.conditions.ready: input should be a valid boolean",
-    ),
+    **{
+        f"{path}: {value}": (answer(changed(path, value)), f"{path}{message}")
+        for path, value, message in CHANGED
+    },
     "too long": (as_answer(b" " * (MAX_ANSWER_BYTES + 1)), "an answer is longer than 16 MiB"),
     "too many": (answer(slice_list(*[GOOD] * (MAX_SLICES + 1))), "the Service has more than 5,000 slices"),
     "cut off": (as_answer(b"{}").replace(b": 2", b": 3"), "no answer within 0.5 s"),
@@ -530,13 +507,10 @@ BROKEN_LISTS: dict[str, tuple[bytes, str]] = {
 async def test_invalid_list_changes_nothing(cluster: Cluster, case: str) -> None:
     """One line in the log and in the status."""
     sent, message = BROKEN_LISTS[case]
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve(timeout=0.5)
-    await cluster.watched()
+    await cluster.serve_one(timeout=0.5)
     cluster.api.answer = sent
     cluster.api.forget()
-    cluster.api.end()
-    await cluster.until(lambda: not cluster.api.watching)
+    await cluster.end_watch()
     for number in range(3, 6):
         cluster.pass_time(LONGEST_PAUSE)
         await cluster.requests(number)
@@ -592,9 +566,7 @@ BROKEN_EVENTS: dict[str, tuple[bytes, str]] = {
 async def test_invalid_event_changes_nothing(cluster: Cluster, case: str) -> None:
     """The slices are listed again, because an event may be lost."""
     sent, message = BROKEN_EVENTS[case]
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     cluster.api.send(sent)
     await cluster.until(lambda: cluster.source.problem)
     problem = cluster.source.problem or ""
@@ -608,9 +580,7 @@ async def test_invalid_event_changes_nothing(cluster: Cluster, case: str) -> Non
 
 async def test_incomplete_event_is_ignored(cluster: Cluster) -> None:
     """The connection breaks within it; the watch continues before it."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     cluster.api.send(event("ADDED", of_kind(GOOD))[:-20])
     await cluster.stage.turn()
     cluster.api.is_gone = True
@@ -627,9 +597,7 @@ async def test_incomplete_event_is_ignored(cluster: Cluster) -> None:
 
 async def test_reload(cluster: Cluster, stage: Stage) -> None:
     """A source that stays keeps its watch, a changed one lists again, a removed one removes its endpoints."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve()
-    await cluster.watched()
+    await cluster.serve_one()
     first = cluster.source
     await stage.reload(retries=0)
     assert (cluster.source, cluster.api.watching) == (first, 1)
@@ -673,9 +641,7 @@ async def test_named_pool(cluster: Cluster, stage: Stage) -> None:
 
 async def test_stop_during_a_list(cluster: Cluster, stage: Stage) -> None:
     """The balancer does not wait for the answer."""
-    cluster.api.put("workers-a", pod("10.0.0.1"))
-    await cluster.serve(timeout=60)
-    await cluster.watched()
+    await cluster.serve_one(timeout=60)
     cluster.api.is_silent = True
     cluster.api.end()
     cluster.pass_time(LONGEST_PAUSE)

@@ -19,7 +19,6 @@ from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
 from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.config.schema.kubernetes import KubernetesDiscovery
-from balancer.process.server import Server
 from tests.support.certificates import Shelf
 from tests.support.kubernetes_api import Document, endpoint_slice, leaving, pod
 
@@ -317,10 +316,3 @@ def test_check(tmp_path: Path) -> None:
         0,
         ["  kubernetes workers, looked up while it runs"],
     )
-
-
-def test_start_outside_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The balancer does not start, and its program prints the line."""
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match="server: is required outside a pod"):
-        Server(Settings.model_validate({"discovery": {"kubernetes": {"service": "workers"}}}))

@@ -157,25 +157,6 @@ async def test_unreachable_endpoint(stage: Stage) -> None:
     assert stage.state("w1").passes_health
 
 
-async def test_stale_connection_is_replaced(stage: Stage) -> None:
-    go = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        request = await wire.request()
-        await wire.send(response(b"", *REPORT))
-        if b"/load" not in request.line:
-            await go.wait()
-            wire.leave()
-        else:
-            await wire.closed()
-
-    await serve(stage, await stage.worker(script))
-    await stage.ask(get())
-    await settled(stage)
-    assert counts(stage)[1] == 1
-    go.set()
-
-
 async def test_reload_enables_and_disables_probes(stage: Stage) -> None:
     await serve(stage, await stage.worker(reporting()), load_probes={})
     await stage.reload(load_probes={"path": "/load"})

@@ -16,7 +16,7 @@ from tests.support.http2_client import http2_client
 from tests.support.scripted_transports import Play, over_http2, values
 from tests.support.scripts import holding
 from tests.support.stage import Stage, endpoint, pool_of
-from tests.support.wire import Message, Wire, answering, get, playing, post, post_chunked, response
+from tests.support.wire import Wire, answering, get, playing, post, post_chunked, response
 
 ALL = {"cluster": "shadow", "share": 1.0}
 EVERY_METHOD = ["GET", "HEAD", "OPTIONS", "POST", "PUT"]
@@ -421,17 +421,6 @@ async def test_shutdown_does_not_wait_for_copies(stage: Stage) -> None:
     assert not mirror.copies
     assert reasons(mirror) == ({}, {"abandoned": 1})
     assert outcomes(mirror) == {"abandoned": 1}
-
-
-async def test_pipelined_requests_are_copied(stage: Stage) -> None:
-    shadow = await stage.worker(response())
-    mirror = await serve(stage, shadow, methods=EVERY_METHOD)
-    client = await stage.client()
-    await client.send(get(b"/1") + post(b"abc") + get(b"/3"))
-    answers: list[Message] = [await client.response() for _ in range(3)]
-    assert [answer.body for answer in answers] == [b"main"] * 3
-    await ended(stage, mirror)
-    assert sorted(request.body for request in shadow.requests) == [b"", b"", b"abc"]
 
 
 async def test_copies_over_http2(stage: Stage) -> None:

@@ -35,13 +35,6 @@ async def test_requests_go_to_their_pools(stage: Stage) -> None:
     assert [each["outcomes"]["ok"] for each in document["endpoints"]] == [2]
 
 
-async def test_pipelined_requests_of_two_pools_are_answered_in_order(stage: Stage) -> None:
-    await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
-    client = await stage.client()
-    await client.send(get(b"/api") + get(b"/") + get(b"/api"))
-    assert [(await client.response()).body for _ in range(3)] == [b"api", b"main", b"api"]
-
-
 async def test_without_a_default_pool_the_rest_gets_404(stage: Stage, tmp_path: Path) -> None:
     """The connection stays open; in the access log as unrouted."""
     log = tmp_path / "access.log"

@@ -38,13 +38,6 @@ async def test_session_is_resumed(stage: Stage, shelf: Shelf, version: ssl.TLSVe
     assert resumption(stage).version == version.name.replace("_", ".")
 
 
-async def test_tls_1_3_is_preferred(stage: Stage, shelf: Shelf) -> None:
-    worker = await stage.worker(CLOSING, tls=shelf.worker("127.0.0.1"))
-    await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)})
-    await send_gets(stage, 1)
-    assert resumption(stage).version == "TLSv1.3"
-
-
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_worker_without_tickets_is_served_by_full_handshakes(
     stage: Stage, shelf: Shelf, version: ssl.TLSVersion

@@ -19,7 +19,7 @@ from balancer.tls.certificate_names import dns_names, is_named
 from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf, limited_to
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, playing, post, post_chunked, response
+from tests.support.wire import Wire, get, playing, post, response
 
 NAME = "shop.example.org"
 
@@ -147,14 +147,6 @@ async def test_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None
     assert await names_of(stage, context, "a.b.example.org") == {"b.net", "c.net"}
 
 
-async def test_sessions_are_resumed(stage: Stage, shelf: Shelf) -> None:
-    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
-    context = shelf.client()
-    _, session, is_first_reused = await asyncio.to_thread(request_and_session, stage, context)
-    _, _, is_reused = await asyncio.to_thread(request_and_session, stage, context, session)
-    assert (is_first_reused, is_reused) == (False, True)
-
-
 @pytest.mark.parametrize("is_required", [False, True])
 async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, is_required: bool) -> None:
     """A certificate of an unknown authority is refused; none is refused if one is required."""
@@ -210,21 +202,6 @@ async def echo(wire: Wire) -> None:
             await wire.send(data)
 
 
-async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None:
-    """Requests in one record or in many are the same stream of bytes."""
-    worker = await stage.worker(response(b"x" * 50_000))
-    await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await raw_client(stage, shelf)
-    wire = get() + post_chunked(b"a" * 40_000, b"b") + get()
-    for at in range(0, len(wire), 7_001):
-        client.tls.write(wire[at : at + 7_001])
-    await client.wire.send(client.records())
-    received = b""
-    while received.count(b"HTTP/1.1 200 OK") < 3 or not received.endswith(b"x" * 50_000):
-        received += await client.read()
-    assert [request.body for request in worker.requests] == [b"", b"a" * 40_000 + b"b", b""]
-
-
 async def test_pipelined_requests_before_close_notify_are_answered(stage: Stage, shelf: Shelf) -> None:
     """close_notify in the same read as pipelined requests is reported while reading is paused."""
     await stage.serve(await stage.worker(response(b"here")), tls=shelf.pair(NAME))
@@ -246,22 +223,6 @@ async def test_admin_interface_over_tls(stage: Stage, shelf: Shelf) -> None:
 
 
 # --- bytes at every boundary
-
-
-async def test_handshake_and_request_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
-    await stage.serve(await stage.worker(response(b"hello")), tls=shelf.pair(NAME))
-    client = RawClient(await stage.client(), shelf.client())
-    plain_send = client.wire.send
-
-    async def send_bytewise(data: bytes) -> None:
-        for at in range(len(data)):
-            await plain_send(data[at : at + 1])
-            await asyncio.sleep(0)
-
-    client.wire.send = send_bytewise  # type: ignore[method-assign]
-    await client.handshake()
-    await client.send(get())
-    assert (await client.read()).endswith(b"hello")
 
 
 # --- closing
@@ -315,17 +276,6 @@ async def test_end_without_close_notify_closes_the_connection(
     client.wire.half_close()
     await client.wire.closed()
     assert stage.cluster.counts.abandoned == is_busy
-
-
-async def test_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
-    """With an alert; the request before it is served."""
-    await stage.serve(await stage.worker(response(b"hello")), tls=shelf.pair(NAME))
-    client = await raw_client(stage, shelf)
-    client.tls.write(get())
-    await client.wire.send(client.records() + b"\x17\x03\x03\x00\x20" + bytes(32))
-    with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
-        await client.drain()
-    assert stage.cluster.counts.requests == 1
 
 
 async def test_truncated_body_resets_the_client(stage: Stage, shelf: Shelf) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config.loading import Settings
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
@@ -127,8 +126,3 @@ async def test_reload_reads_the_ca_file(stage: Stage, shelf: Shelf, tmp_path: Pa
     old.ca.write_bytes(shelf.ca.read_bytes())
     await server.reload()
     assert (await stage.ask(get())).body == b"trusted"
-
-
-def test_default_port_of_https() -> None:
-    settings = Settings(endpoints=[{"id": "a", "address": "https://example.org"}])  # type: ignore[arg-type]
-    assert settings.endpoints[0].address == "https://example.org"

@@ -54,27 +54,6 @@ async def test_preconnected_connection_serves_its_one_request(stage: Stage) -> N
     assert stage.pool().counts.cold == 0
 
 
-async def test_endpoint_without_keep_alive_gets_a_connection_per_request(stage: Stage) -> None:
-    """`keep_alive = false` holds for one endpoint only and changes on reload."""
-    workers = [await stage.worker(replying()) for _ in range(2)]
-    endpoints = [
-        {"id": f"w{i}", "address": f"http://127.0.0.1:{worker.port}", "region": "r", "keep_alive": i == 1}
-        for i, worker in enumerate(workers)
-    ]
-    await stage.serve(endpoints=endpoints, pool={"preconnect": 1})
-    for _ in range(8):
-        await stage.ask(get())
-    sweep_for(stage, 1)
-    await stage.turn()
-    assert [stage.pool(id_).counts.reused for id_ in ("w0", "w1")] == [0, 3]
-    assert [stage.pool(id_).idle for id_ in ("w0", "w1")] == [0, 1]
-    await stage.reload(endpoints=[one | {"keep_alive": not one["keep_alive"]} for one in endpoints])
-    assert stage.pool("w1").idle == 0
-    for _ in range(4):
-        await stage.ask(get())
-    assert [stage.pool(id_).counts.reused for id_ in ("w0", "w1")] == [1, 3]
-
-
 async def test_announced_idle_timeout_is_used(stage: Stage) -> None:
     """Keep-Alive: timeout=10 means reuse after 8 s, not after 11 s; status shows the estimate."""
     worker = await stage.worker(replying(KEPT))

@@ -117,10 +117,3 @@ def test_cancellation_closes_everything(after: float) -> None:
     assert task.cancelled() or attempts.open == {task.result()[0]}
     assert task.cancelled() is (after < 0.3)
     assert not task.cancelled() or not attempts.open
-
-
-def test_single_address() -> None:
-    attempts = ConnectAttempts({FOUR: (3.0, REFUSED)})
-    with pytest.raises(ConnectionRefusedError):
-        attempts.run(FOUR)
-    assert f"{FOUR}: Connection refused" in str(attempts.tried)

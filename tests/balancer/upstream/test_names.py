@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from balancer.config.schema.names import NamesConfig
-from balancer.upstream.dial.names import MAX_LOOKUPS, Names
+from balancer.upstream.dial.names import MAX_LOOKUPS, CachedName, CacheState, Names
 from balancer.upstream.dial.resolver import (
     Addresses,
     Look,
@@ -169,6 +169,7 @@ async def test_unresolved_name_is_refused_without_another_lookup(resolver: Names
     assert len(resolver.lookup.asked) == 1
     await resolver.sweep(0.2)
     assert await resolver.get() == ("192.0.2.1",)
+    assert resolver.names.known[NAME].fault is None
 
 
 async def test_name_of_no_endpoint_is_forgotten(resolver: NamesWithLookup) -> None:
@@ -202,6 +203,23 @@ async def test_concurrent_lookups_are_bounded(resolver: NamesWithLookup) -> None
 def test_addresses_are_literals(host: str) -> None:
     assert is_literal(host)
     assert not is_literal(f"x{host}")
+
+
+BOUNDS = NamesConfig(min_ttl=2.0, max_ttl=100.0, max_stale=50.0)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "fresh_for"), [(0.0, 2.0), (1.0, 2.0), (30.0, 30.0), (100.0, 100.0), (86_400.0, 100.0)]
+)
+def test_ttl_within_bounds(ttl: float, fresh_for: float) -> None:
+    """Then a look-up is due, and the stale answer is still used."""
+    name = CachedName()
+    name.answered(("192.0.2.1",), ttl, BOUNDS, now=10.0)
+    just_before, then = 10.0 + fresh_for - 0.001, 10.0 + fresh_for
+    assert (name.worth(BOUNDS, just_before), name.is_due(just_before)) == (CacheState.FRESH, False)
+    assert (name.worth(BOUNDS, then), name.is_due(then)) == (CacheState.STALE, True)
+    assert name.worth(BOUNDS, then + 49.9) is CacheState.STALE
+    assert name.worth(BOUNDS, then + 50.0) is CacheState.UNKNOWN
 
 
 # --- look-ups
@@ -293,25 +311,3 @@ async def test_unresolved_name_is_answered_502(stage: Stage, server: NameServer)
     (endpoint,) = (await status(stage))["endpoints"]
     assert endpoint["connections"]["last_fault"] == "api.test: has no addresses"
     assert endpoint["route"]["faults"] == {"name": 3}
-
-
-async def test_next_address_is_tried_and_preferred_after(stage: Stage, server: NameServer) -> None:
-    worker = await stage.worker(response(b"second", b"Connection: close"))
-    server.address(NAME, "127.0.0.1", "::1", ttl=10)
-    endpoints = [{"id": "w0", "address": f"http://{NAME}:{worker.port}"}]
-    await stage.serve(endpoints=endpoints, names=by_dns(server))
-    for _ in range(2):
-        assert (await stage.ask(get())).body == b"second"
-    assert stage.pool().route.best == "127.0.0.1"
-    assert stage.pool().route.faults == {}
-
-
-async def test_last_fault_lists_each_address(stage: Stage, server: NameServer) -> None:
-    server.address(NAME, "127.0.0.1", "127.0.0.2", ttl=10)
-    endpoints = [{"id": "w0", "address": f"http://{NAME}:{stage.dead_port()}"}]
-    await stage.serve(endpoints=endpoints, names=by_dns(server), retries=0)
-    assert (await stage.ask(get())).status == 502
-    fault = stage.pool().last_fault or ""
-    assert f"({NAME}: 127.0.0.1: " in fault
-    assert "; 127.0.0.2: " in fault
-    assert stage.pool().route.faults == {"refused": 1}

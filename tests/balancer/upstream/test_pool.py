@@ -62,19 +62,6 @@ async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> N
     assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
 
 
-async def test_connection_given_back_serves_a_waiting_request(stage: Stage) -> None:
-    """The connection that is opened meanwhile becomes idle in the pool."""
-    await stage.serve(await stage.worker(response()))
-    clients = [await stage.client() for _ in range(20)]
-    for client in clients:
-        await client.send(get())
-    assert [(await client.response()).status for client in clients] == [200] * 20
-    await stage.eventually(lambda: not stage.pool().opening)
-    counts = stage.pool().counts
-    assert counts.opened == stage.pool().idle <= 20
-    assert counts.opened + counts.reused >= 20
-
-
 async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:
     """The pool with the most idle connections closes its oldest."""
     workers = [await stage.worker(response()) for _ in range(2)]
@@ -115,19 +102,3 @@ async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -
         await stage.eventually(lambda: pool.idle == 1)
     await stage.turn()
     assert (pool.counts.opened, pool.standing) == (2, 1)
-
-
-async def test_stop_cancels_dialling(stage: Stage) -> None:
-    """The dial is cancelled and counted out, and the request is abandoned."""
-    server = await stage.serve(stage.deaf_port(), timeouts={"connect": 60, "shutdown": 0.01})
-    client = await stage.client()
-    await client.send(get())
-    await stage.eventually(lambda: stage.pool().opening)
-    assert not await server.stop()
-    pool = stage.pool()
-    assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
-    assert stage.cluster.pools.open_connections == 0
-    await client.closed()
-    await stage.eventually(lambda: not stage.downstreams)
-    assert stage.outcomes() == {"abandoned": 1}
-    stage.server = None

@@ -1,4 +1,4 @@
-"""Pure parts of a pool: backoff, recent peak, the Keep-Alive field, counts."""
+"""Pure parts of a pool: backoff and the Keep-Alive field."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from random import Random
 import pytest
 
 from balancer.http.h1.response_head import keep_alive_timeout
-from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
 from balancer.upstream.connector import FAILURES, MIN_PAUSE_S, Backoff
-from balancer.upstream.dial.phases import DialTimes
 
 
 def test_backoff_after_repeated_failures() -> None:
@@ -60,23 +58,3 @@ def test_backoff_of_zero_is_off() -> None:
 def test_keep_alive_timeout_of_a_head(head: bytes, seconds: float) -> None:
     """Only within the head, only as a parameter of Keep-Alive."""
     assert keep_alive_timeout(head) == seconds
-
-
-def test_pool_counts_add_up() -> None:
-    """By cause, by idle age, and the phases of opening."""
-    counts = PoolCounts()
-    for by in (WORKER, WORKER, US, ERROR):
-        counts.count_closed(by)
-    assert (counts.closed, counts.closed_by_worker, counts.closed_by_balancer, counts.closed_by_error) == (
-        4,
-        2,
-        1,
-        1,
-    )
-    for age in (0.1, 4.0, 4.5, 9999.0):
-        counts.count_lost(age)
-    assert (sum(counts.lost_ages), counts.lost_idle, counts.lost_ages[-1]) == (4, 4, 1)
-    assert counts.lost_seconds == pytest.approx(10007.6)
-    for _ in range(2):
-        counts.count_opened(DialTimes(0.1, 0.2, 0.4))
-    assert (counts.opened, counts.namelookup, counts.connect, counts.appconnect) == (2, 0.2, 0.4, 0.8)
