@@ -90,10 +90,12 @@ class RawClient:
             except ssl.SSLZeroReturnError:
                 return b""
 
-    async def drain(self) -> None:
-        """Read until the end."""
-        while await self.read():
-            pass
+    async def rest(self) -> bytes:
+        """Decrypted bytes up to the end."""
+        received = b""
+        while data := await self.read():
+            received += data
+        return received
 
 
 async def raw_client(stage: Stage, shelf: Shelf) -> RawClient:
@@ -208,10 +210,7 @@ async def test_pipelined_requests_before_close_notify_are_answered(stage: Stage,
     client = await raw_client(stage, shelf)
     client.tls.write(get() * 3 + post(b"x" * 9) + get(b"/last")[:-2])
     await client.end_writing()
-    received = b""
-    while data := await client.read():
-        received += data
-    assert received.count(b"\r\n\r\nhere") == 4
+    assert (await client.rest()).count(b"\r\n\r\nhere") == 4
 
 
 async def test_admin_interface_over_tls(stage: Stage, shelf: Shelf) -> None:
@@ -220,9 +219,6 @@ async def test_admin_interface_over_tls(stage: Stage, shelf: Shelf) -> None:
     answer = await client.ask(get(b"/-/status", b"Authorization: Bearer " + TOKEN.encode()))
     assert json.loads(answer.body)["failed_arrivals"] == 0
     assert await client.rest() == b""
-
-
-# --- bytes at every boundary
 
 
 # --- closing
@@ -256,10 +252,7 @@ async def test_half_closed_client_is_answered(stage: Stage, shelf: Shelf) -> Non
     client.wire.half_close()
     await stage.turn()
     go.set()
-    received = b""
-    while data := await client.read():
-        received += data
-    assert received.endswith(b"late")
+    assert (await client.rest()).endswith(b"late")
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -285,7 +278,7 @@ async def test_truncated_body_resets_the_client(stage: Stage, shelf: Shelf) -> N
     client = await raw_client(stage, shelf)
     await client.send(get())
     with pytest.raises(ConnectionResetError):
-        await client.drain()
+        await client.rest()
 
 
 # --- failed handshakes
