@@ -10,7 +10,7 @@ import pytest
 from tests.faultsim.draw import TIMES, address_of, draw
 from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 from tests.faultsim.simulation import Simulation
-from tests.support.wireless import Peer, Wireless
+from tests.support.wireless import Peer, Wireless, sends
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
@@ -43,8 +43,7 @@ def test_connection_passes_a_thousand_clients_that_left() -> None:
     """In a loop, not by recursion."""
     with Wireless(1) as stage:
         stays = stage.client()
-        stays.send(GET)
-        stage.turn()
+        sends(stage, stays, GET)
         (worker,) = stage.workers
         stage.dialling = "hang"
         for _ in range(1000):
@@ -53,8 +52,7 @@ def test_connection_passes_a_thousand_clients_that_left() -> None:
         for client in stage.clients[1:]:
             client.vanish()
         stage.turn()
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert stays.received.endswith(b"ok")
         assert [state.in_flight for state in stage.cluster.router.states] == [0]
         stage.leave()
@@ -77,21 +75,18 @@ def test_room_for_a_connection_that_no_connection_has_left() -> None:
 def test_buffered_body_stops_reading_while_its_worker_does_not_read() -> None:
     """The buffered body fills the new connection at once: the transport pauses within the write."""
     with Wireless(1) as stage:
-        stage.client().send(GET)
-        stage.turn()
+        sends(stage, stage.client(), GET)
         (worker,) = stage.workers
         stage.dialling = "hang"
         client = stage.client()
         client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
         client.send(bytes(100_000))
         worker.stall()
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         kept = worker.unread
         assert kept > 100_000
         client.send(bytes(400_000))
-        client.send(bytes(500_000))
-        stage.turn()
+        sends(stage, client, bytes(500_000))
         assert worker.unread == kept
         worker.take()
         stage.turn()

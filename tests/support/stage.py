@@ -150,6 +150,12 @@ class Stage:
         self.settings = Settings(**{**given, **settings})
         await self.running.reload()
 
+    async def serve_worker(self, script: Script | bytes, **settings: Any) -> ScriptedWorker:
+        """Start a worker, and the server with it as the only endpoint."""
+        worker = await self.worker(script)
+        await self.serve(worker, **settings)
+        return worker
+
     async def client(
         self,
         *,
@@ -203,10 +209,15 @@ class Stage:
         await client.close()
         return answer
 
+    async def sending(self, data: bytes, **connection: Any) -> Wire:
+        """A client that has sent these bytes; `connection` as for `client`."""
+        client = await self.client(**connection)
+        await client.send(data)
+        return client
+
     async def asking(self, worker: ScriptedWorker, request: bytes) -> Wire:
         """A client whose request the worker has received."""
-        client = await self.client()
-        await client.send(request)
+        client = await self.sending(request)
         await self.eventually(lambda: worker.requests)
         return client
 

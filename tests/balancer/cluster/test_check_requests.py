@@ -32,8 +32,7 @@ def results(stage: Stage) -> tuple[int, int, str | None]:
 
 async def test_host_and_fields(stage: Stage) -> None:
     """A field replaces the check's own one; requests have nothing of it."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, health_checks={"path": "/up", **ASKED})
+    worker = await stage.serve_worker(response(), health_checks={"path": "/up", **ASKED})
     stage.advance(0.0)
     await check(stage)
     assert (await stage.ask(get())).status == 200

@@ -41,8 +41,7 @@ def in_order(*responses: bytes) -> Script:
 
 async def test_request_of_a_check(stage: Stage) -> None:
     """One GET with its own User-Agent, on a connection that goes to the pool; request counters do not change."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, health_checks=PATH)
+    worker = await stage.serve_worker(response(), health_checks=PATH)
     stage.advance(0.0)
     await check(stage)
     [request] = worker.requests
@@ -57,8 +56,7 @@ async def test_request_of_a_check(stage: Stage) -> None:
 
 async def test_checks_and_requests_share_connections(stage: Stage) -> None:
     """A check uses the connection that a request has left, and the next request that of the check."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, health_checks={**PATH, "interval": 2})
+    worker = await stage.serve_worker(response(), health_checks={**PATH, "interval": 2})
     stage.advance(0.0)
     for _ in range(3):
         assert (await stage.ask(get())).status == 200
@@ -69,8 +67,7 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
 
 async def test_no_checks_by_default(stage: Stage) -> None:
     """Checks need a path."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     for _ in range(5):
         await check(stage)
     assert worker.connections == []
@@ -254,8 +251,7 @@ async def test_connection_closed_while_idle_is_not_a_failure(stage: Stage) -> No
         else:
             await answering(response())(wire)
 
-    worker = await stage.worker(script)
-    await stage.serve(worker, health_checks=PATH)
+    worker = await stage.serve_worker(script, health_checks=PATH)
     assert (await stage.ask(get())).status == 200
     stage.advance(0.0)
     await check(stage, 3.0)
@@ -312,8 +308,7 @@ async def test_plan_changes(stage: Stage) -> None:
 
 async def test_check_in_flight_ends_when_checks_are_disabled(stage: Stage) -> None:
     """Its connection is closed at once."""
-    worker = await stage.worker(playing(Wire.request, Wire.closed))
-    await stage.serve(worker, health_checks=PATH)
+    worker = await stage.serve_worker(playing(Wire.request, Wire.closed), health_checks=PATH)
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.eventually(lambda: worker.requests)

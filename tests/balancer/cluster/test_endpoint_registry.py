@@ -131,8 +131,7 @@ async def test_removed_endpoint_finishes_its_requests(stage: Stage) -> None:
 async def test_remove_while_dialling(stage: Stage) -> None:
     """The waiting request goes elsewhere."""
     await stage.serve(stage.deaf_port(), await stage.worker(response(b"other")), timeouts={"connect": 0.5})
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: stage.pool().opening)
     assert (await command(stage, b"DELETE", "/w0"))[1]["in_flight"] == 1
     assert (await client.response()).body == b"other"
@@ -140,8 +139,7 @@ async def test_remove_while_dialling(stage: Stage) -> None:
 
 async def test_last_endpoint_can_be_removed(stage: Stage) -> None:
     """Requests and the health check are answered 503 then."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     await command(stage, b"DELETE", "/w0")
     assert (await stage.ask(get())).status == 503
     assert (await stage.ask(local(b"/-/health"))).status == 503

@@ -211,8 +211,7 @@ async def test_report_reaches_the_policy_and_no_client(
     """In fields or trailers; `headers.internal` removes them for clients."""
     internal = {"internal": ["endpoint-load-metrics*", "x-worker-*"]}
     log = await log_of(stage, *fields, trailers=trailers, headers=internal)
-    client = await stage.client()
-    await client.send(get(b"/", b"Connection: close"))
+    client = await stage.sending(get(b"/", b"Connection: close"))
     received = await client.rest()
     answer = await (await http2_client(stage)).ask()
     assert [entry.load for entry in log.entries] == [ReportedLoad(3, None, 0.5)] * 2

@@ -332,8 +332,7 @@ async def test_an_incomplete_request_is_not_copied(stage: Stage) -> None:
     mirror = await serve(stage, shadow, methods=["POST"])
     head = get(b"/", b"Transfer-Encoding: chunked", method=b"POST")
     assert (await stage.ask(head + b"2\r\nabX")).status == 400
-    client = await stage.client()
-    await client.send(head + b"2\r\nab\r\n")
+    client = await stage.sending(head + b"2\r\nab\r\n")
     await stage.eventually(lambda: mirror.copies)
     client.reset()
     await ended(stage, mirror)

@@ -118,8 +118,7 @@ async def test_client_moves_when_its_endpoint_is_disabled(stage: Stage) -> None:
 
 async def test_retry_leaves_the_failed_endpoint(stage: Stage) -> None:
     """The cookie names the endpoint that answered."""
-    worker = await stage.worker(response(b"alive"))
-    await stage.serve(worker, sticky=COOKIE)
+    worker = await stage.serve_worker(response(b"alive"), sticky=COOKIE)
     cookie = cookie_of(await stage.ask(get()))
     dead = {"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}"}
     alive = {"id": "w1", "address": f"http://127.0.0.1:{worker.port}"}

@@ -51,8 +51,7 @@ class FullWorker:
 
 async def full_worker(stage: Stage, limit: int = 8, **settings: Any) -> FullWorker:
     go = asyncio.Event()
-    worker = await stage.worker(gated(go))
-    await stage.serve(worker, max_in_flight=1, limits={"queue": limit}, **settings)
+    worker = await stage.serve_worker(gated(go), max_in_flight=1, limits={"queue": limit}, **settings)
     return FullWorker(stage, worker, await fill(stage, worker), go)
 
 
@@ -172,8 +171,7 @@ async def test_waiting_request_ends_at_its_deadline(stage: Stage) -> None:
 
 async def test_deadline_of_zero_is_rejected(stage: Stage) -> None:
     """Even where there is room."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
+    worker = await stage.serve_worker(response(), queue={"timeout_header": "X-Timeout-Ms"})
     assert error_of(await stage.ask(get(b"/", b"X-Timeout-Ms: 0"))) == (503, "deadline_passed", b"1")
     assert (await stage.ask(get(b"/", b"X-Timeout-Ms: 1"))).status == 200
     assert len(worker.requests) == 1
@@ -182,8 +180,7 @@ async def test_deadline_of_zero_is_rejected(stage: Stage) -> None:
 async def test_deadline_below_the_shortest_latency_is_rejected(stage: Stage) -> None:
     """The quickest response so far took two seconds."""
     go = asyncio.Event()
-    worker = await stage.worker(gated(go))
-    await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
+    worker = await stage.serve_worker(gated(go), queue={"timeout_header": "X-Timeout-Ms"})
     first = await fill(stage, worker)
     stage.advance(2.0)
     go.set()
@@ -234,8 +231,7 @@ async def test_queue_in_status_and_metrics(stage: Stage) -> None:
     gone = await busy.add_waiting(b"/2")
     busy.waiting.remove(gone)
     stage.advance(3.0)
-    refused = await stage.client()
-    assert error_of(await refused.ask(get())) == (503, "queue_full", b"6")
+    assert error_of(await stage.ask(get())) == (503, "queue_full", b"6")
     gone.reset()
     await stage.eventually(lambda: stage.cluster.queue.left)
     shown = await status(stage)
@@ -315,8 +311,7 @@ class RejectingPolicy:
 
 async def test_the_policy_rejects_a_request(stage: Stage) -> None:
     """It is no fault of the policy: the fallback does not pick, and the request does not wait."""
-    worker = await stage.worker(response(b"served"))
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response(b"served"))
     stage.cluster.router.set_policy(RejectingPolicy(accepted=1))
     client = await stage.client()
     assert (await client.ask(get())).body == b"served"

@@ -119,8 +119,7 @@ class Ending:
             tracing={"endpoint": f"http://127.0.0.1:{self.collector.port}", "sample": 1.0},
         )  # fmt: skip
         if self.state == "queued":
-            ahead = await stage.client()
-            await ahead.send(get(b"/ahead"))
+            await stage.sending(get(b"/ahead"))
             await stage.eventually(lambda: self.workers[0].connections)
         await (self._ask_by_stream() if self.version == 2 else self._ask())
         await stage.eventually(self.has_begun)

@@ -48,8 +48,7 @@ async def test_interim_responses_are_limited(stage: Stage, is_at_once: bool) -> 
         await wire.closed()
 
     await stage.serve(await stage.worker(script), retries=0)
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     assert await interim_responses(client) == INTERIM_LIMIT
     assert_limit(client.requests[0], INTERIM_LIMIT)
 
@@ -67,8 +66,7 @@ async def test_interim_responses_up_to_the_limit(stage: Stage, is_at_once: bool)
             await wire.send(response(b"done"))
         await wire.closed()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker, retries=0)
+    worker = await stage.serve_worker(script, retries=0)
     client = await stage.client()
     for _ in range(2):
         await client.send(get())
@@ -93,8 +91,7 @@ async def test_interim_responses_are_limited_over_other_transports(stage: Stage,
     plays: list[Play] = []
     worker = over(transport, script, plays)
     await serve_over(stage, worker, transport, retries=0)
-    client = await stage.client()
-    await client.send(get(b"/hints"))
+    client = await stage.sending(get(b"/hints"))
     assert await interim_responses(client) == INTERIM_LIMIT
     assert_limit(client.requests[0], INTERIM_LIMIT)
     assert (await stage.ask(get())).body == b"hello"

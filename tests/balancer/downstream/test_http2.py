@@ -91,8 +91,7 @@ async def test_late_stream_limit(stage: Stage) -> None:
 async def test_disconnect_cancels_the_stream(stage: Stage) -> None:
     """By RST_STREAM (CANCEL); the connection and its other streams continue."""
     plays = await serve_plays(stage, hello_after(asyncio.Event(), b"/slow"))
-    client = await stage.client()
-    await client.send(get(b"/slow"))
+    client = await stage.sending(get(b"/slow"))
     await stage.eventually(lambda: plays)
     client.reset()
     await stage.eventually(lambda: plays[0].reset_code == ErrorCodes.CANCEL)
@@ -192,8 +191,7 @@ async def test_connection_closed_between_lease_and_request(stage: Stage) -> None
 async def test_slow_client_blocks_only_its_stream(stage: Stage) -> None:
     """Other streams of the connection transfer megabytes meanwhile."""
     plays = await serve_plays(stage, sending(200, *[MEBI] * 8, length=len(MEBI) * 8))
-    slow = await stage.client(receive_buffer=65_536)
-    await slow.send(get())
+    slow = await stage.sending(get(), receive_buffer=65_536)
     await slow.head()
     for _ in range(3):
         assert (await stage.ask(get())).body == MEBI * 8
@@ -346,8 +344,7 @@ async def test_reload_changes_the_transport(stage: Stage) -> None:
 async def test_connect_is_not_supported(stage: Stage) -> None:
     """501, and no outcome is counted against the endpoint."""
     await serve_plays(stage, hello, http={"allow": ["CONNECT"]})
-    client = await stage.client()
-    await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+    client = await stage.sending(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
     assert fault_of(await client.response())[:2] == (501, "not_carried")
     assert stage.outcomes() == {"abandoned": 1}
 

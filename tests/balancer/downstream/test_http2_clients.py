@@ -11,20 +11,18 @@ from balancer.http.h2.events import INTERNAL_ERROR, NO_ERROR
 from tests.support.frames import PREFACE
 from tests.support.http2_client import fields, http2_client
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, Wire, get, playing, response
+from tests.support.wire import Wire, get, playing, response
 
 MIB = 1 << 20
 
 
 async def test_a_worker_gets_what_the_same_request_in_http11_would_give(stage: Stage) -> None:
     """The head differs in the case of names and in the version of Via (RFC 9110 § 7.6.3)."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await http2_client(stage)
     answer = await client.ask((b"x-request-id", b"i"), (b"accept", b"*/*"), path=b"/a?b=1")
     assert (answer.status, answer.body) == (200, b"ok")
-    old = await stage.client()
-    await old.ask(get(b"/a?b=1", b"x-request-id: i", b"accept: */*"))
+    await stage.ask(get(b"/a?b=1", b"x-request-id: i", b"accept: */*"))
     first, second = worker.requests
     assert first.line == second.line == b"GET /a?b=1 HTTP/1.1"
     assert first.value(b"Via") == b"2 " + OWN_NAME
@@ -37,8 +35,7 @@ async def test_a_worker_gets_what_the_same_request_in_http11_would_give(stage: S
 @pytest.mark.parametrize("length", [True, False])
 async def test_request_with_body(stage: Stage, length: bool) -> None:
     """With a length it is framed by it, otherwise in chunks."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await http2_client(stage)
     of_length = ((b"content-length", b"3"),) if length else ()
     answer = await client.ask(*of_length, body=b"abc", method=b"POST")
@@ -62,8 +59,7 @@ async def test_response_in_chunks_with_trailers(stage: Stage) -> None:
 
 
 async def test_request_trailers(stage: Stage) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await http2_client(stage)
     stream = client.begin(fields(method=b"POST"))
     client.engine.send_data(stream, b"abc", is_last=False)
@@ -96,8 +92,7 @@ async def test_interim_responses(stage: Stage) -> None:
 
 async def test_cookies_are_joined(stage: Stage) -> None:
     """RFC 9113 § 8.2.3."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     await (await http2_client(stage)).ask((b"cookie", b"a=1"), (b"accept", b"x"), (b"cookie", b"b=2"))
     assert worker.requests[0].values(b"Cookie") == [b"a=1; b=2"]
 
@@ -124,8 +119,7 @@ async def test_preface_after_a_request_is_refused(stage: Stage) -> None:
 
 async def test_http2_can_be_disabled(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), http2={"enabled": False})
-    client = await stage.client()
-    assert (await client.ask(PREFACE)).status == 505
+    assert (await stage.ask(PREFACE)).status == 505
 
 
 # --- ends
@@ -179,8 +173,7 @@ async def test_a_slow_worker_withholds_the_window_of_its_stream_alone(stage: Sta
             await go.wait()
         await wire.send(response())
 
-    worker: ScriptedWorker = await stage.worker(script)
-    await stage.serve(worker)
+    await stage.serve_worker(script)
     client = await http2_client(stage)
     stream = client.begin(fields(b"/slow", method=b"POST"))
     client.send(stream, b"x" * (32 * MIB))

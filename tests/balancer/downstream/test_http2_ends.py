@@ -195,8 +195,7 @@ async def test_fault_of_a_stream_is_handled_when_a_full_transport_has_sent_it(st
 
 async def test_rapid_reset_reaches_no_worker(stage: Stage) -> None:
     """CVE-2023-44487."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await raw_client(stage)
     flood = b"".join(head(stream, *fields()) + rst(stream) for stream in range(1, 4001, 2))
     await client.send(flood)
@@ -472,8 +471,7 @@ def websocket_worker(answer: bytes = b"") -> tuple[Script, asyncio.Event]:
 async def test_websocket_by_extended_connect(stage: Stage) -> None:
     """RFC 8441 § 5: 200, without the fields of the handshake in HTTP/1.1."""
     script, over = websocket_worker()
-    worker = await stage.worker(script)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(script)
     client = await http2_client(stage)
     await client.ask(path=b"/-/live")
     assert client.engine.has_connect

@@ -104,8 +104,7 @@ def message(stream: int, given: Fields) -> bytes:
 
 @pytest.mark.parametrize("name", RESET)
 async def test_malformed_request_resets_its_stream(stage: Stage, name: str) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await raw_client(stage)
     await client.send(message(1, RESET[name]))
     _, payload = await client.until(frames.RST_STREAM, 1)
@@ -118,8 +117,7 @@ async def test_malformed_request_resets_its_stream(stage: Stage, name: str) -> N
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_request_that_http11_refuses(stage: Stage, name: str) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     given, status = REFUSED[name]
     raw = await raw_client(stage)
     await raw.send(message(1, given))
@@ -134,8 +132,7 @@ async def test_request_that_http11_refuses(stage: Stage, name: str) -> None:
 @pytest.mark.parametrize(("length", "body"), [(3, b"abcd"), (5, b"abcd"), (0, b"abcd")])
 async def test_length_that_the_body_does_not_have(stage: Stage, length: int, body: bytes) -> None:
     """RFC 9113 § 8.1.1. The worker does not get a whole request."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await raw_client(stage)
     await client.send(
         frame(frames.HEADERS, block(*POST, (b"content-length", b"%d" % length)), 1, END_HEADERS)
@@ -148,8 +145,7 @@ async def test_length_that_the_body_does_not_have(stage: Stage, length: int, bod
 
 
 async def test_host_equal_to_authority_and_host_alone(stage: Stage) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await http2_client(stage)
     assert (await client.ask((b"host", b"example.org"))).status == 200
     stream = client.begin((*without(b":authority"), (b"host", b"a.example")), is_last=True)
@@ -158,8 +154,7 @@ async def test_host_equal_to_authority_and_host_alone(stage: Stage) -> None:
 
 
 async def test_forwarding_fields_of_clients_are_replaced(stage: Stage) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker, headers={"internal": ["x-secret"]})
+    worker = await stage.serve_worker(response(), headers={"internal": ["x-secret"]})
     client = await http2_client(stage)
     await client.ask(
         (b"x-forwarded-for", b"1.2.3.4"),

@@ -12,7 +12,7 @@ from balancer.http.h1.request_head import Request
 from balancer.log.formats import phases
 from tests.support.log_entries import RecordingLog
 from tests.support.readers import Read, requests_seen, responses_seen
-from tests.support.wireless import Peer, Wireless
+from tests.support.wireless import Peer, Wireless, sends
 
 ONE_READ = 262_144
 """Bytes of one read of the event loop."""
@@ -46,8 +46,7 @@ def statuses(client: Peer, methods: int) -> list[bytes]:
 def pipelined_behind_a_slow_request(stage: Wireless, *reads: bytes) -> Peer:
     """A client whose first request is at the worker and that has pipelined these reads."""
     client = stage.client()
-    client.send(get(b"/slow"))
-    stage.turn()
+    sends(stage, client, get(b"/slow"))
     for data in reads:
         client.send(data)
     stage.turn()
@@ -56,8 +55,7 @@ def pipelined_behind_a_slow_request(stage: Wireless, *reads: bytes) -> Peer:
 
 def answer(stage: Wireless, data: bytes = ANSWER) -> None:
     """Respond to the request that the worker has."""
-    stage.workers[-1].send(data)
-    stage.turn()
+    sends(stage, stage.workers[-1], data)
 
 
 class WithoutEndpoints(Wireless):
@@ -86,8 +84,7 @@ def test_memory_of_pipelined_requests(target: bytes) -> None:
         assert client.wire is not None
         tracemalloc.start()
         try:
-            client.send(ahead)
-            stage.turn()
+            sends(stage, client, ahead)
             for _ in range(3):
                 grown, _ = tracemalloc.get_traced_memory()
                 assert grown < 2 * len(ahead)
@@ -117,8 +114,7 @@ def test_immediate_responses_do_not_recurse() -> None:
     """5000 requests in one read are answered without recursion."""
     with WithoutEndpoints() as stage:
         client = stage.client()
-        client.send(get() * 5000)
-        stage.turn()
+        sends(stage, client, get() * 5000)
         assert client.received.count(b"HTTP/1.1 503 ") == 5000
         assert client.ending is None
 
@@ -296,8 +292,7 @@ def test_early_bytes_behind_an_upgrade_enter_the_tunnel(has_ended: bool) -> None
         assert bytes(worker.received).endswith(early)
         assert worker.ending == ("end" if has_ended else None)
         if not has_ended:
-            client.send(b"more")
-            stage.turn()
+            sends(stage, client, b"more")
             assert bytes(worker.received).endswith(early + b"more")
 
 

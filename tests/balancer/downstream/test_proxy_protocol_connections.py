@@ -22,8 +22,7 @@ STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.mark.parametrize("header", [LINE, BLOCK])
 async def test_client_address_from_the_header(stage: Stage, header: bytes) -> None:
     """In forwarding fields and for trust, also when the header comes in one read with the request."""
-    worker = await stage.worker(response(b"hello"))
-    await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=LOOPBACK)
+    worker = await stage.serve_worker(response(b"hello"), proxy_protocol=LOOPBACK, trusted_proxies=LOOPBACK)
     client = await stage.client()
     forwarded = b"X-Forwarded-For: 192.0.2.1"
     assert (await client.ask(header + get(b"/", forwarded))).body == b"hello"
@@ -49,8 +48,7 @@ async def test_trust_applies_to_the_address_in_the_header(stage: Stage) -> None:
 
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", LOCAL])
 async def test_header_without_an_address(stage: Stage, header: bytes) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    worker = await stage.serve_worker(response(), proxy_protocol=LOOPBACK)
     assert (await stage.ask(header + get())).status == 200
     assert worker.requests[0].value(b"X-Forwarded-For") == b"127.0.0.1"
 
@@ -83,8 +81,7 @@ async def test_header_before_tls(stage: Stage, tmp_path: Path, header: bytes) ->
 @pytest.mark.parametrize("first", [get(), b"\x16\x03\x01\x00", b"PROXY TCP4 a b c d\r\n"])
 async def test_missing_header_closes_the_connection(stage: Stage, first: bytes) -> None:
     """The connection closes without a response, and nothing is forwarded."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    worker = await stage.serve_worker(response(), proxy_protocol=LOOPBACK)
     client = await stage.client()
     client.write(first)
     await client.closed()
@@ -102,8 +99,7 @@ async def test_header_from_an_unlisted_peer(stage: Stage) -> None:
 async def test_header_timeout(stage: Stage) -> None:
     """The head timeout, however slowly the header arrives."""
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK, timeouts={"head": 5})
-    client = await stage.client()
-    await client.send(b"PROXY TCP4 ")
+    client = await stage.sending(b"PROXY TCP4 ")
     arrivals = stage.running.arrivals
     await stage.eventually(lambda: len(arrivals))
     stage.advance(4)
@@ -117,8 +113,7 @@ async def test_header_timeout(stage: Stage) -> None:
 async def test_peer_closes_before_its_header(stage: Stage) -> None:
     """As health checks do that only connect."""
     await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK)
-    client = await stage.client()
-    await client.send(b"PROXY")
+    client = await stage.sending(b"PROXY")
     client.half_close()
     await client.closed()
     await stage.eventually(lambda: stage.cluster.process.counts.failed_arrivals == 1)

@@ -34,8 +34,7 @@ MALFORMED = {
 async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
     """Fitting status, JSON with the reason, `Connection: close`; the worker gets no connection."""
     request, status = MALFORMED[name]
-    worker = await stage.worker(response())
-    await stage.serve(worker, limits={"head": 1024})
+    worker = await stage.serve_worker(response(), limits={"head": 1024})
     client = await stage.client()
     client.write(request)
     answer = await client.response()
@@ -53,8 +52,7 @@ async def test_malformed_request_is_rejected(stage: Stage, name: str) -> None:
 async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stage) -> None:
     """It is too late for a status."""
     await stage.serve(await stage.worker(playing(Wire.head, response(b"part of it")[:-6], Wire.closed)))
-    client = await stage.client()
-    await client.send(get(b"/", b"Transfer-Encoding: chunked", method=b"POST"))
+    client = await stage.sending(get(b"/", b"Transfer-Encoding: chunked", method=b"POST"))
     await client.until(b"part")
     await client.send(b"zz\r\n")
     with pytest.raises(ConnectionResetError):
@@ -63,8 +61,7 @@ async def test_malformed_chunk_after_response_head_resets_the_client(stage: Stag
 
 async def test_rejected_client_may_finish_sending(stage: Stage) -> None:
     """Closing at once would reset the connection and could destroy the response, so input is read and dropped."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await stage.client()
     client.write(head(b"POST / HTTP/1.1", b"Content-Length: 4194304") + b"x" * (4 << 20))
     answer = await client.response()

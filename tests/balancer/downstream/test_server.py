@@ -78,8 +78,7 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()), limits={"clients": 1})
     first = await stage.client()
     assert (await first.ask(get())).status == 200
-    second = await stage.client()
-    await second.send(get())
+    second = await stage.sending(get())
     await stage.turn()
     assert not second.received
     stage.clock.at += 2  # the server's own sweep closes the idle connection

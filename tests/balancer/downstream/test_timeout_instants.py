@@ -169,8 +169,7 @@ def state_of(stage: Wireless, client: Peer) -> tuple[int, bool, int]:
 async def test_grace_period_is_not_cut_short(stage: Stage) -> None:
     """The only timeout that no sweep enforces: it has a timer of the event loop, in real time."""
     await stage.serve(await stage.worker(hang), timeouts={"shutdown": 0.1})
-    client = await stage.client()
-    await client.send(get())
+    await stage.sending(get())
     await stage.eventually(lambda: stage.state().in_flight)
     now = asyncio.get_running_loop().time
     began = now()

@@ -36,8 +36,7 @@ def check(answer: Message, status: int, reason: str) -> None:
 
 async def test_incomplete_head_is_answered_408(stage: Stage) -> None:
     """408, counted from the first byte of the head, even if bytes keep coming."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, timeouts={"head": 5})
+    worker = await stage.serve_worker(response(), timeouts={"head": 5})
     client = await stage.client()
     stage.advance(50)
     for piece in (b"GET / HT", b"TP/1.1\r\n", b"Host: "):
@@ -80,8 +79,7 @@ async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage
     """It is no sign of slow service; that connecting takes so long is shown by `connect_time`."""
     await stage.serve(stage.deaf_port(), timeouts={"connect": 100})
     (state,) = stage.cluster.router.states
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: state.in_flight == 1)
     assert state.awaiting == 0
     pool: Any = state.connections

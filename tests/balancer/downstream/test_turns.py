@@ -23,7 +23,7 @@ from tests.support.http2_client import fields
 from tests.support.messages import pieces
 from tests.support.readers import requests_seen
 from tests.support.storm import ANSWER
-from tests.support.wireless import Peer, Wireless
+from tests.support.wireless import Peer, Wireless, sends
 
 NUMBER = 1000
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -78,8 +78,7 @@ def test_floods_share_the_steps(version: str) -> None:
         stage.turn()
         first = 50 * (STEPS_AT_ONCE - (version == "http2"))  # SETTINGS is a step, too
         assert (taken(stage), waiting(stage)) == (first, 50)
-        stage.client().send(GET)
-        stage.turn()
+        sends(stage, stage.client(), GET)
         assert done(stage) == 1
         stage.loop.advance(100 * SECONDS_PER_TURN)
         assert 50 * STEPS_PER_TURN <= taken(stage) - first <= 101 * STEPS_PER_TURN
@@ -145,8 +144,7 @@ def test_many_resets_take_turns() -> None:
         [flood] = [one for one in stage.downstreams if isinstance(one, Http2Connection)]
         first = flood.engine.resets
         assert 100 < first <= 100 + 21 * STEPS_PER_TURN // STEPS_PER_RESET
-        stage.client().send(GET)
-        stage.turn()
+        sends(stage, stage.client(), GET)
         assert done(stage) == 1
         stage.loop.advance(40 * SECONDS_PER_TURN)
         assert 50 < flood.engine.resets - first <= 41 * STEPS_PER_TURN // STEPS_PER_RESET
@@ -159,8 +157,7 @@ def test_flood_of_resets_is_known_before_it_is_parsed() -> None:
     """More than a connection may have, in one read: it ends at once, as it would after a thousand turns."""
     with stage_of() as stage:
         client = stage.client()
-        client.send(OPENED + given_up(range(1, 2201, 2)))
-        stage.turn()
+        sends(stage, client, OPENED + given_up(range(1, 2201, 2)))
         assert (waiting(stage), stage.cluster.process.counts.http2_floods, client.is_open) == (0, 1, False)
 
 
@@ -212,8 +209,7 @@ def test_ends_while_input_waits(version: str, end: str, statuses: dict[int, int]
     """The worker answers early and closes, the balancer drains, or the client is gone."""
     with stage_of() as stage:
         client = stage.client()
-        client.send(flood(version))
-        stage.turn()
+        sends(stage, client, flood(version))
         assert waiting(stage) == 1
         if end == "refused":
             stage.workers[0].send(b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -251,8 +247,7 @@ def outcome(turns: Turns, reads: list[bytes], number: int) -> tuple[object, byte
         stage.worker_script = None
         client = stage.client()
         for data in reads:
-            client.send(data)
-            stage.turn()
+            sends(stage, client, data)
         seen: list[object] = []
         for _ in range(number):
             stage.loop.advance(20)

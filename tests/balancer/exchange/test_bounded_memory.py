@@ -40,10 +40,8 @@ async def test_stalled_client_holds_one_buffer(stage: Stage, framing: str, buffe
         await taken.wait()
         wire.reset()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker, limits={"buffer": buffer})
-    client = await stage.client(receive_buffer=4096)
-    await client.send(get())
+    worker = await stage.serve_worker(script, limits={"buffer": buffer})
+    client = await stage.sending(get(), receive_buffer=4096)
     await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
     left = -1
     while left != worker.connections[0].unsent:  # until it stands still
@@ -70,10 +68,8 @@ async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage)
         await taken.wait()
         wire.reset()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get())
+    worker = await stage.serve_worker(script)
+    client = await stage.sending(get())
     assert len((await client.response()).body) == 8 * MIB
     (downstream,) = stage.downstreams
     await client.send(get())
@@ -110,8 +106,7 @@ def test_read_size_follows_the_write_buffer() -> None:
 async def test_kernel_send_buffer_is_limited(stage: Stage) -> None:
     """Inherited from the listening socket."""
     await stage.serve(await stage.worker(response(b"x")))
-    client = await stage.client()
-    await client.send(get())
+    await stage.sending(get())
     await stage.eventually(lambda: stage.downstreams)
     (downstream,) = stage.downstreams
     sock = downstream.transport.get_extra_info("socket")

@@ -56,8 +56,7 @@ def test_worker_is_asked_once_the_body_is_whole() -> None:
         (worker,) = stage.workers
         assert worker.received.endswith(b"\r\n\r\n" + b"x" * 600 + b"y" * 399 + b"z")
         assert worker.writes == [0]
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert client.received.endswith(b"ok")
         assert (budget.kept, budget.requests, budget.requests_streamed) == (0, 1, 0)
 
@@ -75,8 +74,7 @@ def test_chunks_are_kept_with_their_trailers() -> None:
 def test_body_that_comes_with_its_head_is_not_kept() -> None:
     """There is nothing to wait for."""
     with buffered() as stage:
-        stage.client().send(head(3) + b"abc")
-        stage.turn()
+        sends(stage, stage.client(), head(3) + b"abc")
         assert stage.workers[0].received.endswith(b"abc")
         budget = stage.cluster.process.buffer_budget
         assert (budget.kept, budget.requests) == (0, 0)
@@ -194,8 +192,7 @@ def test_whole_body_waits_in_the_queue() -> None:
         assert len(stage.cluster.queue) == 0
         sends(stage, second, b"y")
         assert (len(stage.cluster.queue), stage.cluster.process.buffer_budget.kept) == (1, 2)
-        stage.workers[0].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[0], ANSWER)
         assert stage.workers[0].received.endswith(b"\r\n\r\nxy")
 
 
@@ -207,8 +204,7 @@ def test_rejection_from_the_queue() -> None:
         assert client.received.startswith(b"HTTP/1.1 503 ")
         assert stage.cluster.process.buffer_budget.kept == 0
         client.received.clear()
-        stage.workers[0].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[0], ANSWER)
         sends(stage, client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert len(stage.workers[0].writes) == 2, "the client's connection has been kept alive"
 
@@ -237,8 +233,7 @@ def test_expectation_of_a_streamed_request_is_forwarded() -> None:
         sends(stage, client, head(LENGTH + 1, b"Expect: 100-continue"))
         assert client.received == b""
         assert b"\r\nExpect: 100-continue\r\n" in stage.workers[0].received
-        stage.workers[0].send(CONTINUE)
-        stage.turn()
+        sends(stage, stage.workers[0], CONTINUE)
         assert client.received == CONTINUE
 
 
@@ -268,8 +263,7 @@ def test_whole_body_is_repeated() -> None:
         stage.turn()
         assert stage.workers[1].received.endswith(b"\r\n\r\n" + b"x" * 400 + b"y" * 600)
         assert stage.cluster.process.buffer_budget.kept == LENGTH
-        stage.workers[1].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[1], ANSWER)
         assert client.received.endswith(b"ok")
         assert stage.cluster.process.buffer_budget.kept == 0
 
@@ -307,8 +301,7 @@ def test_whole_body_may_be_hedged() -> None:
         stage.advance(1.5)
         assert stage.cluster.counts.hedged == 1
         assert [worker.received[-2:] for worker in stage.workers] == [b"xy", b"xy"]
-        stage.workers[1].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[1], ANSWER)
         assert client.received.endswith(b"ok")
         assert stage.cluster.process.buffer_budget.kept == 0
 
@@ -319,8 +312,7 @@ def test_charge_lasts_until_the_worker_has_taken_the_body() -> None:
         idle, client, budget = stage.client(), stage.client(), stage.cluster.process.buffer_budget
         sends(stage, idle, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         (worker,) = stage.workers
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         worker.stall()
         sends(stage, client, head(LENGTH), b"x" * 999, b"x")
         worker.take(LENGTH)
@@ -350,12 +342,10 @@ def test_connection_with_an_unsent_body_is_not_reused() -> None:
         idle, client = stage.client(), stage.client()
         sends(stage, idle, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         (worker,) = stage.workers
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         worker.stall()
         sends(stage, client, head(LENGTH), b"x" * 999, b"x")
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert client.received.endswith(b"ok")
         assert not worker.is_open
         assert stage.cluster.process.buffer_budget.kept == 0
@@ -370,16 +360,13 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         sends(stage, client, head(2), b"x")
         sends(stage, client, b"y" + head(3, method=b"POST") + b"ab")
         (worker,) = stage.workers
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert len(worker.writes) == 1
         sends(stage, client, b"cGET /last HTTP/1.1\r\nHost: a\r\n\r\n")
         assert worker.received.endswith(b"abc")
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert b"GET /last " in worker.received
-        worker.send(ANSWER)
-        stage.turn()
+        sends(stage, worker, ANSWER)
         assert client.received.count(b"HTTP/1.1 200 OK") == 3
 
 
@@ -389,11 +376,9 @@ def test_long_body_is_read_on_while_it_is_kept() -> None:
     with buffered(limits=(("buffer", 1024),), buffering=(("request", size), ("total", size))) as stage:
         client = stage.client()
         client.send(head(size) + b"x" * 5000)
-        client.send(b"x" * 100_000)
-        stage.turn()
+        sends(stage, client, b"x" * 100_000)
         assert stage.cluster.process.buffer_budget.kept == 105_000
-        client.send(b"x" * (size - 105_000))
-        stage.turn()
+        sends(stage, client, b"x" * (size - 105_000))
         assert stage.workers[0].received.endswith(b"\r\n\r\n" + b"x" * size)
 
 

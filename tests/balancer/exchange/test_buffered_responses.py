@@ -33,8 +33,7 @@ def asks(stage: Wireless, request: bytes = GET, *, stalls: bool = True) -> tuple
     client = stage.client()
     if stalls:
         client.stall()
-    client.send(request)
-    stage.turn()
+    sends(stage, client, request)
     return client, stage.workers[-1]
 
 

@@ -189,8 +189,7 @@ async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> N
     pools = {"api": {"endpoints": [{"id": "a0", "address": f"http://127.0.0.1:{api.port}"}]}}
     routes = [{"prefix": "/api", "cluster": "api"}]
     await stage.serve(main, buffering=BUFFERING, clusters=pools, routes=routes)
-    client = await stage.client()
-    await client.send(b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+    client = await stage.sending(b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
     named = stage.control_plane.named["api"]
     await stage.eventually(lambda: named.cluster.receiving)
     await stage.reload(routes=[], clusters={})

@@ -384,10 +384,8 @@ async def test_sweep_finds_the_reset_of_a_half_closed_client(stage: Stage) -> No
 async def test_clients_of_http_1_0_are_not_asked(stage: Stage) -> None:
     """They know no interim responses (RFC 9110 § 15.2): one that has closed is answered in vain."""
     go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get(version=b"HTTP/1.0"))
+    worker = await stage.serve_worker(answering_after(go))
+    client = await stage.sending(get(version=b"HTTP/1.0"))
     client.half_close()
     await stage.eventually(lambda: worker.requests)
     for _ in range(3):

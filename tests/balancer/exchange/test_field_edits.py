@@ -91,8 +91,7 @@ async def test_edits_of_a_route_apply_to_the_result_of_the_global_ones(stage: St
 
 async def ask_with(stage: Stage, request: bytes = b"", **settings: Any) -> tuple[Message, Message]:
     """One request and its response, as the worker and the client get them."""
-    worker = await stage.worker(response(b"ok", b"Server: w", b"X-Old: 1"))
-    await stage.serve(worker, **settings)
+    worker = await stage.serve_worker(response(b"ok", b"Server: w", b"X-Old: 1"), **settings)
     answer = await stage.ask(request or get())
     return worker.requests[0], answer
 

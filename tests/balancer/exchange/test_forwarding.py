@@ -16,8 +16,7 @@ from tests.support.wire import (
 
 async def test_both_connections_are_kept_alive(stage: Stage) -> None:
     """Ten requests of one client use one worker connection."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await stage.client()
     for _ in range(10):
         assert (await client.ask(get())).body == b"ok"
@@ -35,8 +34,7 @@ async def test_both_connections_are_kept_alive(stage: Stage) -> None:
 )
 async def test_connection_announced_as_closing_is_not_reused(stage: Stage, last: bytes) -> None:
     """Such a connection is not leased again, even if the worker has not closed it yet."""
-    worker = await stage.worker(last)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(last)
     client = await stage.client()
     for _ in range(3):
         answer = await client.ask(get())
@@ -62,8 +60,7 @@ async def test_connection_announced_as_closing_is_not_reused(stage: Stage, last:
 async def test_response_without_a_body(stage: Stage, method: bytes, head: bytes, connections: int) -> None:
     """It ends with its head, and the next request follows on the same connection."""
     script = answering(lambda request: head if b" /first " in request.line else response(b"body"))
-    worker = await stage.worker(script)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(script)
     client = await stage.client()
     answer = await client.ask(get(b"/first", method=method), to_head=True)
     assert answer.line == head.partition(b"\r\n")[0]

@@ -206,8 +206,7 @@ async def test_errors_are_grpc_responses(stage: Stage) -> None:
 
 async def test_endpoint_without_http2(stage: Stage) -> None:
     """The message names the key; the endpoint is not to blame, and no connection is opened."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await http2_client(stage)
     for _ in range(2):
         name, message = own(await client.answer(rpc(client)))
@@ -451,8 +450,7 @@ async def test_access_log_has_the_status(stage: Stage, tmp_path: Path) -> None:
     client = await http2_client(stage)
     await client.answer(rpc(client))
     await client.answer(rpc(client, (b"grpc-timeout", b"x")))
-    old = await stage.client()
-    await old.ask(b"GARBAGE\r\n\r\n")
+    await stage.ask(b"GARBAGE\r\n\r\n")
     await stage.close()
     first, second, third = (json.loads(line) for line in log.read_text().splitlines())
     assert (first["status"], first["grpc_status"], first["end"]) == (200, "UNAVAILABLE", "error_status")

@@ -132,8 +132,7 @@ async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     go = asyncio.Event()
     bad = [await stage.worker(playing(Wire.request, go, Wire.reset)), await stage.worker(reset_after_request)]
     await stage.serve(*bad, await stage.worker(QUICK), hedging={"enabled": True}, retries=2)
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: bad[0].requests)
     stage.advance(LATE)
     await stage.eventually(lambda: stage.cluster.counts.hedged)
@@ -231,8 +230,7 @@ async def test_no_hedge_after_a_response_began(stage: Stage, hedged: Hedged) -> 
 
 async def test_single_endpoint_is_not_hedged(stage: Stage) -> None:
     go = asyncio.Event()
-    worker = await stage.worker(answering_after(go, SLOW))
-    await stage.serve(worker, hedging={"enabled": True})
+    worker = await stage.serve_worker(answering_after(go, SLOW), hedging={"enabled": True})
     client = await stage.asking(worker, get())
     stage.advance(LATE)
     assert stage.cluster.counts.hedged == 0

@@ -163,8 +163,7 @@ async def test_503_of_the_last_worker_is_forwarded(stage: Stage) -> None:
 
 
 async def test_503_of_the_only_worker_is_forwarded(stage: Stage) -> None:
-    worker = await stage.worker(GONE)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(GONE)
     assert (await stage.ask(get())).status == 503
     assert (len(worker.requests), stage.cluster.counts.retried) == (1, 0)
 
@@ -178,8 +177,7 @@ async def test_partial_upload_is_retried_after_an_early_503(stage: Stage) -> Non
     """The part of the body that has arrived is sent again, and the rest follows."""
     well = await stage.worker(OK)
     await stage.serve(await stage.worker(playing(Wire.head, GONE, Wire.closed)), well)
-    client = await stage.client()
-    await client.send(post(b"x" * 100, method=b"PUT")[:-60])
+    client = await stage.sending(post(b"x" * 100, method=b"PUT")[:-60])
     await stage.eventually(lambda: stage.cluster.counts.retried)
     await client.send(b"x" * 60)
     assert (await client.response()).body == b"fine"
@@ -307,8 +305,7 @@ async def test_retry_body_limits_the_kept_body(stage: Stage, limit: int, status:
 async def test_attempt_timeout_needs_another_endpoint(stage: Stage) -> None:
     """`timeouts.attempt` ends an attempt only if another can follow."""
     go = asyncio.Event()
-    worker = await stage.worker(playing(Wire.request, go, OK))
-    await stage.serve(worker, timeouts={"attempt": 1.0})
+    worker = await stage.serve_worker(playing(Wire.request, go, OK), timeouts={"attempt": 1.0})
     client = await stage.asking(worker, get())
     for _ in range(10):
         stage.advance(1.0)

@@ -25,8 +25,7 @@ def body_in(received: bytes | bytearray) -> bytes:
 
 async def send_request(stage: Stage, version: str) -> None:
     if version == "http1":
-        client = await stage.client()
-        await client.send(CHUNKED + CHUNKS + b"0\r\n\r\n")
+        client = await stage.sending(CHUNKED + CHUNKS + b"0\r\n\r\n")
         assert (await client.response()).status == 200
     else:
         raw = await raw_client(stage)
@@ -36,8 +35,7 @@ async def send_request(stage: Stage, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["http1", "http2"])
 async def test_requests_small_parts_go_on_together(stage: Stage, version: str) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     await send_request(stage, version)
     (request,) = worker.requests
     assert request.body == b"x" * NUMBER
@@ -64,8 +62,7 @@ async def test_responses_small_parts_go_on_together(stage: Stage, version: str, 
     else:
         await serve_over(stage, ScriptedWorker(answer_http2), "http2")
     if version == "http1":
-        client = await stage.client()
-        await client.send(get())
+        client = await stage.sending(get())
         assert (await client.response()).body == b"x" * NUMBER
         assert len(body_in(client.received)) < NUMBER + FRAMING
         return

@@ -61,10 +61,8 @@ async def test_early_response_closes_the_connection(stage: Stage) -> None:
 
 async def test_client_disconnects_while_dialling(stage: Stage) -> None:
     """The new connection goes to the pool for the next request."""
-    worker = await stage.worker(response(b"next"))
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get())
+    worker = await stage.serve_worker(response(b"next"))
+    await stage.sending(get())
     await stage.eventually(lambda: stage.pool().opening)
     next(iter(stage.downstreams)).abort()
     await stage.eventually(lambda: not stage.downstreams and not stage.pool().opening)

@@ -86,8 +86,7 @@ def are_settled(stage: Stage, number: int = 1) -> bool:
 async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """RFC 9110 § 7.8: Upgrade and Connection on both legs, other fields unchanged, the worker's reason phrase."""
     await tunnel_stage.serve()
-    client = await stage.client()
-    await client.send(get(b"/room", *UPGRADE_FIELDS))
+    client = await stage.sending(get(b"/room", *UPGRADE_FIELDS))
     head = await client.head()
     assert head == Message(
         b"HTTP/1.1 101 Go On",
@@ -147,8 +146,7 @@ async def test_connect_opens_a_tunnel(
 ) -> None:
     """RFC 9110 § 9.3.6: any 2xx opens a tunnel, and its framing fields are ignored."""
     await tunnel_stage.serve(answer + first)
-    client = await stage.client()
-    await client.send(get(b"a:80", method=b"CONNECT", version=version) + b"early")
+    client = await stage.sending(get(b"a:80", method=b"CONNECT", version=version) + b"early")
     head = await client.head()
     assert (head.status, head.names) == (int(answer[9:12]), [])
     assert await client.exactly(len(first)) == first
@@ -160,10 +158,8 @@ async def test_connect_opens_a_tunnel(
 
 async def test_declined_connect_is_a_response(stage: Stage) -> None:
     """The client's connection goes on in HTTP."""
-    worker = await stage.worker(response(b"no", status=b"403 Forbidden"))
-    await stage.serve(worker, http={"allow": ["CONNECT"]})
-    client = await stage.client()
-    await client.send(CONNECT + get(b"/next"))
+    worker = await stage.serve_worker(response(b"no", status=b"403 Forbidden"), http={"allow": ["CONNECT"]})
+    client = await stage.sending(CONNECT + get(b"/next"))
     assert [(await client.response()).body for _ in range(2)] == [b"no", b"no"]
     assert [request.line for request in worker.requests] == [b"CONNECT a:80 HTTP/1.1", b"GET /next HTTP/1.1"]
     assert (stage.pool().idle, stage.outcomes()) == (1, {"ok": 2})
@@ -187,8 +183,7 @@ async def test_trace_is_forwarded_if_allowed(stage: Stage) -> None:
 @pytest.mark.parametrize("step", [None, 1])
 async def test_declined_upgrade_is_a_response(stage: Stage, answer: bytes, step: int | None) -> None:
     """Both connections go on in HTTP, and bytes after the upgrade request are requests."""
-    worker = await stage.worker(answer)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(answer)
     client = await stage.client()
     data = get(b"/", *UPGRADE_FIELDS) * 3 + post(b"body") + get(b"/last")
     for at in range(0, len(data), step or len(data)):
@@ -224,10 +219,8 @@ async def test_426_keeps_its_upgrade_field(stage: Stage) -> None:
 @pytest.mark.parametrize("early", [b"", get(b"/next")])
 async def test_101_to_another_protocol_is_answered_502(stage: Stage, answer: bytes, early: bytes) -> None:
     """502; the worker's connection is closed, the client's goes on in HTTP."""
-    worker = await stage.worker(answer + b"garbage")
-    await stage.serve(worker)
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS) + early)
+    worker = await stage.serve_worker(answer + b"garbage")
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + early)
     for _ in range(2 if early else 1):
         assert (await client.response()).status == 502
     assert stage.outcomes() == {"reset": 2 if early else 1}
@@ -264,8 +257,7 @@ async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage
         await over.wait()
 
     await stage.serve(gone, await stage.worker(switch))
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS) + b"early")
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + b"early")
     assert (await client.head()).status == 101
     assert gone.connections[0].received.endswith(b"\r\n\r\n")
     await stage.eventually(lambda: stage.cluster.tunnels.bytes_in == 5)
@@ -279,8 +271,7 @@ async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage
 async def test_failed_upgrade_is_answered_502(stage: Stage) -> None:
     """The client's connection goes on in HTTP."""
     await stage.serve(stage.dead_port())
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS) * 200)
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS) * 200)
     for _ in range(200):
         assert (await client.response()).status == 502
 
@@ -339,8 +330,7 @@ async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -
         await over.wait()
 
     await stage.serve(await stage.worker(script))
-    client = await stage.client(receive_buffer=4096)
-    await client.send(get() + get(b"/", *UPGRADE_FIELDS))
+    client = await stage.sending(get() + get(b"/", *UPGRADE_FIELDS), receive_buffer=4096)
     assert (await client.head()).status == 200
     assert await read_slowly(client, len(data)) == data
     assert (await client.head()).status == 101
@@ -382,8 +372,7 @@ async def test_client_half_closes_before_the_101(stage: Stage) -> None:
         await wire.send(b"bye")
 
     await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS) + b"early")
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + b"early")
     client.cut()
     await stage.turn()
     ended.set()
@@ -398,8 +387,7 @@ async def test_client_half_closes_before_a_declined_upgrade(stage: Stage, early:
     ended = asyncio.Event()
     script = playing(Wire.request, ended, response(b"no"), Wire.request, response(b"next"), Wire.closed)
     await stage.serve(await stage.worker(script))
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS) + early)
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + early)
     client.cut()
     await stage.turn()
     ended.set()
@@ -499,8 +487,7 @@ async def test_descriptor_limit_leaves_tunnels_open(stage: Stage, tunnel_stage: 
 async def test_tunnel_counts_against_the_endpoint_limit(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """It counts in flight for its whole life, so with a limit of one the next request waits."""
     client, worker = await tunnel_stage.serve_tunnel(max_in_flight=1)
-    waiting = await stage.client()
-    await waiting.send(get(b"/", *UPGRADE_FIELDS))
+    waiting = await stage.sending(get(b"/", *UPGRADE_FIELDS))
     await stage.eventually(lambda: len(stage.cluster.queue) == 1)
     worker.reset()
     assert (await waiting.head()).status == 101

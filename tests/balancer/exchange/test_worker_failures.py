@@ -59,8 +59,7 @@ async def test_single_endpoint_is_retried(stage: Stage) -> None:
     async def script(wire: Wire) -> None:
         await next(scripts)(wire)
 
-    worker = await stage.worker(script)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(script)
     assert (await stage.ask(get())).body == b"fine"
     assert len(worker.connections) == 2
 
@@ -79,8 +78,7 @@ async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
 
 async def test_stale_connection_under_a_post(stage: Stage) -> None:
     """502 after one attempt."""
-    worker = await stage.worker(answering_then_dying(1))
-    await stage.serve(worker)
+    worker = await stage.serve_worker(answering_then_dying(1))
     client = await stage.client()
     assert (await client.ask(get())).body == b"fine"
     check_error(await client.ask(post(b"body")), 502, "connection_broken")
@@ -115,8 +113,7 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
 )
 async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
     """Nothing of it reaches the client, the connection is closed, and there is no retry."""
-    worker = await stage.worker(garbage)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(garbage)
     client = await stage.client()
     check_error(await client.ask(get()), 502, "malformed_response")
     assert stage.outcomes() == {"reset": 1}

@@ -24,7 +24,7 @@ from tests.support.scripted_transports import (
 )
 from tests.support.stage import Stage
 from tests.support.wire import ScriptedWorker, Wire, get, playing, response
-from tests.support.wireless import CLIENTS, Wireless
+from tests.support.wireless import CLIENTS, Wireless, sends
 
 ADDED = (b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Request-ID")
 REMOVED = (*ADDED, b"X-Real-IP", b"X-Request-Start", b"X-Forwarded-Port", b"Keep-Alive", b"Proxy-Connection")
@@ -53,10 +53,8 @@ def at_worker(*lines: bytes, body: bytes = b"", is_trusted: bool = False) -> byt
         assert len(stage.workers) == 1, bytes(client.received)
         worker = stage.workers[0]
         received = bytes(worker.received)
-        worker.send(OK)
-        stage.turn()
-        client.send(get(b"/next"))
-        stage.turn()
+        sends(stage, worker, OK)
+        sends(stage, client, get(b"/next"))
         assert worker.received[len(received) :].startswith(b"GET /next HTTP/1.1\r\n")
         stage.leave()
     return received
@@ -150,8 +148,7 @@ def test_framing_field_under_a_variant_name_is_rejected(
     with Wireless(**options) as stage:
         client = stage.client()
         lines = b"".join(line + b"\r\n" for line in (*other, name + b": 0"))
-        client.send(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n%b" % (lines, get(b"/smuggled")))
-        stage.turn()
+        sends(stage, client, b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n%b" % (lines, get(b"/smuggled")))
         assert client.received.startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert b'"bad_framing"' in client.received
         assert client.received.count(b"HTTP/1.1") == 1

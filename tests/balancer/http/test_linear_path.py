@@ -20,7 +20,7 @@ from tests.support.scripted_transports import (
 )
 from tests.support.stage import Stage
 from tests.support.wire import get
-from tests.support.wireless import CLIENTS, Wireless
+from tests.support.wireless import CLIENTS, Wireless, sends
 
 LONG = 31_000
 """Length of a run; a head may have 32,768 bytes."""
@@ -76,11 +76,9 @@ def steps(options: dict[str, Any], lines: bytes) -> int:
         with Wireless(policy="maglev", **options) as stage:
             client = stage.client()
             tally.clear()
-            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % lines)
-            stage.turn()
+            sends(stage, client, b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % lines)
             assert len(stage.workers) == 1, bytes(client.received)
-            stage.workers[0].send(ANSWER)
-            stage.turn()
+            sends(stage, stage.workers[0], ANSWER)
             assert client.received.startswith(b"HTTP/1.1 200")
             stage.leave()
     return sum(tally)
@@ -121,8 +119,7 @@ def test_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> N
 
         stage.cluster.key_of = noted
         client = stage.client()
-        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % line)
-        stage.turn()
+        sends(stage, client, b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % line)
         assert keys == [key]
         if setting != "key.by = client":  # where that field is rewritten
             assert b"\r\n%b\r\n" % line in stage.workers[0].received
@@ -159,8 +156,7 @@ def test_response_with_a_long_run(run_: bytes) -> None:
                 tally = watch(patch)
                 with Wireless(policy="reported-load") as stage:
                     client = stage.client()
-                    client.send(get())
-                    stage.turn()
+                    sends(stage, client, get())
                     tally.clear()
                     stage.workers[0].send(
                         ANSWER.replace(
@@ -187,8 +183,7 @@ def test_no_expression_is_compiled_from_peer_input(monkeypatch: pytest.MonkeyPat
             return compile_(pattern, flags)
 
         monkeypatch.setattr(re, "compile", noted)
-        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\nX-7: gone\r\nX-Y: 1\r\n\r\n" % options)
-        stage.turn()
+        sends(stage, client, b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\nX-7: gone\r\nX-Y: 1\r\n\r\n" % options)
         assert b"\r\nHost: a\r\nX-Y: 1\r\nX-Forwarded-For: " in stage.workers[0].received
         stage.workers[0].send(
             b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%b\r\nX-7: gone\r\nX-Y: 1\r\n\r\n" % options

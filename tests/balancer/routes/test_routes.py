@@ -97,8 +97,7 @@ async def test_targets_without_a_path_are_not_rewritten(stage: Stage) -> None:
     await serve_api(stage, pool_of(worker), routes=routes, http={"allow": ["CONNECT"]})
     await stage.ask(get(b"*", method=b"OPTIONS"))
     await stage.ask(get(b"*", method=b"OPTIONS").replace(b"example.org", b"strip.org"))
-    client = await stage.client()
-    await client.send(get(b"h:443", method=b"CONNECT"))
+    await stage.sending(get(b"h:443", method=b"CONNECT"))
     await stage.eventually(lambda: len(worker.requests) == 3)
     assert [request.line.split(b" ")[1] for request in worker.requests] == [b"*", b"*", b"h:443"]
 
@@ -201,8 +200,7 @@ async def test_fixed_answers(stage: Stage, tmp_path: Path) -> None:
 
 async def test_answer_to_an_unfinished_body_closes_the_connection(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), routes=[{"prefix": "/x", "answer": {"status": 403}}])
-    client = await stage.client()
-    await client.send(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345")
+    client = await stage.sending(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345")
     answer = await client.response()
     assert (answer.status, answer.value(b"Connection")) == (403, b"close")
     assert await client.rest() == b""
@@ -236,8 +234,7 @@ async def test_http10_client_gets_a_redirect_and_the_end(stage: Stage) -> None:
         await stage.worker(response()),
         routes=[{"scheme": "http", "redirect": {"scheme": "https", "host": "new.org"}}],
     )
-    client = await stage.client()
-    await client.send(b"GET /x HTTP/1.0\r\n\r\n")
+    client = await stage.sending(b"GET /x HTTP/1.0\r\n\r\n")
     answer = await client.response()
     assert answer.value(b"Location") == b"https://new.org/x"
     assert await client.rest() == b""

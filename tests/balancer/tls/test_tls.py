@@ -110,8 +110,7 @@ async def raw_client(stage: Stage, shelf: Shelf) -> RawClient:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_tls_1_2_and_1_3(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
     """ALPN selects http/1.1 for a client without HTTP/2, and the worker gets X-Forwarded-Proto: https."""
-    worker = await stage.worker(response(b"hello"))
-    await stage.serve(worker, tls=shelf.pair(NAME))
+    worker = await stage.serve_worker(response(b"hello"), tls=shelf.pair(NAME))
     context = limited_to(shelf.client(), version)
     context.set_alpn_protocols(["http/1.1"])
     client = await stage.client(tls=context, name=NAME)
@@ -260,8 +259,7 @@ async def test_end_without_close_notify_closes_the_connection(
     stage: Stage, shelf: Shelf, is_busy: bool
 ) -> None:
     """Anyone on the path could have sent the FIN."""
-    worker = await stage.worker(playing(Wire.request, Wire.closed))
-    await stage.serve(worker, tls=shelf.pair(NAME))
+    worker = await stage.serve_worker(playing(Wire.request, Wire.closed), tls=shelf.pair(NAME))
     client = await raw_client(stage, shelf)
     if is_busy:
         await client.send(get())
@@ -297,10 +295,8 @@ async def test_plain_http_on_the_tls_port_is_answered_400(stage: Stage, shelf: S
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 600, b"\x16\x03\x01\xff\xff" + b"x" * 600, b"SSH-2.0-x\r\n"])
 async def test_garbage_closes_the_connection(stage: Stage, shelf: Shelf, garbage: bytes) -> None:
-    worker = await stage.worker(response())
-    await stage.serve(worker, tls=shelf.pair(NAME))
-    client = await stage.client()
-    await client.send(garbage)
+    worker = await stage.serve_worker(response(), tls=shelf.pair(NAME))
+    client = await stage.sending(garbage)
     client.half_close()
     await client.closed()
     await stage.eventually(lambda: stage.cluster.process.counts.failed_arrivals == 1)

@@ -104,8 +104,7 @@ def der(pair: dict[str, str]) -> bytes:
 
 async def answer_to(stage: Stage, data: bytes, expected: bytes) -> None:
     """Send `data`, read until `expected` has arrived, and close."""
-    client = await stage.client()
-    await client.send(data)
+    client = await stage.sending(data)
     while expected not in client.received:
         assert await client.some(), bytes(client.received)
     await client.close()

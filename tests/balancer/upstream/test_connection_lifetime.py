@@ -12,7 +12,7 @@ from balancer.upstream.connector import FAILURES
 from policies.facts import AdminState
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering, answering_after, get, post, response
-from tests.support.wireless import Escaped, Peer, Wireless
+from tests.support.wireless import Escaped, Peer, Wireless, sends
 
 KEPT = b"Keep-Alive: timeout=10"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -31,8 +31,7 @@ def sweep_for(stage: Stage, seconds: float) -> None:
 
 async def test_connection_serves_max_requests(stage: Stage) -> None:
     """`max_requests` is 10, less a random 0 or 1."""
-    worker = await stage.worker(replying())
-    await stage.serve(worker, pool={"max_requests": 10})
+    worker = await stage.serve_worker(replying(), pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).status == 200
     await stage.turn()
@@ -56,8 +55,7 @@ async def test_preconnected_connection_serves_its_one_request(stage: Stage) -> N
 
 async def test_announced_idle_timeout_is_used(stage: Stage) -> None:
     """Keep-Alive: timeout=10 means reuse after 8 s, not after 11 s; status shows the estimate."""
-    worker = await stage.worker(replying(KEPT))
-    await stage.serve(worker)
+    worker = await stage.serve_worker(replying(KEPT))
     await stage.ask(get())
     sweep_for(stage, 8)
     await stage.ask(get())
@@ -90,8 +88,7 @@ async def test_idle_timeout_estimate_survives_reload(stage: Stage) -> None:
 
 async def test_idle_probe_raises_the_estimate(stage: Stage) -> None:
     """The estimate starts at four seconds; a connection kept idle for `pool.idle_timeout` raises it."""
-    worker = await stage.worker(replying())
-    await stage.serve(worker, pool={"idle_timeout": 20})
+    worker = await stage.serve_worker(replying(), pool={"idle_timeout": 20})
     await stage.ask(get())
     sweep_for(stage, 10)
     assert stage.pool().idle == 1
@@ -120,8 +117,7 @@ async def test_closes_are_counted_by_cause(stage: Stage) -> None:
             await wire.send(data)
             await wire.closed()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker, pool={"idle_timeout": 4})
+    worker = await stage.serve_worker(script, pool={"idle_timeout": 4})
     counts = stage.pool().counts
     for number in range(2):
         await stage.ask(get())
@@ -146,8 +142,7 @@ async def test_connection_closed_by_worker_under_a_request_is_retried(stage: Sta
         else:
             await wire.closed()
 
-    worker = await stage.worker(script)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(script)
     await stage.ask(get())
     sweep_for(stage, 2)
     assert (await stage.ask(get())).status == 200
@@ -245,8 +240,7 @@ def test_unneeded_dial_serves_the_next_request() -> None:
         (first,) = send_gets(stage, 1)
         stage.dialling = "hang"
         (second,) = send_gets(stage, 1)
-        stage.workers[0].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[0], ANSWER)
         assert first.received
         assert pool.opening == 1
         (third,) = send_gets(stage, 1)
@@ -254,8 +248,7 @@ def test_unneeded_dial_serves_the_next_request() -> None:
         send_gets(stage, 1)
         assert (pool.opening, len(stage.workers)) == (2, 1)
         for client in (second, third):
-            stage.workers[0].send(ANSWER)
-            stage.turn()
+            sends(stage, stage.workers[0], ANSWER)
             assert client.received
         stage.leave()
         assert pool.opening == 0
@@ -267,8 +260,7 @@ def test_failed_dial_fails_the_request_that_waits_now() -> None:
         send_gets(stage, 1)
         stage.dialling = "hang"
         send_gets(stage, 1)
-        stage.workers[0].send(ANSWER)
-        stage.turn()
+        sends(stage, stage.workers[0], ANSWER)
         (third,) = send_gets(stage, 1)
         stage.advance(3)
         assert third.received.startswith(b"HTTP/1.1 504 ")
@@ -349,8 +341,7 @@ def test_backoff_sends_requests_to_another_endpoint() -> None:
             troubled.connector.backoff.failed(stage.loop.now())
         stage.worker_script = lambda peer: peer.send(ANSWER)
         client = stage.client()
-        client.send(post(b"once"))
-        stage.turn()
+        sends(stage, client, post(b"once"))
         assert client.received.startswith(b"HTTP/1.1 200 ")
         assert (troubled.counts.spared, len(stage.workers)) == (1, 1)
         stage.leave()

@@ -28,8 +28,7 @@ def numbered(go: asyncio.Event) -> Script:
 async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
     """The connection given back last is the least likely to be closed; the others age out."""
     go = asyncio.Event()
-    worker = await stage.worker(numbered(go))
-    await stage.serve(worker, pool={"idle_timeout": 4})
+    worker = await stage.serve_worker(numbered(go), pool={"idle_timeout": 4})
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())
@@ -49,8 +48,7 @@ async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
 
 async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> None:
     """A POST cannot be sent again, so a close that has arrived unread must be seen before the lease."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await stage.client()
     await client.ask(get())
     pool = stage.pool()

@@ -140,8 +140,7 @@ async def test_trailers(stage: Stage, begin: Begin, keeps: KeptParts) -> None:
         await play.end((b"X-Sum", b"42"))
 
     await begin(script)
-    client = await stage.client()
-    await client.send(post_chunked(b"x").removesuffix(b"\r\n") + b"X-Check: 7\r\n\r\n")
+    client = await stage.sending(post_chunked(b"x").removesuffix(b"\r\n") + b"X-Check: 7\r\n\r\n")
     answer = await client.response()
     assert answer.body == b"body"
     assert answer.value(b"X-Seen") == (b"x-check=7" if keeps.request_trailers else b"")
@@ -175,8 +174,7 @@ async def test_interim_response_is_forwarded(stage: Stage, begin: Begin, keeps: 
         await hello(play)
 
     await begin(script)
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     if keeps.hints:
         hint = await client.head()
         assert (hint.status, hint.value(b"Link")) == (103, b"</style.css>")
@@ -227,8 +225,7 @@ async def test_client_that_does_not_read_pauses_the_worker(
         await (big if play.target == b"/big" else hello)(play)
 
     plays = await begin(script)
-    client = await stage.client(receive_buffer=65_536)
-    await client.send(get(b"/big"))
+    client = await stage.sending(get(b"/big"), receive_buffer=65_536)
     await client.head()
     before = -1
     while before != plays[0].written:
@@ -287,8 +284,7 @@ async def test_response_is_taken_over_from_the_worker(stage: Stage, begin: Begin
     size = 4
     script = sending(200, *[MEBI] * size, length=size * len(MEBI))
     await begin(script, buffering={"response": 2 * size * len(MEBI)})
-    client = await stage.client(receive_buffer=4096)
-    await client.send(get())
+    client = await stage.sending(get(), receive_buffer=4096)
     await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
     (downstream,) = stage.downstreams
     budget = stage.cluster.process.buffer_budget
@@ -344,8 +340,7 @@ async def test_worker_resets_within_the_body(stage: Stage, begin: Begin) -> None
         play.die()
 
     await begin(script)
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     assert (await client.head()).status == 200
     await client.until(b"begin\r\n")
     is_received.set()
@@ -365,8 +360,7 @@ async def test_client_leaves_before_the_response(stage: Stage, begin: Begin) -> 
         await hello(play)
 
     await begin(script)
-    client = await stage.client()
-    await client.send(get(b"/slow"))
+    client = await stage.sending(get(b"/slow"))
     await has_begun.wait()
     client.reset()
     await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})

@@ -69,8 +69,7 @@ async def test_upgrade(stage: Stage, path: Path) -> None:
 
     await stage.start(ScriptedWorker(shout), path=path)
     await stage.serve(endpoints=[at(path)])
-    client = await stage.client()
-    await client.send(get(b"/", *UPGRADE_FIELDS))
+    client = await stage.sending(get(b"/", *UPGRADE_FIELDS))
     assert (await client.head()).status == 101
     await client.send(b"text")
     client.half_close()
