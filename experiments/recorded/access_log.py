@@ -10,13 +10,14 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
@@ -62,23 +63,68 @@ class LineProblem(Exception):
     """Error in a line, without its number."""
 
 
-class LogRow(NamedTuple):
-    """One request. Durations in seconds, nan for a phase that was not reached; `at` is Unix time."""
+def instant(text: Any) -> float:
+    """Unix time from ISO 8601 with a time zone. Raises `ValueError`."""
+    try:
+        at = datetime.fromisoformat(text)
+        seconds = at.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
+    if at.tzinfo is None:
+        raise ValueError(f"must have a time zone, got {text!r}")
+    return seconds
 
-    at: float
-    end: str
-    reason: str
-    status: int
-    endpoint: str
-    region: str
-    policy: str
-    attempts: int
-    queue: float
-    connect: float
-    first_byte: float
-    service: float
-    total: float
-    sample: float
+
+def name(value: Any) -> str:
+    """Name of an endpoint, a region, a policy or a reason; empty for None. Raises `ValueError`."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a name, got {str(value)[:40]!r}")
+    return checked_name(value)
+
+
+def phase(value: Any) -> float:
+    """Seconds from a number; nan for None. Raises `ValueError`."""
+    if value is None:
+        return NAN
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= MAX_PHASE_S:
+        raise ValueError(f"must be a number of seconds, got {str(value)[:40]!r}")
+    return float(value)
+
+
+Name = Annotated[str, PlainValidator(name)]
+Phase = Annotated[float, PlainValidator(phase)]
+
+
+class LogRow(NamedTuple):
+    """One request, as `NEEDED`. Durations in seconds, nan for a phase that was not reached; `at` is Unix time."""
+
+    at: Annotated[float, PlainValidator(instant)]
+    end: Annotated[str, Field(pattern=rf"^({'|'.join((*KINDS, *LEFT_OUT))})$")]
+    reason: Name
+    status: Annotated[int, Field(ge=0, le=999)]
+    endpoint: Name
+    region: Name
+    policy: Name
+    attempts: Annotated[int, Field(ge=0, le=1_000_000)]
+    queue: Phase
+    connect: Phase
+    first_byte: Phase
+    service: Phase
+    total: Phase
+    sample: Annotated[float, Field(gt=0, le=1)]
+
+
+LOG_ROW = TypeAdapter(LogRow)
+PHASES = ("queue", "connect", "first_byte", "service", "total")
+ALLOWED = {
+    "end": f"one of {', '.join((*KINDS, *LEFT_OUT))}",
+    "status": "a whole number from 0 to 999",
+    "attempts": "a whole number from 0 to 1000000",
+    "sample": "above 0 and at most 1",
+}
+"""What a field must be, in words, if its validator does not say it."""
 
 
 def log_row(line: str) -> LogRow:
@@ -92,11 +138,21 @@ def log_row(line: str) -> LogRow:
     is_text = not is_json and ("dyno" in values or "end" not in values)
     if is_text:  # perhaps behind a platform's prefix
         values |= {"endpoint": values.get("dyno"), "reason": values.get("code", "")}
-    seconds = json_seconds if is_json else text_seconds if is_text else logfmt_seconds
     try:
-        return made_row(values, seconds, None if is_json else "-")
+        needed = {name: values[name] for name in NEEDED}
     except KeyError as absent:
         raise LineProblem(absence(values, absent.args[0], is_text)) from None
+    if not is_json:
+        needed = {name: None if text == "-" else text for name, text in needed.items()}
+        needed |= {name: seconds(name, needed[name], is_text) for name in PHASES}
+    try:
+        return LOG_ROW.validate_python([*needed.values()])
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name = NEEDED[int(wrong["loc"][0])]
+        if wrong["type"] == "value_error":
+            raise LineProblem(f"{name}: {wrong['ctx']['error']}") from None
+        raise LineProblem(f"{name}: must be {ALLOWED[name]}, got {str(wrong['input'])[:40]!r}") from None
 
 
 def json_values(line: str) -> dict[str, Any]:
@@ -116,106 +172,17 @@ def absence(values: Container[str], name: str, is_text: bool) -> str:
     return f"has no field {missing}: log.fields must have all that a report needs"
 
 
-def logfmt_seconds(name: str, text: str) -> float:
-    """Seconds from text such as `0.021345`; nan for a hyphen. Raises `LineProblem`."""
+def seconds(name: str, text: str | None, is_text: bool) -> float | None:
+    """Seconds from text such as `0.021345`, or `21.345ms` where `is_text`. Raises `LineProblem`."""
+    if text is None:
+        return None
     try:
-        return json_seconds(name, None if text == "-" else float(text))
+        if not is_text:
+            return float(text)
+        return float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
     except ValueError:
-        raise LineProblem(f"{name}: must be a number of seconds, got {text[:40]!r}") from None
-
-
-def text_seconds(name: str, text: str) -> float:
-    """Seconds from text such as `21.345ms`; nan for a hyphen. Raises `LineProblem`."""
-    if text == "-":
-        return NAN
-    try:
-        seconds = float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
-    except ValueError:
-        seconds = NAN
-    if not 0 <= seconds <= MAX_PHASE_S:
-        raise LineProblem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
-    return seconds
-
-
-def json_seconds(name: str, value: Any) -> float:
-    """Seconds from a number; nan for null. Raises `LineProblem`."""
-    if value is None:
-        return NAN
-    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= MAX_PHASE_S:
-        raise LineProblem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
-    return float(value)
-
-
-def made_row(values: Mapping[str, Any], seconds: Callable[[str, Any], float], nothing: str | None) -> LogRow:
-    """Build a row from the values of a line, in which `nothing` is no name. Raises `LineProblem`, `KeyError`."""
-    end = values["end"]
-    if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
-        raise LineProblem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
-
-    def named(field: str) -> str:
-        value = values[field]
-        return "" if value == nothing else name(field, value)
-
-    return LogRow(
-        instant(values["time"]),
-        end,
-        named("reason"),
-        whole("status", values["status"], 999),
-        named("endpoint"),
-        named("region"),
-        named("policy"),
-        whole("attempts", values["attempts"], 1_000_000),
-        seconds("queue", values["queue"]),
-        seconds("connect", values["connect"]),
-        seconds("first_byte", values["first_byte"]),
-        seconds("service", values["service"]),
-        seconds("total", values["total"]),
-        share(values["sample"]),
-    )
-
-
-def name(field: str, value: Any) -> str:
-    """Check the name of an endpoint, a region, a policy or a reason. Raises `LineProblem`."""
-    if not isinstance(value, str):
-        raise LineProblem(f"{field}: must be a name, got {str(value)[:40]!r}")
-    try:
-        return checked_name(value)
-    except ValueError as error:
-        raise LineProblem(f"{field}: {error}") from None
-
-
-def instant(text: Any) -> float:
-    """Unix time from ISO 8601 with a time zone. Raises `LineProblem`."""
-    try:
-        at = datetime.fromisoformat(text)
-        seconds = at.timestamp()
-    except (ValueError, TypeError, OverflowError):
-        raise LineProblem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
-    if at.tzinfo is None:
-        raise LineProblem(f"time: must have a time zone, got {text!r}")
-    return seconds
-
-
-def whole(field: str, value: Any, most: int) -> int:
-    """Parse a whole number from 0 to `most`. Raises `LineProblem`."""
-    try:
-        number = int(value)
-    except (ValueError, TypeError, OverflowError):
-        number = -1
-    if not 0 <= number <= most:
-        raise LineProblem(f"{field}: must be a whole number from 0 to {most}, got {str(value)[:40]!r}")
-    return number
-
-
-def share(value: Any) -> float:
-    """Parse a share above 0, at most 1. Raises `LineProblem`."""
-    try:
-        found = float(value)
-    except (ValueError, TypeError, OverflowError):
-        found = NAN
-    if not 0 < found <= 1:
-        raise LineProblem(f"sample: must be above 0 and at most 1, got {str(value)[:40]!r}")
-    return found
+        allowed = "a duration such as 21.345ms" if is_text else "a number of seconds"
+        raise LineProblem(f"{name}: must be {allowed}, got {text[:40]!r}") from None
 
 
 class Names(dict[str, int]):

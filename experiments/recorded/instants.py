@@ -22,8 +22,14 @@ MAX_FILE_BYTES = 256 << 20
 @lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
     """Ascending instants in seconds from the first, shape (n,). Raises `BadInputError` naming the line."""
-    if is_recording(Path(path)):
-        return recorded_by_balancer(path)
+    is_ours = is_recording(Path(path))
+    counted = read_recording([Path(path)]).instants if is_ours else read_text(path)
+    counted.flags.writeable = False  # cached and shared by all callers
+    return counted
+
+
+def read_text(path: str) -> Floats:
+    """Ascending instants of a text file. Raises `BadInputError` naming the line."""
     try:
         lines = checked_file(Path(path)).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # ValueError includes UnicodeDecodeError and a NUL in the path
@@ -34,9 +40,7 @@ def recorded(path: str) -> Floats:
     )
     if not len(instants):
         raise BadInputError(f"load.file: {path} holds no instant")
-    counted = np.asarray(instants - instants[0], dtype=np.float64)
-    counted.flags.writeable = False  # cached and shared by all callers
-    return counted
+    return np.asarray(instants - instants[0], dtype=np.float64)
 
 
 def checked_file(path: Path) -> Path:
@@ -45,13 +49,6 @@ def checked_file(path: Path) -> Path:
     if not path.is_file() or size > MAX_FILE_BYTES:
         raise BadInputError(f"load.file: {path}: must be a file of at most {MAX_FILE_BYTES >> 20} MiB")
     return path
-
-
-def recorded_by_balancer(path: str) -> Floats:
-    """Instants of a recording written by a balancer. Raises `BadInputError`."""
-    instants = read_recording([Path(path)]).instants
-    instants.flags.writeable = False
-    return instants
 
 
 def read(path: str, number: int, line: str) -> list[float]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +37,7 @@ class LoggedRequest(NamedTuple):
     service: float
 
 
-@dataclass(frozen=True)
-class LogFormat:
+class LogFormat(NamedTuple):
     """How lines are read, and what they do not tell."""
 
     read: Callable[[str], LoggedRequest | None]
@@ -55,16 +53,10 @@ def nginx(line: str) -> LoggedRequest | None:
     service = _seconds(taken[-1])
     connect = _seconds(str(found.get("upstream_connect_time", "-")).replace(":", ",").split(",")[-1].strip())
     total = float(found["request_time"])
-    address = str(found["upstream_addr"]).split(",")[-1].split(" : ")[-1].strip()
+    address = str(found["upstream_addr"]).split(",")[-1].split(" : ")[-1].strip().removeprefix("-")
     known = 0.0 if connect != connect else connect
-    return LoggedRequest(
-        float(found["msec"]) - total,
-        "" if address == "-" else address,
-        int(found["status"]),
-        0.0,
-        known,
-        service - known,
-    )
+    at = float(found["msec"]) - total
+    return LoggedRequest(at, address, int(found["status"]), 0.0, known, service - known)
 
 
 _PAIR = re.compile(r'(\w+)="?([^"\s,]*(?:(?:,| :) [^"\s,]+)*)')
@@ -80,14 +72,12 @@ def haproxy(line: str) -> LoggedRequest | None:
     )
     if asked < 0:  # the connection closed before a whole request had come
         return None
-    began = datetime.strptime(found["at"], "%d/%b/%Y:%H:%M:%S.%f").replace(
-        tzinfo=UTC
-    )  # only differences count
-    at = began.timestamp() + asked
+    began = datetime.strptime(f"{found['at']}+0000", "%d/%b/%Y:%H:%M:%S.%f%z")  # only differences count
     queue, connect = max(0.0, queue), max(0.0, connect)
     server = "" if found["server"].startswith("<") else found["server"]
+    service = total - asked - queue - connect
     return LoggedRequest(
-        at, server, max(0, int(found["status"])), queue, connect, total - asked - queue - connect
+        began.timestamp() + asked, server, max(0, int(found["status"])), queue, connect, service
     )
 
 
