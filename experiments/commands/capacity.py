@@ -22,6 +22,7 @@ from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import (
     DURATION,
+    JSON,
     SIMULATED,
     Number,
     command_line,
@@ -37,14 +38,13 @@ from experiments.platform.terminal import (
     console_here,
     in_ms,
     print_stopped,
-    require_writable,
     signals_interrupt,
     write_json,
 )
 from experiments.results.directory import PlannedRun, require_new
 from experiments.running.execute import execute, prepare
 from experiments.running.progress import CampaignProgress
-from experiments.running.runner import Interrupted, NoObserver, Runner
+from experiments.running.runner import Interrupted, Observer, Runner
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -81,9 +81,7 @@ CURVE_BLOCKS = 3
 @click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
 @click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the first search, or of the curve.")
-@click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all trials there."
-)
+@JSON
 @click.option("--curve", is_flag=True, help="Draw latency against load instead of searching.")
 @click.option("--rates", metavar="R,S,…", help=f"With --curve: per second, or in %.  [default: {RATES}]")
 @click.option("--policies", metavar="A,B,…", help="With --curve: only these entries; or any policy.")
@@ -122,7 +120,6 @@ def capacity(
     require_none(curve_only, "only with --curve")
     if policy is None:
         raise BadInputError("--policy: name the policy whose capacity is wanted, or take --curve")
-    require_writable("--json", file)
     chosen = runnable(scenario, Overrides(policies=(policy,), seed=seed), simulated)
     first, bound = start or FIRST_PART * pooled(chosen), slo or chosen.slo
     at_rate(chosen, first, duration)
@@ -130,7 +127,19 @@ def capacity(
     label, together = chosen.entries[0].label, with_digits(pooled(chosen), 4)
     console.print(Text(f"{label}: p99 within {bound * 1e3:g} ms; the workers together serve {together}/s"))
     found: list[Capacity] = []
-    attempt = partial(attempt_in, runner_of(simulated), console, time.monotonic(), chosen, bound, duration)
+    runner, began_at = runner_of(simulated), time.monotonic()
+
+    def attempt(number: int, rate: float) -> RateTrial:
+        """One run at one rate, printed as one line; each search by `number` has a seed of its own."""
+        scenario = at_rate(chosen, rate, duration)
+        seconds = scenario.load.duration * scenario.time_scale
+        with console.status(f"{per_second(rate)} for {seconds:g} s"):
+            seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
+            run = runner.run(scenario, PlannedRun(block=number, order=0, label=label, seed=seed), Observer())
+        trial = tried(run, rate, bound)
+        console.print(line_of(trial, f"[{clock(time.monotonic() - began_at)}] "))
+        return trial
+
     try:
         with signals_interrupt():
             for number in range(searches or 1):
@@ -150,28 +159,6 @@ def runnable(scenario: str, given: Overrides, simulated: bool) -> Scenario:
     chosen = overridden(load_scenario(scenario), given)
     (require_simulated if simulated else require_live)(chosen)
     return chosen
-
-
-def attempt_in(
-    runner: Runner,
-    console: Console,
-    began_at: float,
-    scenario: Scenario,
-    slo: float,
-    duration: float | None,
-    number: int,
-    rate: float,
-) -> RateTrial:
-    """One run at one rate, printed as one line; each search by `number` has a seed of its own."""
-    scenario = at_rate(scenario, rate, duration)
-    seconds = scenario.load.duration * scenario.time_scale
-    with console.status(f"{with_digits(rate, 4)}/s for {seconds:g} s"):
-        seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
-        planned = PlannedRun(block=number, order=0, label=scenario.entries[0].label, seed=seed)
-        run = runner.run(scenario, planned, NoObserver())
-    trial = tried(run, rate, slo)
-    console.print(line_of(trial, f"[{clock(time.monotonic() - began_at)}] "))
-    return trial
 
 
 def present(found: Sequence[Capacity], console: Console) -> None:
@@ -204,9 +191,7 @@ def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, consol
     """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
-        console.print(
-            Text(f"{with_digits(scenario.load.rate, 4)}/s, rate {number} of {len(steps)}", style="bold")
-        )
+        console.print(Text(f"{per_second(scenario.load.rate)}, rate {number} of {len(steps)}", style="bold"))
         campaign = prepare(scenario, command_line(), folder, runner.name)
         try:
             with CampaignProgress(campaign, console) as progress:
@@ -217,29 +202,32 @@ def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, consol
     return False
 
 
+def per_second(rate: float) -> str:
+    """Rate such as `312/s`."""
+    return f"{with_digits(rate, 4)}/s"
+
+
 def line_of(trial: RateTrial, prefix: str) -> Text:
     """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
     numbers = f"p99 {in_ms(trial.p99)}, {100 * trial.errors:.2f} % errors"
     if trial.unusable:
-        return Text(
-            f"{prefix}{with_digits(trial.rate, 4)}/s cannot be judged: {trial.unusable}", style="yellow"
-        )
+        return Text(f"{prefix}{per_second(trial.rate)} cannot be judged: {trial.unusable}", style="yellow")
     if trial.passed:
-        return Text(f"{prefix}{with_digits(trial.rate, 4)}/s passes: {numbers}", style="green")
-    return Text(f"{prefix}{with_digits(trial.rate, 4)}/s fails: {'; '.join(trial.missed)}", style="red")
+        return Text(f"{prefix}{per_second(trial.rate)} passes: {numbers}", style="green")
+    return Text(f"{prefix}{per_second(trial.rate)} fails: {'; '.join(trial.missed)}", style="red")
 
 
 def capacity_in_words(found: Capacity) -> str:
     """Result of one search as text."""
-    lowest = f"{with_digits(found.failed, 4)}/s"
+    lowest = per_second(found.failed)
     if found.is_found:
-        return f"Capacity: {with_digits(found.passed, 4)}/s ({lowest} fails), {len(found.trials)} trials"
+        return f"Capacity: {per_second(found.passed)} ({lowest} fails), {len(found.trials)} trials"
     if found.unusable:
-        passed = f"{with_digits(found.passed, 4)}/s passed" if found.passed else "nothing passed"
+        passed = f"{per_second(found.passed)} passed" if found.passed else "nothing passed"
         return f"No capacity: {passed}, and {found.unusable}"
     if not found.passed:
         return f"No capacity: {lowest} fails too"
-    return f"No capacity: {with_digits(found.passed, 4)}/s passes, and {lowest} was the lowest to fail"
+    return f"No capacity: {per_second(found.passed)} passes, and {lowest} was the lowest to fail"
 
 
 def over_searches(rates: Sequence[float]) -> str:

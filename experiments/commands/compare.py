@@ -6,7 +6,6 @@ Only parses options and prints a table; the exit code is optional.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +13,21 @@ from typing import Any, get_args
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from experiments.commands.options import GRID, JUNIT, MEASURE, Number, new_directory, require_none
-from experiments.compare.contrast import WORDS, Contrast, contrasts, measures_of
+from experiments.commands.options import (
+    GRID,
+    JSON,
+    JUNIT,
+    MEASURE,
+    OUTPUT,
+    Number,
+    new_directory,
+    require_none,
+)
+from experiments.compare.contrast import WORDS, Contrast, contrasts
 from experiments.compare.revisions import RevisionPlan, measure
-from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
+from experiments.compare.sides import Difference, Side, differences, require_comparable, side
 from experiments.errors import BadInputError
 from experiments.platform.checks import Check, report_checks
 from experiments.platform.terminal import (
@@ -30,7 +37,6 @@ from experiments.platform.terminal import (
     path_line,
     plain_table,
     print_verdict,
-    require_writable,
     write_json,
 )
 from experiments.report.document import Section
@@ -81,14 +87,9 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 @click.option(
     "--anyway", is_flag=True, help="Compare although the scenarios differ; the differences are shown."
 )
+@JSON
 @click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table there."
-)
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page with the forest plot and interactive charts there.",
+    "--html", "page", type=OUTPUT, help="Write a page with the forest plot and interactive charts there."
 )
 @click.option(
     "--fail-if-worse",
@@ -118,9 +119,6 @@ def compare(
 
     The catalogues of two sweeps may be given as well.
     """
-    require_writable("--json", file)
-    require_writable("--html", page)
-    require_writable("--junit", junit)
     if junit is not None and limit is None:
         raise BadInputError("--junit: needs --fail-if-worse, which is what it states")
     if not rev and Path(first).is_file():
@@ -133,10 +131,13 @@ def compare(
             return compare_exactly(*pair, grid)
         return compare_catalogues(*pair, grid, measure or "p99", file, limit)
     require_none({"grid": grid, "measure": measure, "exact": exact}, "only for the catalogues of sweeps")
-    both = measured((first, second), **given) if rev else read((first, second), given)
+    if rev:
+        both = measured((first, second), **given)
+    else:
+        require_none(given, "only with --rev; result sets have been measured already")
+        both = [load_results(Path(name)) for name in (first, second)]
     one, other = (side(name, results) for name, results in zip((first, second), both, strict=True))
-    if not anyway:
-        require_same_traffic(one, other)
+    require_comparable(one, other, anyway)
     found, unlike = contrasts(one, other), differences(one, other)
     console = console_here()
     present(console, one, other, found, unlike)
@@ -147,16 +148,10 @@ def compare(
         console.print(path_line("Report:", page), soft_wrap=True)
     if limit is None:
         return 0
-    checks = checks_of(found, measures_of(one, other)[0], limit)
+    checks = checks_of(found, limit)
     code = judge(console, checks, limit)
     report_checks(f"{other.name} against {one.name}", checks, junit)
     return code
-
-
-def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
-    """Read two directories. Raises `BadInputError`, also for an option that only `--rev` takes."""
-    require_none(given, "only with --rev; result sets have been measured already")
-    return [load_results(Path(name)) for name in names]
 
 
 def measured(
@@ -187,8 +182,8 @@ def present(
     for given in (one, other):
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
-    console.print(table_of(found))
-    console.print(Text(headline(found, measures_of(one, other)[0]), style="bold"))
+    console.print(plain_table(COLUMNS, map(cells_of, found), left=("measure", "second is")))
+    console.print(Text(headline(found), style="bold"))
     for note in notes_on(found):
         console.print(Text(note, style="dim"))
 
@@ -206,11 +201,12 @@ def draw_page(
         Section("The sets differ", lines=[difference.in_words for difference in unlike]),
         Section("Invalid runs", lines=[*invalid(one), *invalid(other)]),
     ]
-    write_page(file, (one, other), found, headline(found, measures_of(one, other)[0]), table, warnings)
+    write_page(file, (one, other), found, headline(found), table, warnings)
 
 
-def headline(found: Sequence[Contrast], measure: str) -> str:
+def headline(found: Sequence[Contrast]) -> str:
     """Which entries of the second set are better or worse in the measure that decides, in one sentence."""
+    measure = found[0].measure
     own = [item for item in found if item.measure == measure]
     kinds = [WORDS.get(standing, standing) for standing in get_args(Standing)]
     groups = {kind: [item.label for item in own if item.in_words == kind] for kind in ("worse", *kinds)}
@@ -221,30 +217,17 @@ def headline(found: Sequence[Contrast], measure: str) -> str:
 
 def invalid(given: Side) -> list[str]:
     """Warning about runs that are left out, with reasons; empty if there is none."""
-    reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
-    count = len(given.runs) - len(counted(given.runs))
-    reasons_shown = (
-        "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
-    )
-    return (
-        [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {reasons_shown}"]
-        if count
-        else []
-    )
-
-
-def table_of(found: Sequence[Contrast]) -> Table:
-    """Table with a row for each entry and measure."""
-    return plain_table(COLUMNS, map(cells_of, found), left=("measure", "second is"))
+    if not (count := len(given.runs) - len(counted(given.runs))):
+        return []
+    reasons = [*dict.fromkeys(reason for run in given.runs for reason in run.invalid_reasons)]
+    shown = "; ".join(reasons if len(reasons) <= MOST_REASONS else [reasons[0], "and others"])
+    return [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {shown}"]
 
 
 def cells_of(item: Contrast) -> list[str | Text]:
     """Row of one entry and measure; a dash for what is unknown."""
-    ratio = (
-        "–"
-        if math.isnan(item.interval.ratio)
-        else show(item.interval) + " odds" * (item.judged_by == GOODPUT)
-    )
+    is_known = not math.isnan(item.interval.ratio)
+    ratio = show(item.interval) + " odds" * (item.judged_by == GOODPUT) if is_known else "–"
     p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
     values = (in_unit(item.measure, item.first), in_unit(item.measure, item.second))
     standing = Text(item.in_words, style=STYLES.get(item.in_words, ""))
@@ -279,8 +262,9 @@ def notes_on(found: Sequence[Contrast]) -> list[str]:
     return [matching(found), *([AT_DEADLINE] if has_odds else [])]
 
 
-def checks_of(found: Sequence[Contrast], measure: str, limit: float) -> list[Check]:
+def checks_of(found: Sequence[Contrast], limit: float) -> list[Check]:
     """Whether each entry is worse beyond noise and by more than `limit`; not judged with too few blocks."""
+    measure = found[0].measure
     return [
         Check(
             item.label,
@@ -314,8 +298,8 @@ def as_json(
     return {
         "first": one.name,
         "second": other.name,
-        "measure": measures_of(one, other)[0],
-        "headline": headline(found, measures_of(one, other)[0]),
+        "measure": found[0].measure,
+        "headline": headline(found),
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }
@@ -338,10 +322,9 @@ def compare_catalogues(
     console_here().print(whole_table(change_table(found, measure)))
     if file is not None:
         write_json("--json", file, {"measure": measure, "changes": found})
-    worse = [
-        change for change in found if change.standing == "behind" and change.ratio.ratio > (limit or math.inf)
-    ]
-    return BOUND_MISSED if worse else 0
+    least = limit or math.inf
+    is_worse = any(change.standing == "behind" and change.ratio.ratio > least for change in found)
+    return BOUND_MISSED if is_worse else 0
 
 
 def compare_exactly(first: Path, second: Path, grid: str | None) -> int:

@@ -7,8 +7,20 @@ from typing import Any
 
 import click
 
-from experiments.commands.live_options import policies_chosen, usual_washout
-from experiments.commands.options import DURATION, PAGE, PERCENT, command_line, live_page, new_directory
+from experiments.commands.options import (
+    DURATION,
+    MAX_ERRORS,
+    MAX_P99,
+    OUT,
+    PAGE,
+    POLICY,
+    SHOW_DEFAULTS,
+    TOKEN,
+    command_line,
+    live_page,
+    new_directory,
+    policies_chosen,
+)
 from experiments.errors import BadInputError
 from experiments.platform.terminal import clock, console_here
 from experiments.results.directory import require_new
@@ -27,8 +39,11 @@ Examples:
 Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input, 3 the balancer failed, 130 stopped.
 """
 
+LEAST_WASHOUT = 2.0
+"""Seconds in which requests that the predecessor placed are usually answered."""
 
-@click.command("live", epilog=EPILOG)
+
+@click.command("live", epilog=EPILOG, context_settings=SHOW_DEFAULTS)
 @click.argument("url", metavar="URL")
 @click.option(
     "--policies",
@@ -36,22 +51,12 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
     metavar="A,B,…",
     help="Policies by name. One that is named twice is an A/A pair.",
 )
-@click.option(
-    "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
-)
-@click.option(
-    "--block",
-    "period",
-    type=DURATION,
-    default="30s",
-    show_default=True,
-    help="Time of each policy in a block.",
-)
+@POLICY
+@click.option("--block", "period", type=DURATION, default="30s", help="Time of each policy in a block.")
 @click.option(
     "--blocks",
     type=click.IntRange(1, 10_000),
     default=40,
-    show_default=True,
     help=f"In each, every policy has its turn once, in random order; {ENOUGH_BLOCKS} give a verdict.",
 )
 @click.option(
@@ -59,30 +64,19 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
     type=DURATION,
     help="Time after each switch that does not count.  [default: a sixth of --block, 2s at least, half at most]",
 )
-@click.option(
-    "--max-p99", type=DURATION, help="Roll back beyond this p99.  [default: twice what it was before]"
-)
-@click.option(
-    "--max-errors",
-    type=PERCENT,
-    help="Roll back beyond this share of failed requests.  [default: 2% more than before]",
-)
+@MAX_P99
+@MAX_ERRORS
 @click.option(
     "--deadline",
     type=DURATION,
     default="30s",
-    show_default=True,
     help="As slow counts a failed request in the verdict; goodput is the share answered within it.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the order.")
-@click.option(
-    "--token",
-    envvar="BALANCER_ADMIN__TOKEN",
-    help="The admin.token of the balancer; also from the environment.",
-)
+@click.option("--seed", type=click.IntRange(min=0), default=1, help="Seed of the order.")
+@TOKEN
 @click.option("--cluster", metavar="NAME", help="Named cluster.  [default: that of the top level]")
 @PAGE
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
+@OUT
 def live(
     url: str,
     policies: str,
@@ -136,6 +130,11 @@ def live(
             scenario, directory, LiveRunner(turns), Patience(), turns.restoring(), command_line(("--token",)),
             page=shown,
         )  # fmt: skip
+
+
+def usual_washout(period: float) -> float:
+    """Seconds of wash-out for a period: a sixth, two seconds at least, half of a short one at most."""
+    return min(max(LEAST_WASHOUT, period / 6), period / 2)
 
 
 def live_scenario(

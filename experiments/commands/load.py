@@ -14,18 +14,22 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
-from experiments.commands.live_options import policies_chosen
 from experiments.commands.options import (
     DURATION,
     DURATION_OR_NONE,
     JUNIT,
+    MAX_ERRORS,
+    MAX_P99,
     OTLP,
+    OUT,
     PATIENCE,
-    PERCENT,
+    POLICY,
+    SHOW_DEFAULTS,
+    TOKEN,
     Number,
-    collector_at,
     command_line,
     new_directory,
+    policies_chosen,
     require_none,
 )
 from experiments.errors import BadInputError
@@ -85,48 +89,26 @@ LOAD = ("rate", "duration", "arrivals")
 SECRET = ("--header", "--data", "--token")
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=EPILOG, context_settings=SHOW_DEFAULTS)
 @click.argument("urls", metavar="[NAME=]URL…", nargs=-1, required=True)
-@click.option(
-    "--rate",
-    type=Number(0, MOST_RATE, min_open=True),
-    default=RATE,
-    show_default=True,
-    help="Requests per second.",
-)
-@click.option("--duration", type=DURATION, default="10s", show_default=True, help="Time of each run.")
+@click.option("--rate", type=Number(0, MOST_RATE, min_open=True), default=RATE, help="Requests per second.")
+@click.option("--duration", type=DURATION, default="10s", help="Time of each run.")
 @click.option(
     "--stages", metavar="RATE:TIME,…", help="Instead of both: rates one after another; FROM-TO: a ramp."
 )
 @click.option("--traffic", metavar="FILE", help="Weighted requests, and perhaps stages, from a TOML file.")
 @click.option("--http2", is_flag=True, help="HTTP/2: by ALPN over https, without being asked over http.")
 @click.option(
-    "--warmup",
-    type=DURATION_OR_NONE,
-    default="1s",
-    show_default=True,
-    help="Same load before each run, not counted; 0: none.",
+    "--warmup", type=DURATION_OR_NONE, default="1s", help="Same load before each run, not counted; 0: none."
 )
 @click.option(
     "--blocks",
     type=click.IntRange(1, 1000),
     help=f"Runs of each.  [default: 1, or {ENOUGH_BLOCKS} to compare several: a verdict]",
 )
-@click.option(
-    "--arrivals",
-    type=click.Choice(["poisson", "constant"]),
-    default="poisson",
-    show_default=True,
-    help="Spacing.",
-)
-@click.option("--timeout", type=DURATION, default="10s", show_default=True, help="Then a request has failed.")
-@click.option(
-    "--slo",
-    type=DURATION,
-    default="1s",
-    show_default=True,
-    help="Within it an answer is good (goodput).",
-)
+@click.option("--arrivals", type=click.Choice(["poisson", "constant"]), default="poisson", help="Spacing.")
+@click.option("--timeout", type=DURATION, default="10s", help="Then a request has failed.")
+@click.option("--slo", type=DURATION, default="1s", help="Within it an answer is good (goodput).")
 @click.option(
     "--threshold",
     "thresholds",
@@ -151,25 +133,13 @@ SECRET = ("--header", "--data", "--token")
 @click.option(
     "--policies", default=None, metavar="A,B,…", help="Policies of the balancer at URL, each in turn."
 )
-@click.option(
-    "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
-)
+@POLICY
 @click.option("--admin", metavar="URL", help="Where the balancer takes commands.  [default: URL]")
-@click.option("--token", envvar="BALANCER_ADMIN__TOKEN", help="Its admin.token.")
-@click.option(
-    "--max-p99", type=DURATION, help="With policies: stop beyond it.  [default: twice the p99 before]"
-)
-@click.option(
-    "--max-errors", type=PERCENT, help="With policies: stop beyond it.  [default: 2% more than before]"
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=1,
-    show_default=True,
-    help="Seed of order and arrivals.",
-)
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
+@TOKEN
+@MAX_P99
+@MAX_ERRORS
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, help="Seed of order and arrivals.")
+@OUT
 @PATIENCE
 @JUNIT
 @OTLP
@@ -210,7 +180,6 @@ def load(
 
     if cacert is not None and insecure:
         raise BadInputError("--cacert: without effect with --insecure")
-    collector = collector_at(otlp)
     sent = traffic_of(method, parse_fields(headers), data, stages, traffic)
     offered = sent.load(*(given.pop(key) for key in LOAD))
     if sent.stages:
@@ -258,7 +227,7 @@ def load(
         return run_campaign(
             scenario, directory, ServiceRunner(destinations, turns), Patience(patience),
             None if turns is None else turns.restoring(), command_line(SECRET),
-            junit=junit, otlp=collector,
+            junit=junit, otlp=otlp,
         )  # fmt: skip
     finally:
         print_statuses(console, directory)
@@ -274,13 +243,9 @@ def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str
     if len(contestants) > 1:
         raise BadInputError("--policies: one URL, of a balancer, is needed")
     chosen, control = policies_chosen(policies, tables)
+    repeats = {control[1]: control[0]} if control else {}
     return [
-        replace(
-            contestants[0],
-            label=label,
-            policy=policy,
-            repeat_of=control[0] if control is not None and label == control[1] else None,
-        )
+        replace(contestants[0], label=label, policy=policy, repeat_of=repeats.get(label))
         for label, policy in chosen.items()
     ]
 

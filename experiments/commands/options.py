@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import math
 import shlex
 import sys
@@ -15,7 +17,10 @@ import click
 
 from balancer.syntax.urls import server_url
 from experiments.errors import BadInputError
+from experiments.platform.terminal import require_writable
+from experiments.scenario.labels import policy_label, shortened
 from experiments.sweep.grid import MEASURES
+from policies.loading.reference import located_here
 from workers.durations import parse_duration
 
 if TYPE_CHECKING:
@@ -51,6 +56,16 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in the newes
             raise BadInputError(f"{option}: must be {self._allowed}, got {value!r}") from None
 
 
+class OutputFile(click.Path):
+    """Option type of a file that is written at the end; it must be possible before anything is measured."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check the directory. Raises `BadInputError`."""
+        file: Path = super().convert(value, param, ctx)  # type: ignore[assignment]  # `path_type`
+        require_writable(param.opts[0] if param else self.name, file)
+        return file
+
+
 def duration_in(text: str) -> float:
     """Seconds of a duration of more than 0. Raises `ValueError`."""
     if (seconds := parse_duration(text)) <= 0:
@@ -72,6 +87,10 @@ DURATION_OR_NONE = Parsed(
 )
 PERCENT = Parsed("percent", share_in, "a percentage such as 1%")
 
+OUTPUT = OutputFile(dir_okay=False, path_type=Path)
+JSON = click.option("--json", "file", type=OUTPUT, help="Write all of it there, as JSON.")
+OUT = click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
+
 OPTIONS = (
     click.option(
         "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
@@ -89,14 +108,18 @@ OPTIONS = (
         type=Number(min=0, min_open=True),
         help="Seconds that 1 s of the scenario takes.",
     ),
-    click.option("--out", type=click.Path(path_type=Path), help="A new directory for results."),
+    OUT,
     click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict."),
 )
+
+SHOW_DEFAULTS = {"show_default": True}
+"""Settings of a command whose options have defaults."""
 
 PATIENCE = click.option(
     "--patience",
     type=DURATION,
     default=0.0,
+    show_default=False,
     help="For each run, to wait for a quiet machine and to measure again what was disturbed.  [default: none]",
 )
 
@@ -111,25 +134,25 @@ PAGE = click.option(
 SIMULATED = click.option("--simulated", is_flag=True, help="In virtual time, not on real processes.")
 
 
+def require_parquet(context: click.Context, option: click.Parameter, is_wanted: bool) -> bool:
+    """Check that pyarrow is installed if it is wanted. Raises `BadInputError`."""
+    if is_wanted and importlib.util.find_spec("pyarrow") is None:
+        raise BadInputError("--parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout")
+    return is_wanted
+
+
 PARQUET = click.option(
-    "--parquet", is_flag=True, help="Write tables and requests as Parquet too; needs the extra `parquet`."
+    "--parquet",
+    is_flag=True,
+    callback=require_parquet,
+    help="Write tables and requests as Parquet too; needs the extra `parquet`.",
 )
 
 
-JUNIT = click.option(
-    "--junit",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write there, as JUnit XML, which thresholds were met.",
-)
-
-OTLP = click.option(
-    "--otlp",
-    metavar="URL",
-    help="Send live figures to an OpenTelemetry collector while it measures; needs the extra `otel`.",
-)
+JUNIT = click.option("--junit", type=OUTPUT, help="Write there, as JUnit XML, which thresholds were met.")
 
 
-def collector_at(url: str | None) -> str | None:
+def collector_at(context: click.Context, option: click.Parameter, url: str | None) -> str | None:
     """URL for metrics of the collector at `url`, by OTLP over HTTP. Raises `BadInputError`."""
     if url is None:
         return None
@@ -143,6 +166,66 @@ def collector_at(url: str | None) -> str | None:
             "--otlp: opentelemetry-sdk is not installed: pip install '.[otel]' in the checkout"
         ) from None
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/v1/metrics"
+
+
+OTLP = click.option(
+    "--otlp",
+    metavar="URL",
+    callback=collector_at,
+    help="Send live figures to an OpenTelemetry collector while it measures; needs the extra `otel`.",
+)
+
+POLICY = click.option(
+    "--policy", "tables", multiple=True, metavar="JSON", help="A policy with options; may be repeated."
+)
+TOKEN = click.option(
+    "--token",
+    envvar="BALANCER_ADMIN__TOKEN",
+    help="The admin.token of the balancer; also from the environment.",
+)
+MAX_P99 = click.option(
+    "--max-p99", type=DURATION, help="Roll back beyond this p99.  [default: twice what it was before]"
+)
+MAX_ERRORS = click.option(
+    "--max-errors",
+    type=PERCENT,
+    help="Roll back beyond this share of failed requests.  [default: 2% more than before]",
+)
+
+
+def policies_chosen(
+    policies: str, tables: tuple[str, ...]
+) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
+    """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
+    chosen: dict[str, dict[str, Any]] = {}
+    control: tuple[str, str] | None = None
+    wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
+    wanted = located_here([*wanted, *map(table_in, tables)])
+    for policy in wanted:
+        label = policy_label(policy, chosen)
+        if label not in chosen:
+            chosen[label] = policy
+        elif control is None:
+            control = label, shortened(label, " again")
+            chosen[control[1]] = policy
+        else:
+            raise BadInputError(
+                f"--policies: {label!r} is one pair too many; one is enough to know the noise"
+            )
+    if len(chosen) < 2:
+        raise BadInputError("--policies: name two or more, separated by commas")
+    return chosen, control
+
+
+def table_in(text: str) -> dict[str, Any]:
+    """Parse a policy with its options. Raises `BadInputError`."""
+    try:
+        table = json.loads(text)
+    except ValueError:
+        table = None
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
+    return table
 
 
 def campaign_options(command: Command) -> Command:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
-from experiments.commands.options import GRID, MEASURE, PARQUET, require_none
+from experiments.commands.options import (
+    GRID,
+    MEASURE,
+    PARQUET,
+    command_line,
+    new_directory,
+    require_none,
+)
+from experiments.errors import BadInputError
+from experiments.platform.printable import printable
+from experiments.platform.terminal import console_here, make_directory, path_line, print_verdict
+
+if TYPE_CHECKING:
+    from experiments.report.access_log.runs import LogRuns
 
 EPILOG = """\b
 Examples:
@@ -58,19 +78,12 @@ def report(
     PATH is a results directory, a load curve, the catalogue of a sweep, or an access log of the balancer as text or
     JSON; - is a log on standard input.
     """
-    from experiments.platform.terminal import console_here
-    from experiments.report.exports import require_parquet
-
-    if parquet:
-        require_parquet()
     if is_catalogue(path):
         return report_catalogue(path, out, grid, measure or "p99", measured, parquet)
     require_none(
         {"grid": grid, "measure": measure, "measured": measured}, "only for the catalogue of a sweep"
     )
     if str(path) == "-" or (path.exists() and not path.is_dir()):
-        from experiments.commands.report_log import report_log
-
         require_none({"parquet": parquet}, "not for an access log")
         return report_log(path, out)
     require_none({"out": out}, "only for the catalogue of a sweep and for an access log")
@@ -122,7 +135,6 @@ def report_catalogue(
     parquet: bool = False,
 ) -> int:
     """Write the policy matrix of a catalogue as HTML, PNG, SVG, CSV and JSON, and print its headline and sentences."""
-    from experiments.platform.terminal import console_here, make_directory, print_verdict
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
@@ -138,3 +150,49 @@ def report_catalogue(
         console.print(Text(sentence))
     console.print(f"Report: {directory / 'matrix.html'}", highlight=False, soft_wrap=True)
     return 0
+
+
+def report_log(file: Path, out: Path | None) -> int:
+    """Draw the figures that an access log of the balancer has data for; - is standard input."""
+    from experiments.report.access_log.page import write_log_report  # matplotlib takes half a second
+    from experiments.report.terminal_tables import terminal_table
+
+    console = console_here()
+    if out is not None:
+        make_directory("--out", out)
+    log = load(file, console)
+    directory = out or new_directory(f"log-{Path(log.name).stem.replace(' ', '-')}")
+    with console.status("Drawing the report"):
+        tables = write_log_report(log, directory, command_line())
+    console.print(terminal_table(tables[0], console.width))
+    if log.unreadable_in_words:
+        console.print(Text(log.unreadable_in_words, style="yellow"))
+    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    return 0
+
+
+def load(file: Path, console: Console) -> LogRuns:
+    """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
+    from experiments.recorded.access_log import LONGEST_LINE, read_log
+    from experiments.report.access_log.runs import log_runs
+
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        with opened(file, console) as lines:
+            pieces = iter(partial(lines.readline, LONGEST_LINE + 1), "")
+            columns = read_log(pieces, name)
+    except OSError as error:
+        raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
+    return log_runs(columns, name if str(file) == "-" else printable(file.name))
+
+
+@contextmanager
+def opened(file: Path, console: Console) -> Iterator[TextIOWrapper]:
+    """Lines of the file, with a progress bar. A log is ASCII; other bytes are replaced."""
+    if str(file) == "-":
+        yield TextIOWrapper(sys.stdin.buffer, encoding="ascii", errors="replace")
+        return
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with progress, progress.open(file, "rb", description="Reading") as raw:
+        stream: BinaryIO = raw
+        yield TextIOWrapper(stream, encoding="ascii", errors="replace")

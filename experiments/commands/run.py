@@ -15,12 +15,11 @@ from experiments.commands.options import (
     PATIENCE,
     SIMULATED,
     campaign_options,
-    collector_at,
     live_page,
     named,
     new_directory,
+    require_none,
 )
-from experiments.errors import BadInputError
 from experiments.scenario.files import DEFAULT, load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -70,17 +69,11 @@ def run(
     from experiments.commands.session import run_campaign, runner_of
     from experiments.running.patience import Patience
 
-    if simulated and patience:
-        raise BadInputError("--patience: only for measured runs; nothing disturbs a simulated one")
-    if simulated and page is not None:
-        raise BadInputError("--page: only for measured runs; a simulated one has no balancer to follow")
-    if simulated and otlp is not None:
-        raise BadInputError("--otlp: only for measured runs; a simulated one takes no time of its own")
-    collector = collector_at(otlp)
-    if parquet:
-        from experiments.report.exports import require_parquet
-
-        require_parquet()
+    if simulated:
+        measured_only = {"patience": patience, "page": page, "otlp": otlp}
+        require_none(
+            measured_only, "only for measured runs; a simulated one has no processes and takes no time"
+        )
     loaded, given = load_scenario(scenario), Overrides(policies=named(policies), **options)
     chosen = overridden(loaded, given)
     (require_simulated if simulated else require_live)(chosen)
@@ -96,7 +89,7 @@ def run(
             page=shown,
             note=quick_note(loaded, chosen, given),
             junit=junit,
-            otlp=collector,
+            otlp=otlp,
         )
 
 

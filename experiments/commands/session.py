@@ -5,8 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from experiments.platform.terminal import (
     console_here,
     path_line,
     print_stopped,
-    require_writable,
 )
 from experiments.report.entry_tables import statistics_table
 from experiments.report.pages import write_report
@@ -33,7 +31,7 @@ from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
 from experiments.running.progress import CampaignProgress, remaining
-from experiments.running.runner import NoObserver, Observer, Runner
+from experiments.running.runner import Observer, Observers, Runner
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.scenario.thresholds import parse_threshold
@@ -89,12 +87,20 @@ def run_campaign(
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"
     console.print(path_line(f"{count} run{'s' * (count != 1)}{where}{lasts} into", directory))
     try:
-        with during or nullcontext(), CampaignProgress(campaign, console) as progress:
-            observer = on_page(page, campaign, progress)
+        with during or nullcontext(), ExitStack() as stack:
+            observers: list[Observer] = [stack.enter_context(CampaignProgress(campaign, console))]
+            if page is not None:
+                from experiments.live_page.process import CampaignOnPage
+
+                observers.append(CampaignOnPage(page, campaign))
             if isinstance(scenario, LiveScenario):
-                observer = VerdictSoFar(observer, campaign, console)
-            with exporting(otlp, campaign, observer, console) as observer:
-                execute(campaign, directory, runner, observer, patience)
+                observers.append(VerdictSoFar(campaign, console))
+            if otlp is not None:
+                from experiments.running.otlp import exported
+
+                warn = lambda line: console.print(Text(line, "yellow"))  # noqa: E731
+                observers.append(stack.enter_context(exported(otlp, campaign, warn)))
+            execute(campaign, directory, runner, Observers(observers), patience)
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):
@@ -107,32 +113,8 @@ def run_campaign(
     return present(directory, console, parquet, page, junit)
 
 
-def on_page(page: LivePage | None, campaign: Campaign, progress: CampaignProgress) -> Observer:
-    """The progress, also shown on a live page if there is one."""
-    if page is None:
-        return progress
-    from experiments.live_page.campaign import CampaignOnPage
-
-    return CampaignOnPage(page, campaign, progress)
-
-
-@contextmanager
-def exporting(
-    otlp: str | None, campaign: Campaign, observer: Observer, console: Console
-) -> Iterator[Observer]:
-    """The observer, whose figures also go to a collector if there is one."""
-    if otlp is None:
-        yield observer
-        return
-    from experiments.running.otlp import exported
-
-    with exported(otlp, campaign, observer, lambda line: console.print(Text(line, "yellow"))) as exporter:
-        yield exporter
-
-
 def require_thresholds(scenario: Scenario, junit: Path | None) -> None:
     """Check before a campaign that its thresholds can be written to `junit`. Raises `BadInputError`."""
-    require_writable("--junit", junit)
     if junit is not None and not any((scenario.thresholds, *(one.thresholds for one in scenario.entries))):
         raise BadInputError(
             "--junit: there is no threshold; --threshold or `thresholds` of a scenario has some"
@@ -151,25 +133,19 @@ def checks_of(summary: Summary) -> list[Check]:
     ]
 
 
-class VerdictSoFar(NoObserver):
-    """Observer that prints each new winner after a block, and passes everything on to `observer`.
+class VerdictSoFar(Observer):
+    """Observer that prints each new winner after a block.
 
     For campaigns whose intervals hold at every look, which may be stopped as soon as they have a winner.
     """
 
-    def __init__(self, observer: Observer, campaign: Campaign, console: Console) -> None:
-        self._observer = observer
+    def __init__(self, campaign: Campaign, console: Console) -> None:
         self._campaign, self._console = campaign, console
         self._runs: list[RunSummary] = []
         self._winner: str | None = None
 
-    def run_started(self, planned: PlannedRun) -> None:
-        """Pass it on."""
-        self._observer.run_started(planned)
-
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Look at the verdict after the last run of a block."""
-        self._observer.run_ended(planned, run)
         scenario = self._campaign.scenario
         self._runs.append(summarise_run(run, scenario.slo))
         if planned.order + 1 < len(scenario.entries):

@@ -86,21 +86,17 @@ def sweep(
 
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers and --scheduler: a cluster that runs already has its own workers")
-    if parquet:
-        from experiments.report.exports import require_parquet
-
-        require_parquet()
     if grid is None:
         chosen = matrix_grid(scenarios, policies, seeds, quick)
     else:
-        matrix_only: dict[str, object] = {
+        own = {
             "scenarios": scenarios,
             "policies": policies,
             "seeds": seeds,
             "quick": quick,
+            "parquet": parquet,
         }
-        matrix_only["parquet"] = parquet
-        require_none(matrix_only, "only without GRID, which states it itself")
+        require_none(own, "only without GRID, which states it itself")
         chosen = load_grid(grid)
     console = console_here()
     if dry_run:

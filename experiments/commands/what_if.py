@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from experiments.commands.live_options import table_in
+from experiments.commands.options import JSON, SHOW_DEFAULTS, require_none, table_in
 from experiments.errors import BadInputError
-from experiments.platform.terminal import console_here, plain_table, require_writable, write_json
+from experiments.platform.terminal import console_here, plain_table, write_json
 from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
@@ -43,15 +43,27 @@ The recording is written by a balancer that is configured to:
   path = "balancer.recording"                                   then POST /-/record, or enabled = true
 """
 
+HEADS = (
+    "policy",
+    "world",
+    "regions",
+    "requests",
+    "req/s",
+    "p50 ms",
+    "p99 ms",
+    "mean ms",
+    "failed",
+    "goodput",
+)
 
-@click.command("what-if", epilog=EPILOG)
+
+@click.command("what-if", epilog=EPILOG, context_settings=SHOW_DEFAULTS)
 @click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--format",
     "name",
     type=click.Choice(["steelyard", *FORMATS]),
     default="steelyard",
-    show_default=True,
     help="What wrote RECORDING: a recording of Steelyard, or another proxy's access log.",
 )
 @click.option(
@@ -79,15 +91,9 @@ The recording is written by a balancer that is configured to:
 @click.option(
     "--slots", type=click.IntRange(1, 10_000), help="Requests that a worker serves at once, if you know it."
 )
-@click.option(
-    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Simulations of each."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of demand and policies."
-)
-@click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."
-)
+@click.option("--blocks", type=click.IntRange(1, 1000), default=8, help="Simulations of each.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, help="Seed of demand and policies.")
+@JSON
 def what_if(
     recording: tuple[Path, ...],
     name: str,
@@ -106,12 +112,9 @@ def what_if(
     """
     from experiments.simulator.run import simulate
 
-    require_writable("--json", file)
     console = console_here()
     if name == "steelyard":
-        given = [option for option, value in (("--region", regions), ("--placed-by", placed_by)) if value]
-        if given:
-            raise BadInputError(f"{given[0]}: is for a log; a recording knows it")
+        require_none({"region": regions, "placed_by": placed_by}, "is for a log; a recording knows it")
         whole = read_recording(recording)
     else:
         whole = read_log(console, recording, name, regions, placed_by)
@@ -191,11 +194,9 @@ def require_known(option: str, policy: dict[str, Any]) -> None:
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
-    tables = [parsed_policy(text) for text in policies]
-    for policy in tables or [recording.policy]:
-        require_known("--policy", policy)
     found: dict[str, dict[str, Any]] = {}
-    for policy in tables or [recording.policy]:
+    for policy in [parsed_policy(text) for text in policies] or [recording.policy]:
+        require_known("--policy", policy)
         found[policy_label(policy, found)] = policy
     return found
 
@@ -203,11 +204,8 @@ def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[st
 def introduce(console: Console, recording: Recording, regions: list[RegionFit]) -> None:
     """Print what was recorded and the fitted regions."""
     span = float(recording.instants[-1])
-    console.print(
-        Text(
-            f"{len(recording)} requests in {span:.0f} s, as {policy_label(recording.policy, {})} placed them."
-        )
-    )
+    placed = f"as {policy_label(recording.policy, {})} placed them"
+    console.print(Text(f"{len(recording)} requests in {span:.0f} s, {placed}."))
     for region in regions:
         asked = sum(worker.requests for worker in region.workers) / span if span else 0.0
         console.print(Text(f"  {region_in_words(region, asked)}"))
@@ -223,18 +221,6 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 def present(console: Console, found: WhatIfAnswer) -> None:
     """Print the table and its interpretation."""
-    heads = (
-        "policy",
-        "world",
-        "regions",
-        "requests",
-        "req/s",
-        "p50 ms",
-        "p99 ms",
-        "mean ms",
-        "failed",
-        "goodput",
-    )
     rows = [
         (
             *(line.label, line.world, line.regions, str(line.requests), f"{line.rate:.1f}"),
@@ -244,6 +230,6 @@ def present(console: Console, found: WhatIfAnswer) -> None:
         )
         for line in found.lines
     ]
-    console.print(plain_table(heads, rows, left=("world", "regions")))
+    console.print(plain_table(HEADS, rows, left=("world", "regions")))
     for sentence in found.sentences:
         console.print(Text(sentence))

@@ -66,10 +66,10 @@ def side(name: str, results: Results) -> Side:
     return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
 
 
-def require_same_traffic(one: Side, other: Side) -> None:
-    """Check that both ran the same traffic. Raises `BadInputError` that names the differences."""
+def require_comparable(one: Side, other: Side, anyway: bool) -> None:
+    """Check that both ran a common entry, and the same traffic unless `anyway`. Raises `BadInputError`."""
     wrong = [found.what for found in differing(traffic_of(one.scenario), traffic_of(other.scenario))]
-    if wrong:
+    if wrong and not anyway:
         raise BadInputError(
             f"{one.name} and {other.name} ran different scenarios: they differ in {', '.join(wrong)}; "
             "--anyway compares them nevertheless"

@@ -10,8 +10,12 @@ from typing import Any, Self
 
 from balancer.syntax.networks import is_this_machine
 from experiments.errors import BadInputError
+from experiments.generator.ledger import Ledger
 from experiments.platform.control import url_of
 from experiments.platform.processes import GRACE, READY, environment, program
+from experiments.results.directory import Campaign, PlannedRun
+from experiments.run_data import Run
+from experiments.running.runner import Observer
 from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 
@@ -30,7 +34,7 @@ class LivePage:
         self.url = ""
 
     def __enter__(self) -> Self:
-        argv = [*program("experiments.live_page"), self._host, str(self._port)]
+        argv = [*program("experiments.live_page.server"), self._host, str(self._port)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environment()
@@ -115,3 +119,34 @@ def moments_of(event: Event) -> list[tuple[float, str]]:
     name = f"{event.kind}{amount} of {event.target}"
     begins = [(event.at, f"{name} begins")]
     return begins if event.lasts is None else [*begins, (event.at + event.lasts, f"{name} ends")]
+
+
+class CampaignOnPage(Observer):
+    """Observer that reports the progress of a campaign to the page."""
+
+    def __init__(self, page: LivePage, campaign: Campaign) -> None:
+        self._page = page
+        self._campaign = campaign
+        self._done = 0
+
+    def machine_busy(self, planned: PlannedRun, taken: float) -> None:
+        """Show that the run waits."""
+        self._note(planned, f" · waits: others use {taken:.1%} of the machine's processors")
+
+    def run_started(self, planned: PlannedRun) -> None:
+        """Show policy and block."""
+        self._note(planned)
+
+    def load_started(self, ledger: Ledger) -> None:
+        """Show the scenario's events from now on."""
+        self._page.schedule(self._campaign.scenario)
+
+    def run_ended(self, planned: PlannedRun, run: Run) -> None:
+        """Count a run; one that is repeated is counted once."""
+        self._done = self._campaign.plan.index(planned) + 1
+        self._note(planned, " has ended")
+
+    def _note(self, planned: PlannedRun, what: str = "") -> None:
+        plan = self._campaign.plan
+        where = f"{planned.label}, block {planned.block + 1} of {plan[-1].block + 1}"
+        self._page.note(self._campaign.scenario.name, where + what, self._done, len(plan))

@@ -1,4 +1,4 @@
-"""The process of an experiment's page: `python -m experiments.live_page HOST PORT`, started by `LivePage`.
+"""The process of an experiment's page: `python -m experiments.live_page.server HOST PORT`, started by `LivePage`.
 
 A process of its own, so that viewers take no time from the load generator's event loop. It reads commands from standard
 input, one JSON object a line, and ends with it: also when the experiment is killed. It changes nothing at a balancer.
@@ -145,3 +145,7 @@ async def serve(host: str, port: int) -> int:
     server.close()
     await runner.cleanup()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(serve(sys.argv[1], int(sys.argv[2]))))

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.report.document import Chart, Line
-from experiments.report.figures_time import Bins, middles, rate_edges, rates
+from experiments.report.figures_time import Bins, Shading, middles, rate_edges, rates
 from experiments.report.palette import DARK, Competitor
 from experiments.run_data import Floats
-from experiments.scenario.events import Event
 from experiments.stats.measures import LEAST_BEYOND, success_latency
 
 MOST_VALUES = 8_000
@@ -22,20 +21,6 @@ MOST_PLACES = 300
 
 DASH_PIXELS = 2
 """Pixels of a dash whose length matplotlib counts in line widths."""
-
-Shading = tuple[float, float, str]
-
-
-def shadings(events: Sequence[Event], scale: float) -> list[Shading]:
-    """Begin, end and name of each event in measured seconds; one without an end is infinite."""
-    return [
-        (
-            event.at * scale,
-            np.inf if event.lasts is None else (event.at + event.lasts) * scale,
-            f"{event.kind} {event.target}",
-        )
-        for event in events
-    ]
 
 
 def rate_charts(field: Sequence[Competitor], events: Sequence[Shading]) -> list[Chart]:

@@ -13,13 +13,11 @@ from matplotlib.figure import Figure
 
 from balancer.syntax.printable import with_digits
 from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
-from experiments.report.charts import latency_charts, rate_charts, shadings, tail_charts
+from experiments.report.charts import latency_charts, rate_charts, tail_charts
 from experiments.report.document import Chart, Picture
-from experiments.report.figures_time import Bins, bins_of
+from experiments.report.figures_time import Bins, Shading, bins_of, shadings
 from experiments.report.palette import MAX_DRAWN, Competitor, competitors
-from experiments.report.thinning import thinned, thinning
 from experiments.results.directory import Results
-from experiments.scenario.events import Event
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario
 from experiments.stats.comparison import EQUAL_WITHIN, floor_between
@@ -65,8 +63,8 @@ def save_drawing(drawing: Drawing, directory: Path | None) -> Picture:
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
     """Figures of the campaign, entries in the order of the verdict; one without information is left out."""
     field = drawn_field(results, summary)
-    scenario, few = results.scenario, thinned(field)
-    timed = alike(field, scenario)
+    scenario = results.scenario
+    timed, during = alike(field, scenario), shadings(scenario.events, scenario.time_scale)
     several = len(scenario.regions) > 1
     has_bands = len(scenario.workers) > MAX_DRAWN
     made = [
@@ -99,21 +97,22 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "load; one that climbs alone is a queue that the policy feeds."
             + " Of so many workers: the median of each region, in a band from its least to its most."
             * has_bands,
-            lambda: figures_time.in_flight_per_worker(timed, scenario),
+            lambda: figures_time.in_flight_per_worker(timed, during),
         ),
         Drawing(
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
-            f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
-            lambda: figures_workers.service_by_request(few),
+            "round trips; a slope is a queue that grows at a worker. Vertical axes are equal."
+            + figures_workers.thinning(field),
+            lambda: figures_workers.service_by_request(field),
         ),
     ]
     left_out = {*uniform(summary)}
     if not any(run.facts.places for run in results.runs):  # a service whose workers are unknown
-        left_out |= {*OF_WORKERS}
+        left_out.update(OF_WORKERS)
     if isinstance(scenario, LiveScenario):
-        left_out |= {*BY_INSTANT}
+        left_out.update(BY_INSTANT)
     return [drawing for drawing in made if drawing.name not in left_out]
 
 
@@ -121,8 +120,7 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     """Entries in the order of the summary, without the A/A control, which looks like the entry that it repeats."""
     place = {entry.label: index for index, entry in enumerate(summary.entries)}
     field = sorted(competitors(results), key=lambda one: place[one.label])
-    kept = [one for one in field if results.scenario.entry(one.label).repeat_of is None]
-    return kept or field
+    return [one for one in field if results.scenario.entry(one.label).repeat_of is None] or field
 
 
 def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
@@ -160,43 +158,39 @@ def charted_drawings(
     )
     if isinstance(scenario, LiveScenario):
         return [distribution]
-    during = (scenario.events, scenario.time_scale)
+    during = shadings(scenario.events, scenario.time_scale)
     is_mapped = not all_at_deadline(timed)
     bins = bins_of(timed, is_mapped)
-    tail = bins and tail_drawing(timed, bins, *during, MAPPED if is_mapped else FAILED)
-    return [distribution, rate_drawing(timed, *during), *([tail] if tail else [])]
+    tail = bins and tail_drawing(timed, bins, during, MAPPED if is_mapped else FAILED)
+    return [distribution, rate_drawing(timed, during), *([tail] if tail else [])]
 
 
-def rate_drawing(field: Sequence[Competitor], events: Sequence[Event], scale: float) -> Drawing:
+def rate_drawing(field: Sequence[Competitor], events: Sequence[Shading]) -> Drawing:
     """Successes and errors per second over time."""
     return Drawing(
         "rate-over-time",
         "Requests and errors over time",
         "Successes per second by the instant of their last byte, and errors per second, if there are any, by that at "
         f"which they were known; averages over the valid runs of an entry.{SHADED * bool(events)}",
-        lambda: figures_time.rate_over_time(field, events, scale),
-        lambda: rate_charts(field, shadings(events, scale)),
+        lambda: figures_time.rate_over_time(field, events),
+        lambda: rate_charts(field, events),
     )
 
 
 def tail_drawing(
-    field: Sequence[Competitor], bins: Bins, events: Sequence[Event], scale: float, requests: str
+    field: Sequence[Competitor], bins: Bins, events: Sequence[Shading], requests: str
 ) -> Drawing:
     """The tail over time, with the percentile that the number of requests supports; `requests` says which count."""
     name = f"p{bins.percent:g}"
-    why = (
-        ""
-        if bins.percent == 99
-        else f" It is {name} because a point needs {LEAST_BEYOND} requests beyond it."
-    )
-    shaded = (
-        f"{SHADED} A tail that falls before the shading ends belongs to a policy that avoids the fault."
-        if events
-        else ""
-    )
-    caption = f"{requests} A line has a gap where there are too few requests.{why}{shaded}"
-    draw = partial(figures_time.tail_over_time, field, events, scale, bins)
-    charts = partial(tail_charts, field, bins, shadings(events, scale))
+    caption = f"{requests} A line has a gap where there are too few requests."
+    if bins.percent != 99:
+        caption += f" It is {name} because a point needs {LEAST_BEYOND} requests beyond it."
+    if events:
+        caption += (
+            f"{SHADED} A tail that falls before the shading ends belongs to a policy that avoids the fault."
+        )
+    draw = partial(figures_time.tail_over_time, field, events, bins)
+    charts = partial(tail_charts, field, bins, events)
     return Drawing("tail-over-time", f"{name} over time", caption, draw, charts)
 
 

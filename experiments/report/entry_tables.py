@@ -6,119 +6,108 @@ milliseconds and percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
-from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, supported
+from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
 from experiments.report.text import pairs, plainly
 from experiments.stats.measures import Quantile
 from experiments.verdict.summary import EntrySummary, Summary
 
-Shown = Literal["", "statistics", "tail"]
-
-
-def no_cell(entry: Any) -> Cell:
-    """Cell of a column that no table shows."""
-    raise AssertionError("in CSV only")
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name in CSV and what it means, its value, and where it is `shown` with which head and cell.
+    """A column: its name in CSV and what it means, its value, and where it is `shown` with which head.
 
-    `value` and `cell` are given an `EntrySummary`; those of the statistics read its `table` and `latency` only.
+    `value` is a field of an `EntrySummary`, or a function of it; those of the statistics read its `table` and `latency`
+    only. `form` makes the text or the cell of a table of it; if requests failed, a column of `failures` is marked.
     """
 
     name: str
     meaning: str
-    value: Callable[[Any], Any]
-    shown: Shown = ""
+    value: str | Callable[[Any], Any]
+    shown: Literal["", "statistics", "tail"] = ""
     head: str = ""
-    cell: Callable[[Any], Cell] = no_cell
+    form: Callable[[Any], object] = str
+    failures: bool = False
+
+    def of(self, entry: Any) -> Any:
+        """The value of an entry."""
+        return attrgetter(self.value)(entry) if isinstance(self.value, str) else self.value(entry)
+
+    def cell(self, entry: Any) -> Cell:
+        """Cell of an entry."""
+        (cell,) = row(self.form(self.of(entry)))
+        return cell._replace(mark="bad") if self.failures and entry.table.ko else cell
+
+    def csv(self, entry: EntrySummary) -> Any:
+        """Value of an entry as CSV has it."""
+        value = self.of(entry)
+        if isinstance(value, dict):
+            return pairs(value)
+        return plainly(value.seconds if isinstance(value, Quantile) else value)
 
 
-def percentile(
-    measure: str, percent: float, name: str, meaning: str, shown: Shown = "statistics", head: str = ""
-) -> Column:
-    """Return the column of a percentile of one of the measures of an entry."""
+def quantile(measure: str, percent: float) -> Callable[[Any], Quantile]:
+    """The quantile of one of the measures of an entry."""
+    return lambda entry: next(one for one in getattr(entry, measure) if one.percent == percent)
 
-    def found(entry: Any) -> Quantile:
-        quantiles: Sequence[Quantile] = getattr(entry, measure)
-        return next(quantile for quantile in quantiles if quantile.percent == percent)
 
-    return Column(
-        name,
-        meaning,
-        lambda entry: found(entry).seconds,
-        shown,
-        head or f"{percent:g}th",
-        lambda entry: supported(found(entry)),
-    )
+def percentile(percent: float, name: str, meaning: str) -> Column:
+    """Return the column of a percentile of the latency in the statistics."""
+    value = quantile("latency", percent)
+    return Column(name, meaning, value, "statistics", f"{percent:g}th", supported)
 
 
 def seconds(field: str, name: str, meaning: str, head: str) -> Column:
     """Return the column of a time in the statistics."""
-    value = attrgetter(f"table.{field}")
-    return Column(name, meaning, value, "statistics", head, lambda entry: milliseconds(value(entry)))
+    return Column(name, meaning, f"table.{field}", "statistics", head, milliseconds)
 
 
-def count(field: str, meaning: str, head: str, digits: int = 0, *, fails: bool = False) -> Column:
-    """Return the column of a number in the statistics; `fails`: it is marked where requests failed."""
-    value = attrgetter(f"table.{field}")
-    return Column(
-        field,
-        meaning,
-        value,
-        "statistics",
-        head,
-        lambda entry: Cell(f"{value(entry):.{digits}f}", "bad" if fails and entry.table.ko else ""),
-    )
+def percent(share: float) -> str:
+    """Share (0..1) in percent."""
+    return f"{100 * share:.1f}"
 
 
-def errors_cell(entry: Any) -> Cell:
+def errors_cell(errors: dict[str, int]) -> Cell:
     """Failures by kind."""
-    errors = ", ".join(f"{kind} {count}" for kind, count in entry.errors.items())
-    return Cell(errors or "none", "bad" if errors else "")
+    words = ", ".join(f"{kind} {count}" for kind, count in errors.items())
+    return Cell(words or "none", "bad" if words else "")
 
 
-LATENCY, MAPPED, SERVICE = "latency", "latency_deadline_mapped", "service_time"
+DIGIT, DIGITS = "{:.1f}".format, "{:.2f}".format
 
 COLUMNS = (
-    Column("label", "the entry", attrgetter("label")),
+    Column("label", "the entry", "label"),
     Column("policy", "name of its policy", lambda entry: entry.policy["name"]),
-    Column(
-        "load", "rate and arrivals, or batch", attrgetter("load"), "tail", "load", lambda one: Cell(one.load)
-    ),
-    Column(
-        "valid",
-        "`yes`, or `INVALID` if no run is valid",
-        lambda entry: "yes" if entry.valid else "INVALID",
-    ),
+    Column("load", "rate and arrivals, or batch", "load", "tail", "load"),
+    Column("valid", "`yes`, or `INVALID` if no run is valid", lambda one: "yes" if one.valid else "INVALID"),
     Column("invalid_reasons", "why runs are invalid", lambda entry: "; ".join(entry.invalid_reasons)),
-    Column("runs", "runs measured", attrgetter("runs")),
-    Column("valid_runs", "valid ones among them; the other columns rest on these", attrgetter("valid_runs")),
-    count("total", "requests", "total"),
-    count("ok", "successes", "OK"),
-    count("ko", "failures", "KO", fails=True),
-    count("ko_percent", "failures in percent of the requests", "% KO", 2, fails=True),
-    replace(count("rate", "successes per second", "req/s", 1), name="rate_per_s"),
+    Column("runs", "runs measured", "runs"),
+    Column("valid_runs", "valid ones among them; the other columns rest on these", "valid_runs"),
+    Column("total", "requests", "table.total", "statistics", "total"),
+    Column("ok", "successes", "table.ok", "statistics", "OK"),
+    Column("ko", "failures", "table.ko", "statistics", "KO", failures=True),
     Column(
-        "total_time_s",
-        "time of a run, mean over runs",
-        attrgetter("mean_span"),
-        "tail",
-        "total time s",
-        lambda entry: Cell(f"{entry.mean_span:.2f}"),
+        "ko_percent",
+        "failures in percent of the requests",
+        "table.ko_percent",
+        "statistics",
+        "% KO",
+        DIGITS,
+        True,
     ),
+    Column("rate_per_s", "successes per second", "table.rate", "statistics", "req/s", DIGIT),
+    Column("total_time_s", "time of a run, mean over runs", "mean_span", "tail", "total time s", DIGITS),
     seconds("minimum", "min_s", "least latency of a success", "min"),
-    percentile(LATENCY, 50.0, "p50_s", "median latency of successes"),
-    percentile(LATENCY, 75.0, "p75_s", "75th percentile"),
-    percentile(LATENCY, 90.0, "p90_s", "90th percentile", "tail", "p90 ms"),
-    percentile(LATENCY, 95.0, "p95_s", "95th percentile"),
-    percentile(LATENCY, 99.0, "p99_s", "99th percentile"),
-    percentile(LATENCY, 99.9, "p99.9_s", "99.9th percentile", "tail", "p99.9 ms"),
+    percentile(50.0, "p50_s", "median latency of successes"),
+    percentile(75.0, "p75_s", "75th percentile"),
+    Column("p90_s", "90th percentile", quantile("latency", 90.0), "tail", "p90 ms", supported),
+    percentile(95.0, "p95_s", "95th percentile"),
+    percentile(99.0, "p99_s", "99th percentile"),
+    Column("p99.9_s", "99.9th percentile", quantile("latency", 99.9), "tail", "p99.9 ms", supported),
     seconds("maximum", "max_s", "greatest latency of a success", "max"),
     seconds("mean", "mean_s", "mean latency of successes", "mean"),
     seconds("std_dev", "std_dev_s", "standard deviation of the latency of successes", "std dev"),
@@ -127,39 +116,42 @@ COLUMNS = (
         "percentiles with fewer than 100 samples beyond them",
         lambda entry: " ".join(f"p{one.percent:g}" for one in entry.latency if one.few),
     ),
-    percentile(
-        MAPPED,
-        99.0,
+    Column(
         "p99_deadline_mapped_s",
         "99th percentile of all requests, a failure as slow as the deadline",
+        quantile("latency_deadline_mapped", 99.0),
         "tail",
         "p99 with KO ms",
+        supported,
     ),
-    percentile(SERVICE, 50.0, "service_p50_s", "median service time of successes", "tail", "service p50 ms"),
-    percentile(
-        SERVICE, 99.0, "service_p99_s", "99th percentile of the service time", "tail", "service p99 ms"
+    Column(
+        "service_p50_s",
+        "median service time of successes",
+        quantile("service_time", 50.0),
+        "tail",
+        "service p50 ms",
+        supported,
+    ),
+    Column(
+        "service_p99_s",
+        "99th percentile of the service time",
+        quantile("service_time", 99.0),
+        "tail",
+        "service p99 ms",
+        supported,
     ),
     Column(
         "goodput",
         "share of all requests that succeeded within the SLO",
-        attrgetter("goodput"),
+        "goodput",
         "tail",
         "within {slo} %",
-        lambda entry: Cell(f"{100 * entry.goodput:.1f}"),
+        percent,
     ),
     Column(
-        "errors",
-        "failures by kind, as `timeout=3 reset=1`",
-        lambda entry: pairs(entry.errors),
-        "tail",
-        "errors by kind",
-        errors_cell,
+        "errors", "failures by kind, as `timeout=3 reset=1`", "errors", "tail", "errors by kind", errors_cell
     ),
-    Column(
-        "share_per_worker",
-        "share of the answers, as `emea-0=0.5 us-0=0.5`",
-        lambda entry: pairs(entry.share_per_worker),
-    ),
+    Column("share_per_worker", "share of the answers, as `emea-0=0.5 us-0=0.5`", "share_per_worker"),
 )
 
 CSV_COLUMNS = tuple(column.name for column in COLUMNS)
@@ -168,7 +160,7 @@ STATISTICS = tuple(column for column in COLUMNS if column.shown == "statistics")
 
 def csv_row(entry: EntrySummary) -> list[Any]:
     """Return the values of `CSV_COLUMNS`."""
-    return [plainly(column.value(entry)) for column in COLUMNS]
+    return [column.csv(entry) for column in COLUMNS]
 
 
 def table_of(

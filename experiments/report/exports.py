@@ -5,7 +5,6 @@ docs/results.md describes every column; a test compares it with what is written.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.errors import BadInputError
 from experiments.report.entry_tables import CSV_COLUMNS, csv_row
 from experiments.report.text import csv_text, plainly
 from experiments.results.directory import Results
@@ -72,12 +70,6 @@ def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
     for measure, floor in summary.noise_floor.items():
         numbers = map(plainly, (floor.ratio, floor.low, floor.high, None, floor.blocks))
         yield ("control", measure, measure == decides, repeated, original, *numbers, "noise floor", measure)
-
-
-def require_parquet() -> None:
-    """Raise `BadInputError` unless pyarrow is installed."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise BadInputError("--parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout")
 
 
 def write_parquet(table: DataTable, directory: Path) -> None:

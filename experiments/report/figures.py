@@ -73,16 +73,8 @@ def quantile_legend() -> list[Line2D]:
         Line2D([], [], linestyle="", marker=QUANTILE_MARKS[percent], color=INK, label=name)
         for percent, name in names.items()
     ]
-    hollow = Line2D(
-        [],
-        [],
-        linestyle="",
-        marker="D",
-        markerfacecolor="white",
-        color=GREY,
-        label="few samples",
-    )
-    return [*solid, hollow]
+    few: Any = {"marker": "D", "markerfacecolor": "white", "color": GREY, "label": "few samples"}
+    return [*solid, Line2D([], [], linestyle="", **few)]
 
 
 def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:

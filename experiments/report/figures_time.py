@@ -33,7 +33,6 @@ from experiments.report.palette import (
 )
 from experiments.run_data import Floats, Place, Run, Samples
 from experiments.scenario.events import Event
-from experiments.scenario.scenario import Scenario
 from experiments.stats.measures import LEAST_BEYOND, TAILS, deadline_mapped, has_few_beyond, percentile
 
 MOST_BINS, LEAST_BINS = 40, 12
@@ -47,6 +46,22 @@ LABEL, LABEL_ROWS = 0.1, 3
 
 MOST_INSTANTS, LEAST_INSTANTS, MOST_POINTS = 240, 60, 16_000
 """Points in time at which requests in flight are counted: of a panel, and of all lines of the figure together."""
+
+
+Shading = tuple[float, float, str]
+"""Begin, end and name of an event in measured seconds; one without an end is infinite."""
+
+
+def shadings(events: Sequence[Event], scale: float) -> list[Shading]:
+    """The events of a scenario as they are shaded."""
+    return [
+        (
+            event.at * scale,
+            np.inf if event.lasts is None else (event.at + event.lasts) * scale,
+            f"{event.kind} {event.target}",
+        )
+        for event in events
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +112,7 @@ def bins_of(field: Sequence[Competitor], is_mapped: bool = True) -> Bins | None:
 
 
 @mpl.rc_context(STYLE)
-def tail_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: float, bins: Bins) -> Figure:
+def tail_over_time(field: Sequence[Competitor], events: Sequence[Shading], bins: Bins) -> Figure:
     """Tail percentile and median by scheduled instant, all valid runs of an entry pooled, events shaded.
 
     A failure is as slow as the deadline: without it, a policy whose slow requests all time out would look fast.
@@ -107,7 +122,7 @@ def tail_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: 
     end = time_end(field)
     for axes, one in zip(panels, field, strict=True):
         drawn += draw_tail(axes, one, bins)
-        shade_events(axes, events, scale, end)
+        shade_events(axes, events, end)
     canvas.milliseconds(panels[0].yaxis, drawn)
     leave_room(panels[0], len(events))
     canvas.legend_above(figure, tail_legend(field, bool(events), bins.percent))
@@ -170,7 +185,7 @@ def rates(one: Competitor, edges: Floats) -> tuple[Floats, Floats]:
 
 
 @mpl.rc_context(STYLE)
-def rate_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: float) -> Figure:
+def rate_over_time(field: Sequence[Competitor], events: Sequence[Shading]) -> Figure:
     """Successes per second, average over the runs of an entry, and errors per second in grey, events shaded."""
     figure, panels = multiples(field, "seconds from the start of the run", "per second")
     edges = rate_edges(field)
@@ -181,7 +196,7 @@ def rate_over_time(field: Sequence[Competitor], events: Sequence[Event], scale: 
             axes.stairs(errors, edges, color=INVALID, fill=True)
             has_errors = True
         axes.stairs(answers, edges, baseline=None, color=one.colour, linewidth=1.5)
-        shade_events(axes, events, scale, float(edges[-1]))
+        shade_events(axes, events, float(edges[-1]))
     panels[0].set_ylim(bottom=0)
     leave_room(panels[0], len(events))
     handles: list[Line2D | Patch] = [Line2D([], [], color=INK, label="successes")]
@@ -206,14 +221,12 @@ def shown(values: Floats, percent: float) -> float:
     )
 
 
-def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) -> None:
+def shade_events(axes: Axes, events: Sequence[Shading], end: float) -> None:
     """Shade each event on a time axis from 0 to `end`, in measured seconds, with a label at the top."""
-    for number, event in enumerate(events):
-        begins = event.at * scale
-        ends = end if event.lasts is None else (event.at + event.lasts) * scale
+    for number, (begins, ends, name) in enumerate(events):
         axes.axvspan(begins, min(ends, end), color=SHADE, alpha=0.7, linewidth=0, zorder=0)
         axes.annotate(
-            f"{event.kind} {event.target}",
+            name,
             (begins, 0.98 - LABEL * (number % LABEL_ROWS)),
             xycoords=("data", "axes fraction"),
             xytext=(2, 0),
@@ -226,7 +239,7 @@ def shade_events(axes: Axes, events: Sequence[Event], scale: float, end: float) 
 
 
 @mpl.rc_context(STYLE)
-def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Figure:
+def in_flight_per_worker(field: Sequence[Competitor], events: Sequence[Shading]) -> Figure:
     """Requests in flight per worker over the first run of each entry.
 
     One line per worker; with too many workers, the median of each region in a band from least to most.
@@ -238,9 +251,9 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario) -> Fig
     instants = np.linspace(0, end, max(LEAST_INSTANTS, count))
     for axes, one in zip(panels, field, strict=True):
         draw_in_flight(axes, one.runs[0], places, instants)
-        shade_events(axes, scenario.events, scenario.time_scale, end)
+        shade_events(axes, events, end)
     panels[0].set_ylim(bottom=0)
-    leave_room(panels[0], len(scenario.events))
+    leave_room(panels[0], len(events))
     canvas.legend_above(figure, place_handles(places), columns=6)
     return figure
 

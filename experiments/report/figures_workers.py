@@ -29,10 +29,17 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
+from experiments.run_data import Flags, Samples
 from experiments.stats.measures import share_per_region, share_per_worker
 
 READABLE_SHARE = 0.07
 """Minimum share (0..1) of a bar segment that carries a number."""
+
+MOST_DOTS = 10_000
+"""Maximum number of drawn successes per panel, and of drawn failures; of more, some are left out evenly."""
+
+MAX_FIGURE_DOTS = 50_000
+"""The same for all panels of a figure together."""
 
 
 @mpl.rc_context(STYLE)
@@ -76,11 +83,11 @@ def is_dark(colour: str) -> bool:
 
 @mpl.rc_context(STYLE)
 def service_by_request(field: Sequence[Competitor]) -> Figure:
-    """The source report's plot: service time of every request of one run against its number, by worker."""
+    """The source report's plot: service time of the requests of one run against their numbers, by worker."""
     figure, panels = multiples(field, "request number", "service time, ms")
-    places = field[0].runs[0].facts.places
+    places, most = field[0].runs[0].facts.places, most_dots(field)
     for axes, one in zip(panels, field, strict=True):
-        draw_requests(axes, one, worker_colours(places))
+        draw_requests(axes, one, thinned(one.runs[0].samples, most), worker_colours(places))
     panels[0].set_ylim(bottom=0)
     handles = place_handles(places)
     failed = Line2D([], [], linestyle="", marker="x", color=GREY, label="failed")
@@ -88,9 +95,8 @@ def service_by_request(field: Sequence[Competitor]) -> Figure:
     return figure
 
 
-def draw_requests(axes: Axes, one: Competitor, colours: Sequence[str]) -> None:
+def draw_requests(axes: Axes, one: Competitor, samples: Samples, colours: Sequence[str]) -> None:
     """Dots for successes by worker, in the entry's colour where the worker is unknown; crosses for failed requests."""
-    samples = one.runs[0].samples
     for index, colour in [(-1, one.colour), *enumerate(colours)]:
         mine = samples.ok & (samples.worker == index)
         number, taken = samples.sequence[mine], samples.service_time[mine] * 1e3
@@ -107,6 +113,39 @@ def draw_requests(axes: Axes, one: Competitor, colours: Sequence[str]) -> None:
         zorder=3,
         rasterized=True,
     )
+
+
+def most_dots(field: Sequence[Competitor]) -> int:
+    """Maximum number of drawn successes in each panel of these entries."""
+    return min(MOST_DOTS, MAX_FIGURE_DOTS // max(1, len(field)))
+
+
+def thinned(samples: Samples, most: int) -> Samples:
+    """At most `most` successes, and as many failures, so that a rare failure stays visible."""
+    if step_of(samples, most) == 1:
+        return samples
+    return samples.rows(
+        np.sort(np.concatenate([every_so_many(samples.ok, most), every_so_many(~samples.ok, most)]))
+    )
+
+
+def every_so_many(mine: Flags, most: int) -> np.ndarray:
+    """Indices of the requests that are kept."""
+    places = np.flatnonzero(mine)
+    return places[:: max(1, -(-len(places) // most))]
+
+
+def step_of(samples: Samples, most: int) -> int:
+    """Thinning step: every how many successes one is drawn, or failures where those are more."""
+    successes = int(np.count_nonzero(samples.ok))
+    return max(1, -(-max(successes, len(samples) - successes) // most))
+
+
+def thinning(field: Sequence[Competitor]) -> str:
+    """Caption sentence about the thinning; empty if there is none."""
+    most = most_dots(field)
+    step = max((step_of(one.runs[0].samples, most) for one in field if one.runs), default=1)
+    return "" if step == 1 else f" There are many: of the largest panel one request in {step} is drawn."
 
 
 def multiples(field: Sequence[Competitor], xlabel: str, ylabel: str) -> tuple[Figure, list[Axes]]:

@@ -3,7 +3,7 @@
 The page's Content-Security-Policy forbids external resources and all scripts but its own, known by its digest, which
 a page with interactive charts has: uPlot and `charts.js`. Without scripts, and in print, the static figures are shown.
 The page never scrolls sideways; tables and wide figures scroll in a frame. It follows the reader's light or dark
-setting, and so do the figures (`svg.py`).
+setting, and so do the figures (`canvas.py`).
 """
 
 from __future__ import annotations

@@ -14,20 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.errors import BadInputError
-from experiments.report.document import Document, Picture, Section
+from experiments.report.document import Document, Picture, Section, to_markdown
 from experiments.report.drawings import drawings, save_drawing, uniform
 from experiments.report.entry_tables import statistics_table, tail_table
 from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
-from experiments.report.markdown import to_markdown
 from experiments.report.method import method_lines
-from experiments.report.tables import (
-    comparison_table,
-    is_live,
-    run_table,
-    share_table,
-    threshold_table,
-)
+from experiments.report.tables import comparison_table, is_live, run_table, share_table, threshold_table
 from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import Results, load_results
 from experiments.verdict.disturbed import repetitions
@@ -100,24 +93,13 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     several = len(summary.entries) > 1 and not is_live(summary)
     lines = [replaced["throughput"]] if several and "throughput" in replaced else []
     shares = [replaced["share-per-worker"]] if "share-per-worker" in replaced else []
-    framed = [
-        Section(
-            thresholds.title,
-            table=thresholds if thresholds.rows else None,
-            folded=not summary.failed_thresholds,
-        ),
-        Section(statistics.title, lines=lines, table=statistics),
-    ]
-    figures = [Section(picture.title, picture) for picture in pictures if picture.name not in beside]
-    ratios = Section(
-        paired.title, drawn.get("paired-ratios"), table=paired if paired.rows else None, folded=True
-    )
     return [
-        *framed,
-        *figures,
-        Section(share.title, drawn.get("share-per-worker"), shares, share if share.rows else None),
+        Section(thresholds.title, table=thresholds.if_any, folded=not summary.failed_thresholds),
+        Section(statistics.title, lines=lines, table=statistics),
+        *(Section(picture.title, picture) for picture in pictures if picture.name not in beside),
+        Section(share.title, drawn.get("share-per-worker"), shares, share.if_any),
         Section(tail.title, table=tail),
-        ratios,
+        Section(paired.title, drawn.get("paired-ratios"), table=paired.if_any, folded=True),
         Section(f"{runs.title} ({len(runs.rows)})", table=runs, folded=True),
         Section("Method", lines=method_lines(summary), folded=True),
     ]

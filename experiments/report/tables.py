@@ -56,6 +56,11 @@ class Table:
         if lengths:
             raise ValueError(f"{self.title}: {len(self.columns)} columns, but rows of {lengths} cells")
 
+    @property
+    def if_any(self) -> Table | None:
+        """The table; None if it has no row."""
+        return self if self.rows else None
+
 
 def is_live(summary: Summary) -> bool:
     """Whether the requests are those of clients, and not of a load generator."""
@@ -90,20 +95,20 @@ def supported(quantile: Quantile) -> Cell:
 def comparison_table(summary: Summary) -> Table:
     """Paired ratios to the baseline in every measure, with the A/A control as the last rows."""
     columns = ("entry", "measure", "ratio [95 %]", "p (Holm)", "blocks", "standing")
-    rows: list[tuple[Cell, ...]] = [
-        (
-            Cell(comparison.label),
-            Cell(comparison.measure),
-            Cell(show(comparison.interval) + " odds of a miss" * (comparison.judged_by == GOODPUT)),
-            Cell(p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–"),
-            Cell(str(comparison.interval.blocks)),
+    rows = [
+        row(
+            comparison.label,
+            comparison.measure,
+            show(comparison.interval) + " odds of a miss" * (comparison.judged_by == GOODPUT),
+            p_text(comparison.p_value) if comparison.interval.blocks > 1 else "–",
+            comparison.interval.blocks,
             Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
         )
         for comparison in summary.comparisons
         if comparison.interval.blocks
     ]
     rows += [
-        tuple(map(Cell, ("A/A pair", measure, show(floor), "–", str(floor.blocks), "noise floor")))
+        row("A/A pair", measure, show(floor), "–", floor.blocks, "noise floor")
         for measure, floor in summary.noise_floor.items()
     ]
     method = "an interval that holds at every look" if is_live(summary) else "Student's interval"
@@ -128,16 +133,10 @@ def share_table(summary: Summary) -> Table:
     workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
     if len(workers) > MOST_COLUMNS:
         return region_table(summary)
-    rows = (
-        ()
-        if not workers
-        else tuple(
-            (
-                name_cell(entry),
-                *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
-            )
-            for entry in summary.entries
-        )
+    rows = tuple(
+        row(name_cell(entry), *(f"{100 * entry.share_per_worker.get(worker, 0):.1f}" for worker in workers))
+        for entry in summary.entries
+        if workers
     )
     columns = ("entry", *(f"{worker} %" for worker in workers))
     return Table("Share per worker", "Part of the answered requests.", columns, rows)
@@ -151,8 +150,8 @@ def region_table(summary: Summary) -> Table:
         shares = entry.share_per_worker
         parts = [len(shares) * share for share in shares.values()]
         regions = share_per_region(shares, places).values()
-        even = (Cell(f"{min(parts):.2f}"), Cell(f"{max(parts):.2f}"))
-        rows.append((name_cell(entry), *(Cell(f"{100 * part:.1f}") for part in regions), *even))
+        shown = [f"{100 * part:.1f}" for part in regions]
+        rows.append(row(name_cell(entry), *shown, f"{min(parts):.2f}", f"{max(parts):.2f}"))
     note = "Part of the answered requests. The least and the most asked of all workers, in even parts."
     names = dict.fromkeys(place.region for place in places)
     columns = ("entry", *(f"{name} %" for name in names), "least ×", "most ×")
@@ -161,14 +160,9 @@ def region_table(summary: Summary) -> Table:
 
 def threshold_table(summary: Summary) -> Table:
     """Every threshold and whether it passed."""
+    results = {True: Cell("passed", "good"), False: Cell("FAILED", "bad")}
     rows = tuple(
-        (
-            Cell(judgement.label),
-            Cell(judgement.threshold),
-            Cell("passed" if judgement.passed else "FAILED", "good" if judgement.passed else "bad"),
-            Cell(judgement.message),
-        )
-        for judgement in summary.thresholds
+        row(one.label, one.threshold, results[one.passed], one.message) for one in summary.thresholds
     )
     note = "One failed threshold makes the command exit with 1."
     return Table("Thresholds", note, ("entry", "threshold", "result", "by how much"), rows, prose=True)
@@ -192,16 +186,14 @@ def run_table(summary: Summary) -> Table:
 
 def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:
     """One row of the table of runs."""
-    return (
+    return row(
         Cell(run.label, "" if run.valid else "bad"),
-        Cell(str(run.block + 1)),
-        Cell(str(run.order + 1)),
-        Cell(str(run.requests)),
+        *(run.block + 1, run.order + 1, run.requests),
         Cell(str(run.ko), "bad" if run.ko else ""),
-        Cell(f"{run.throughput:.1f}"),
+        f"{run.throughput:.1f}",
         milliseconds(math.nan if has_few_beyond(run.requests, 99.0, LEAST_BEYOND) else run.p99),
-        Cell("closed" if run.offered_rate is None else f"{run.offered_rate:.1f}"),
-        Cell(f"{run.achieved_rate:.1f}"),
+        "closed" if run.offered_rate is None else f"{run.offered_rate:.1f}",
+        f"{run.achieved_rate:.1f}",
         milliseconds(run.lag_p50),
         milliseconds(run.lag_p99),
         validity_cell(run, counts),

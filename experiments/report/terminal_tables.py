@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,6 +20,7 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 MAX_COLUMNS = 1000
 """Columns of a terminal in which every table fits."""
 
+LOOK: Any = {"header_style": "dim", "box": SIMPLE_HEAD, "pad_edge": False}
 TEXT_COLUMNS = ("policy", "scenario", "the second is")
 
 
@@ -31,7 +33,7 @@ def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIA
 
 def with_columns(table: Table, names: Sequence[str]) -> RichTable:
     """Columns `names` of a statistics table."""
-    made = RichTable(caption="latency in ms", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    made = RichTable(caption="latency in ms", **LOOK)
     shown = [index for index, name in enumerate(table.columns) if name in names]
     for index in shown:
         made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=index > 0)
@@ -43,13 +45,7 @@ def with_columns(table: Table, names: Sequence[str]) -> RichTable:
 def whole_table(table: Table) -> RichTable:
     """Table with its title, note and all columns, text left-aligned and numbers right-aligned."""
     made = RichTable(
-        title=table.title,
-        caption=table.note,
-        title_justify="left",
-        caption_justify="left",
-        header_style="dim",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        title=table.title, caption=table.note, title_justify="left", caption_justify="left", **LOOK
     )
     for index, name in enumerate(table.columns):
         is_text = table.prose or index == 0 or name in TEXT_COLUMNS

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableName
-from experiments.results.policy_files import PolicyFile
 from experiments.run_data import Run, WorldName, load_run, save_run
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.service import LiveScenario, ServiceScenario
@@ -45,6 +44,15 @@ class PlannedRun(BaseModel):
     def file_name(self) -> str:
         """File name that sorts in execution order; the label is in the file."""
         return f"block-{self.block:03d}-run-{self.order:02d}.npz"
+
+
+class PolicyFile(BaseModel):
+    """A file or module that policies of the campaign come from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    version: str = Field(description="beginning of the SHA-256 of the file and of the modules beside it")
 
 
 class Campaign(BaseModel):

@@ -14,14 +14,26 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from experiments.errors import BadInputError
 from experiments.platform.build import versions
 from experiments.platform.terminal import signals_interrupt
-from experiments.results.directory import Campaign, PlannedRun, plan, save_campaign, save_result, set_aside
-from experiments.results.policy_files import policy_files, require_same_files
+from experiments.results.directory import (
+    Campaign,
+    PlannedRun,
+    PolicyFile,
+    plan,
+    save_campaign,
+    save_result,
+    set_aside,
+)
 from experiments.run_data import Run, WorldName
 from experiments.running.patience import Patience, has_lagged
 from experiments.running.runner import Interrupted, Observer, Runner
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.service import RunningScenario
+from policies import registry
+from policies.errors import PoliciesError
+from policies.loading.reference import references_in
 
 
 def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName = "measured") -> Campaign:
@@ -38,6 +50,22 @@ def prepare(scenario: Scenario, command: str, directory: Path, world: WorldName 
     )
     save_campaign(campaign, directory)
     return campaign
+
+
+def policy_files(scenario: Scenario) -> tuple[PolicyFile, ...]:
+    """Return the files of the scenario's policies as they are now. Raises `BadInputError`.
+
+    A running balancer has read the files of its policies itself, so its scenario has none.
+    """
+    if isinstance(scenario, RunningScenario):
+        return ()
+    names = [name for entry in scenario.entries for name in references_in(entry.policy.model_dump())]
+    try:
+        sources = [registry.LIBRARY.source_of(name) for name in dict.fromkeys(names)]
+    except PoliciesError as error:
+        raise BadInputError(f"policies: {error}") from None
+    versions = {source.path: source.version for source in sources}
+    return tuple(PolicyFile(path=path, version=version) for path, version in versions.items())
 
 
 def execute(
@@ -92,3 +120,15 @@ def execute_run(
     require_same_files(campaign.policy_files, run)
     save_result(run, planned, directory)
     return run
+
+
+def require_same_files(files: tuple[PolicyFile, ...], run: Run) -> None:
+    """Check that the balancer of a run has loaded the campaign's versions. Raises `BadInputError`."""
+    known = {file.path: file.version for file in files}
+    for found in run.facts.status.get("policy", {}).get("files", ()):
+        path, version = found["path"], found["version"]
+        if version != known.get(path, version):
+            raise BadInputError(
+                f"{path} was changed during the campaign: version {known[path]} before, {version} now; "
+                "runs of both cannot be compared, so the campaign ends here"
+            )

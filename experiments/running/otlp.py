@@ -40,10 +40,8 @@ Totals = dict[tuple[str, str], int]
 
 
 @contextmanager
-def exported(
-    url: str, campaign: Campaign, observer: Observer, say: Callable[[str], None]
-) -> Iterator[Observer]:
-    """An observer whose figures go to the collector at `url`, and which passes everything on to `observer`."""
+def exported(url: str, campaign: Campaign, say: Callable[[str], None]) -> Iterator[Observer]:
+    """An observer whose figures go to the collector at `url`."""
     log = FirstWarning(lambda reason: say(f"otlp: {url} takes no metrics; the run goes on: {reason}"))
     logger = logging.getLogger("opentelemetry")
     logger.handlers, logger.propagate = [log], False  # to stay: the last export may fail after the end
@@ -54,7 +52,7 @@ def exported(
         "steelyard.scenario": campaign.scenario.name,
     })  # fmt: skip
     provider = MeterProvider([reader], resource, shutdown_on_exit=False)
-    figures = Figures(observer)
+    figures = Figures()
     figures.offer(provider)
     try:
         yield figures
@@ -80,31 +78,23 @@ class FirstWarning(logging.Handler):
             self._say(one_line(record.getMessage())[:200])
 
 
-class Figures:
+class Figures(Observer):
     """Observer whose figures are read by another thread; a change of run replaces one tuple."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self) -> None:
         self._now: tuple[str, Ledger | None, Totals] = "", None, {}
-
-    def machine_busy(self, planned: PlannedRun, taken: float) -> None:
-        """Pass it on."""
-        self._observer.machine_busy(planned, taken)
 
     def run_started(self, planned: PlannedRun) -> None:
         """Note whose run it is."""
         self._now = planned.label, None, self._now[2]
-        self._observer.run_started(planned)
 
     def load_started(self, ledger: Ledger) -> None:
         """Read this ledger from now on."""
         self._now = self._now[0], ledger, self._now[2]
-        self._observer.load_started(ledger)
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Keep the run's totals."""
         self._now = planned.label, None, self._totals()
-        self._observer.run_ended(planned, run)
 
     # --- the thread of the exporter
 

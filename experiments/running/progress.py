@@ -20,6 +20,7 @@ from experiments.generator.ledger import Ledger
 from experiments.platform.terminal import LivePanel, clock, in_ms
 from experiments.results.directory import Campaign, PlannedRun
 from experiments.run_data import Run
+from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario, ServiceScenario
 from experiments.stats.measures import percentile, statistics_row, success_latency
@@ -29,7 +30,7 @@ OVERHEAD = 6.0
 """Initial estimate of the seconds that starting, warming and stopping a fleet take."""
 
 
-class CampaignProgress(LivePanel):
+class CampaignProgress(LivePanel, Observer):
     """Campaign observer that shows a live panel if the console is a terminal; used as a context manager."""
 
     def __init__(self, campaign: Campaign, console: Console) -> None:
@@ -71,19 +72,16 @@ class CampaignProgress(LivePanel):
         left = self._left(time.monotonic() - self._run_began_at)
         head = Text(f"run {min(done + 1, total)} of {total}   elapsed {clock(elapsed)}   left {left}")
         bar = ProgressBar(total=total or 1, completed=done, width=60)
-        return Group(head, Padding(bar), self._current_table())
+        table = Table.grid(padding=(0, 3))
+        for name, value in self._current_facts():
+            table.add_row(Text(name, style="dim"), value)
+        return Group(head, Padding(bar), table)
 
     def _left(self, current: float) -> str:
         """Remaining time; a dash before the first simulated run, since only real runs have an expected duration."""
         if self._campaign.world == "simulated" and not self._ended:
             return "–"
         return clock(remaining(self._campaign, self._ended, current))
-
-    def _current_table(self) -> Table:
-        table = Table.grid(padding=(0, 3))
-        for name, value in self._current_facts():
-            table.add_row(Text(name, style="dim"), value)
-        return table
 
     def _current_facts(self) -> list[tuple[str, str]]:
         planned, ledger = self._current, self._ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from experiments.generator.ledger import Ledger
@@ -18,8 +19,8 @@ class Interrupted(Exception):
         self.run = run
 
 
-class Observer(Protocol):
-    """Callbacks for the progress of a campaign."""
+class Observer:
+    """Callbacks for the progress of a campaign; a subclass has those that it needs."""
 
     def machine_busy(self, planned: PlannedRun, taken: float) -> None: ...
     def run_started(self, planned: PlannedRun) -> None: ...
@@ -27,13 +28,27 @@ class Observer(Protocol):
     def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
 
 
-class NoObserver:
-    """Observer that ignores everything."""
+class Observers(Observer):
+    """Passes everything on to several observers, in their order."""
 
-    def machine_busy(self, planned: PlannedRun, taken: float) -> None: ...
-    def run_started(self, planned: PlannedRun) -> None: ...
-    def load_started(self, ledger: Ledger) -> None: ...
-    def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def machine_busy(self, planned: PlannedRun, taken: float) -> None:
+        for observer in self._observers:
+            observer.machine_busy(planned, taken)
+
+    def run_started(self, planned: PlannedRun) -> None:
+        for observer in self._observers:
+            observer.run_started(planned)
+
+    def load_started(self, ledger: Ledger) -> None:
+        for observer in self._observers:
+            observer.load_started(ledger)
+
+    def run_ended(self, planned: PlannedRun, run: Run) -> None:
+        for observer in self._observers:
+            observer.run_ended(planned, run)
 
 
 class Runner(Protocol):

@@ -55,11 +55,6 @@ class Message:
     path: str | None = None
     weight: float = 1.0
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the fields, without their values."""
-        return tuple(name for name, _ in self.fields)
-
     def for_target(self, target: ProbeTarget, is_http2: bool = False) -> PreparedRequest:
         """The request as bytes. Raises `BadInputError` if its fields are too long for HTTP/2."""
         given = {name.lower() for name, _ in self.fields}
@@ -117,7 +112,13 @@ def parse_target(url: str) -> ProbeTarget:
 
 def parse_fields(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Parse header fields `Name: value`; `@file` stands for those in a file, one per line. Raises `BadInputError`."""
-    lines = [line for text in texts for line in (lines_of(text[1:]) if text.startswith("@") else [text])]
+    lines: list[str] = []
+    for text in texts:
+        if text.startswith("@"):
+            whole = bytes_of(text[1:], "--header").decode("latin-1")
+            lines += filter(str.strip, whole.splitlines())
+        else:
+            lines.append(text)
     return tuple(parse_field(line, "--header") for line in lines)
 
 
@@ -131,12 +132,6 @@ def parse_field(line: str, where: str) -> tuple[str, str]:
     if match["name"].lower() in OURS - {"host"}:
         raise BadInputError(f"{where}: {name}: the load generator sets it itself")
     return match["name"], match["value"].strip()
-
-
-def lines_of(path: str) -> list[str]:
-    """Lines of a file that are not blank."""
-    text = bytes_of(path, "--header").decode("latin-1")
-    return [line for line in text.splitlines() if line.strip()]
 
 
 def parse_body(text: str | None) -> bytes:

@@ -32,7 +32,12 @@ class Traffic:
         """The requests as `Service` holds them: without bodies and values of fields."""
         whole = sum(message.weight for message in self.messages)
         kinds = [
-            {"method": one.method, "path": one.path, "fields": one.names, "body": len(one.body)}
+            {
+                "method": one.method,
+                "path": one.path,
+                "fields": [name for name, _ in one.fields],
+                "body": len(one.body),
+            }
             for one in self.messages
         ]
         if len(kinds) == 1:

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results.directory import Results, attempt_of, believable
-from experiments.results.policy_files import PolicyFile
+from experiments.results.directory import PolicyFile, Results, attempt_of, believable
 from experiments.run_data import Run, WorldName, load_run
 from experiments.scenario.scenario import Entry, Measure, Scenario
 from experiments.scenario.thresholds import SECONDS, Threshold, parse_threshold

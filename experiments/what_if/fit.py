@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -215,10 +216,11 @@ def nearest(times: Floats) -> Shape:
         return Shape("fixed", 0.0, 0.0)
     half = min(1.0, spread * math.sqrt(3))
     sigma = math.sqrt(math.log(1 + spread**2))
+    normal = np.vectorize(NormalDist(-(sigma**2) / 2, sigma).cdf)
     shapes: list[tuple[str, float, Callable[[Floats], Floats]]] = [
         ("uniform", half, lambda x: np.clip((x - 1 + half) / (2 * half), 0, 1)),
         ("exponential", 1.0, lambda x: 1 - np.exp(-x)),
-        ("lognormal", sigma, lambda x: normal((np.log(np.maximum(x, 1e-12)) + sigma**2 / 2) / sigma)),
+        ("lognormal", sigma, lambda x: normal(np.log(np.maximum(x, 1e-12)))),
     ]
     ordered = np.sort(times)
     found = [Shape(kind, value, distance(ordered, law)) for kind, value, law in shapes]
@@ -230,8 +232,3 @@ def distance(ordered: Floats, law: Callable[[Floats], Floats]) -> float:
     expected, count = law(ordered), len(ordered)
     steps = np.arange(count) / count
     return float(max(np.max(expected - steps), np.max(steps + 1 / count - expected)))
-
-
-def normal(values: Floats) -> Floats:
-    """Standard normal distribution function."""
-    return np.asarray([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in values])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.__main__ import cli
-from experiments.commands.live_options import policies_chosen
+from experiments.commands.options import policies_chosen
 from experiments.scenario.files import packaged
 from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Entry

@@ -17,16 +17,15 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.commands.live import live_scenario
-from experiments.commands.live_options import policies_chosen, usual_washout
-from experiments.commands.options import PERCENT
+from experiments.commands.live import live_scenario, usual_washout
+from experiments.commands.options import PERCENT, policies_chosen
 from experiments.commands.session import run_campaign
 from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import write_json
 from experiments.results.directory import PlannedRun, load_results
 from experiments.running.execute import execute, prepare
 from experiments.running.patience import Patience
-from experiments.running.runner import NoObserver
+from experiments.running.runner import Observer
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
 from experiments.switchback.balancer import BalancerUnreachable, HttpBalancer
 from experiments.switchback.readings import (
@@ -72,7 +71,7 @@ def evaluate(
         run_campaign(scenario, folder, LiveRunner(turns), Patience(), turns.restoring(), "experiments live")
     else:
         with turns.restoring():
-            execute(prepare(scenario, "experiments live", folder), folder, LiveRunner(turns), NoObserver())
+            execute(prepare(scenario, "experiments live", folder), folder, LiveRunner(turns), Observer())
     return summarise(load_results(folder))
 
 

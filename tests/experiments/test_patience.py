@@ -74,7 +74,7 @@ def test_only_runs_with_a_late_generator_are_repeated(make_run: Callable[..., Ru
     assert not has_lagged(make_run([0.1]))
 
 
-class Watcher:
+class Watcher(Observer):
     """An observer that writes down what it hears."""
 
     def __init__(self) -> None:

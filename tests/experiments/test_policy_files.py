@@ -11,11 +11,10 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.results.directory import PlannedRun, load_results
-from experiments.results.policy_files import PolicyFile
+from experiments.results.directory import PlannedRun, PolicyFile, load_results
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
-from experiments.running.runner import NoObserver
+from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -116,7 +115,7 @@ def test_campaign_ends_when_a_file_changes(here: Path) -> None:
         rf"^{here}/a\.py was changed during the campaign: version {digest(FIRST)} before, 222222222222 now; "
     )
     with pytest.raises(BadInputError, match=message):
-        execute(campaign, here / "out", world, NoObserver())
+        execute(campaign, here / "out", world, Observer())
     assert len(load_results(here / "out").runs) == 1
 
 

@@ -16,9 +16,10 @@ from rich.console import Console
 from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
+from experiments.report.canvas import shortened
+from experiments.report.document import to_markdown
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.html import chart_script, to_html
-from experiments.report.markdown import to_markdown
 from experiments.report.pages import document_of, write_report
 from experiments.report.palette import (
     CHOSEN_COLOURS,
@@ -29,7 +30,6 @@ from experiments.report.palette import (
     luminance,
     policy_colour,
 )
-from experiments.report.svg import shortened
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
 from experiments.report.text import to_json

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.report.charts import MOST_VALUES, latency_charts, rate_charts, shadings, tail_charts
-from experiments.report.figures_time import MOST_RATES, bins_of
+from experiments.report.charts import MOST_VALUES, latency_charts, rate_charts, tail_charts
+from experiments.report.figures_time import MOST_RATES, bins_of, shadings
 from experiments.report.html import thinly
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, Competitor, competitors

@@ -17,16 +17,23 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 from PIL import Image
 
-from experiments.report.canvas import blank
+from experiments.report.canvas import blank, with_palette
 from experiments.report.drawings import drawings
 from experiments.report.figures_paired import RATIOS, apart
-from experiments.report.figures_time import LABEL, bins_of, draw_tail, in_flight_per_worker, tail_over_time
+from experiments.report.figures_time import (
+    LABEL,
+    bins_of,
+    draw_tail,
+    in_flight_per_worker,
+    shadings,
+    tail_over_time,
+)
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
-from experiments.report.svg import with_palette
 from experiments.results.directory import load_results, save_result
 from experiments.run_data import Run, RunFacts, Samples
 from experiments.running.execute import prepare
+from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
@@ -84,12 +91,11 @@ def test_figures_over_time_have_one_time_axis(make_results: MakeResults, tmp_pat
     """All panels of both figures, with the same shading; labels of events are above the lines."""
     make_results(tmp_path / "r", blocks=2, requests=1500)
     field = competitors(load_results(tmp_path / "r"))
-    base = load_scenario("region-brownout")
-    scenario = base.model_copy(update={"events": base.events[:1]})
+    events = shadings(load_scenario("region-brownout").events[:1], 1.0)
     bins = bins_of(field)
     assert bins is not None
-    tail = tail_over_time(field, scenario.events, 1.0, bins)
-    depth = in_flight_per_worker(field, scenario)
+    tail = tail_over_time(field, events, bins)
+    depth = in_flight_per_worker(field, events)
     panels = [axes for figure in (tail, depth) for axes in figure.axes if axes.get_visible()]
     assert len(panels) == 2 * len(field)
     assert len({axes.get_xlim() for axes in panels}) == 1
@@ -114,13 +120,6 @@ def test_labels_of_ratios_do_not_touch(low: float, high: float) -> None:
     assert gaps.min(initial=1) >= 0.13 - 1e-9
 
 
-class Unseen:
-    """Observer of a campaign that ignores every event."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 @pytest.mark.second_tier
 @pytest.mark.timeout(300)
 def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_the_report_of_the_largest_usual_campaign_has_three_megabytes(tmp_path: 
     runs: dict[str, Run] = {}
     for planned in campaign.plan:
         if planned.label not in runs:
-            runs[planned.label] = SimulatedRunner().run(scenario, planned, Unseen())
+            runs[planned.label] = SimulatedRunner().run(scenario, planned, Observer())
         run = runs[planned.label]
         facts = run.facts.model_copy(update={"block": planned.block, "order": planned.order})
         save_result(Run(facts, run.samples), planned, tmp_path)

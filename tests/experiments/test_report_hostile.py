@@ -16,9 +16,8 @@ import pytest
 from balancer.control.admin.page.document import digest
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
-from experiments.report.document import Document, Picture, Section
+from experiments.report.document import Document, Picture, Section, to_markdown
 from experiments.report.html import chart_script, to_html
-from experiments.report.markdown import to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
 from experiments.run_data import load_run

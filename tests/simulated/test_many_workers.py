@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.report import figures_time, figures_workers, thinning
+from experiments.report import figures_time, figures_workers
 from experiments.report.palette import MAX_DRAWN, competitors
 from experiments.results.directory import load_results
 from experiments.run_data import Kind
@@ -90,7 +90,7 @@ def test_figures_show_regions(hundreds: Path) -> None:
     assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx(
         [50, 50], abs=0.5
     )
-    in_flight = figures_time.in_flight_per_worker(field, results.scenario)
+    in_flight = figures_time.in_flight_per_worker(field, [])
     assert len(in_flight.axes[0].lines) == 2
     assert [text.get_text() for text in in_flight.legends[0].get_texts()] == [
         f"home, {WORKERS} workers",
@@ -114,18 +114,17 @@ def test_requests_in_flight_per_worker(hundreds: Path) -> None:
 def test_dots_are_thinned(hundreds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evenly over the whole run; failures are kept where they are few; the caption says so."""
     field = competitors(load_results(hundreds))
-    assert thinning.thinned(field)[0].runs[0] is field[0].runs[0]
-    assert thinning.thinning(field) == ""
+    assert figures_workers.thinning(field) == ""
     samples = field[0].runs[0].samples
     samples.kind[[3, 77]] = Kind.RESET
-    monkeypatch.setattr(thinning, "MOST_DOTS", 100)
-    (panel,) = figures_workers.service_by_request(thinning.thinned(field)).axes
+    monkeypatch.setattr(figures_workers, "MOST_DOTS", 100)
+    (panel,) = figures_workers.service_by_request(field).axes
     *successes, failures = (np.asarray(drawn.get_offsets()) for drawn in panel.collections)
     dots = np.concatenate(successes)
     assert 90 <= len(dots) <= 100
     assert np.ptp(dots[:, 0]) > 0.9 * len(samples)
     assert failures[:, 0].tolist() == [3, 77]
-    assert f"one request in {math.ceil((len(samples) - 2) / 100)} is drawn" in thinning.thinning(field)
+    assert f"one request in {math.ceil((len(samples) - 2) / 100)} is drawn" in figures_workers.thinning(field)
 
 
 def test_measured_run_rejects_hundreds_of_workers(hundreds: Path) -> None:

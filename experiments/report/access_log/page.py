@@ -24,15 +24,13 @@ from experiments.report.access_log.runs import LogRuns
 from experiments.report.access_log.tables import ending_table, phase_table, statistics_of_log
 from experiments.report.canvas import STYLE
 from experiments.report.charts import latency_charts
-from experiments.report.document import Document, Picture, Section, sections_of
+from experiments.report.document import Document, Picture, Section, sections_of, to_markdown
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.figures_time import bins_of
 from experiments.report.html import to_html
-from experiments.report.markdown import to_markdown
 from experiments.report.pages import write
 from experiments.report.palette import INK, INVALID, Competitor
 from experiments.report.tables import Table
-from experiments.report.thinning import thinned, thinning
 from experiments.run_data import Floats
 from experiments.stats.measures import quantiles, success_latency
 from experiments.verdict.phrases import failed_text, grouped_digits
@@ -60,7 +58,6 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 def log_drawings(log: LogRuns) -> list[Drawing]:
     """All figures, from the same requests."""
     policies, regions, whole = log.by_policy(), log.by_region(), log.altogether()
-    few = thinned(policies)
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
     made = [
         Drawing(
@@ -83,12 +80,12 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "Service time against request number",
             "Each dot is a request, from sent to last byte, numbered as it came; a panel for each policy, a colour for "
             "each worker. "
-            f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
-            lambda: figures_workers.service_by_request(few),
+            f"Level bands are round trips; a slope is a queue that grows.{figures_workers.thinning(policies)}",
+            lambda: figures_workers.service_by_request(policies),
         ),
     ]
     if (bins := bins_of([whole], is_mapped=False)) is not None:
-        made.append(tail_drawing(policies, bins, (), 1.0, COUNTED))
+        made.append(tail_drawing(policies, bins, (), COUNTED))
     return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
 
 
@@ -122,7 +119,7 @@ def busiest(rows: list[Competitor]) -> list[Competitor]:
 
 def method(log: LogRuns, command: str) -> list[str]:
     """Lines of the method section."""
-    began = datetime.fromtimestamp(log.began_at, UTC)
+    began = datetime.fromtimestamp(float(log.rows["at"][0]), UTC)
     lines = [
         f"Repeat it: {command}",
         f"The log begins {began:%Y-%m-%d %H:%M:%S} UTC and spans {log.whole.samples.span:.1f} s.",
@@ -131,8 +128,8 @@ def method(log: LogRuns, command: str) -> list[str]:
         "A success is an answer with a status below 400. Failures are counted where they were tried last.",
         "Requests are numbered in the order in which they came.",
     ]
-    if log.left_out:
-        lines.append(f"Left out: {log.left_out} control requests and tunnels.")
+    if log.columns.left_out:
+        lines.append(f"Left out: {log.columns.left_out} control requests and tunnels.")
     return lines
 
 
@@ -155,7 +152,7 @@ def headline(log: LogRuns) -> str:
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
     """The report as a document."""
     sampled = (
-        f"Of what went well only a share of {log.least_sample:g} was logged, and every failure: "
+        f"Of what went well only a share of {log.columns.least_sample:g} was logged, and every failure: "
         "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
     )
     heading = f"{grouped_digits(len(log.whole.samples))} requests from {log.name}"
@@ -165,10 +162,8 @@ def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Pictur
         eyebrow="Steelyard access log",
         headline=headline(log),
         warnings=[
-            Section(
-                "Lines that could not be read", lines=[log.unreadable_in_words] if log.unreadable else []
-            ),
-            Section("A sample", lines=[sampled] if log.least_sample < 1 else []),
+            Section("Lines that could not be read", lines=[*filter(None, [log.unreadable_in_words])]),
+            Section("A sample", lines=[sampled] if log.columns.least_sample < 1 else []),
         ],
         sections=sections_of(tables, pictures, method(log, command)),
     )

@@ -7,33 +7,30 @@ request is due when its first byte arrives, because a log has no earlier instant
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.recorded.access_log import LogColumns
 from experiments.report.palette import INK, Competitor, policy_colour, region_colours, worker_colours
-from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
+from experiments.run_data import Flags, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 
 ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogRuns:
-    """A log that was read. `place` is the last endpoint tried, even without a response; -1: none. Phases in seconds."""
+    """A log that was read, and its requests by time: `rows` as in the log, `whole` as a run.
+
+    `place` is the last endpoint tried, even without a response; -1: none.
+    """
 
     name: str
-    began_at: float
+    columns: LogColumns
+    rows: NDArray[Any]
     whole: Run
     place: Ints
-    policy: Ints
-    queue: Floats
-    connect: Floats
-    policies: tuple[str, ...]
-    endings: dict[tuple[str, str], int]
-    least_sample: float
-    left_out: int
-    unreadable: int
-    first_problem: str
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -42,20 +39,22 @@ class LogRuns:
     @property
     def unreadable_in_words(self) -> str:
         """How many lines could not be read, with the first; empty if all could."""
-        if not self.unreadable:
+        if not (count := self.columns.unreadable):
             return ""
-        part = self.unreadable / (self.unreadable + len(self.whole.samples) + self.left_out)
-        lines, are = ("line", "is") if self.unreadable == 1 else ("lines", "are")
+        part = count / (count + len(self.rows) + self.columns.left_out)
+        lines, are = ("line", "is") if count == 1 else ("lines", "are")
         return (
-            f"{self.unreadable:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
-            f"{self.first_problem}"
+            f"{count:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
+            f"{self.columns.first_problem}"
         )
 
     def by_policy(self) -> list[Competitor]:
         """Parts by policy, in order of first appearance."""
         return [
-            competitor(self.whole, name, policy_colour(name, self.policies), self.policy == index)
-            for index, name in enumerate(self.policies)
+            competitor(
+                self.whole, name, policy_colour(name, [*self.columns.policies]), self.rows["policy"] == index
+            )
+            for index, name in enumerate(self.columns.policies)
         ]
 
     def by_region(self) -> list[Competitor]:
@@ -118,21 +117,7 @@ def log_runs(columns: LogColumns, name: str) -> LogRuns:
         sequence=np.arange(len(at)),
         attempts=rows["attempts"],
     )
-    return LogRuns(
-        name=name,
-        began_at=float(at[0]),
-        whole=Run(facts, samples),
-        place=place,
-        policy=rows["policy"],
-        queue=rows["queue"],
-        connect=rows["connect"],
-        policies=tuple(columns.policies),
-        endings=dict(columns.endings.most_common()),
-        least_sample=columns.least_sample,
-        left_out=columns.left_out,
-        unreadable=columns.unreadable,
-        first_problem=columns.first_problem,
-    )
+    return LogRuns(name, columns, rows, Run(facts, samples), place)
 
 
 def placed(columns: LogColumns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:

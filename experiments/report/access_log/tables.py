@@ -5,7 +5,8 @@ Durations in milliseconds; failures are counted separately and are in no latency
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -36,17 +37,10 @@ def statistics_of_log(log: LogRuns) -> Table:
     return table_of("Statistics", note, LOG_COLUMNS, ((Cell(one.label), entry_of(one)) for one in rows))
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+def entry_of(one: Competitor) -> SimpleNamespace:
     """What the columns of the statistics read of an entry."""
-
-    table: measures.StatisticsRow
-    latency: tuple[measures.Quantile, ...]
-
-
-def entry_of(one: Competitor) -> LogEntry:
-    """Statistics of one row."""
-    return LogEntry(measures.statistics_row(one.runs), measures.quantiles(measures.success_latency(one.runs)))
+    latency = measures.quantiles(measures.success_latency(one.runs))
+    return SimpleNamespace(table=measures.statistics_row(one.runs), latency=latency)
 
 
 def phase_table(log: LogRuns) -> Table:
@@ -72,7 +66,7 @@ def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
     """p50 and p99 of each phase."""
     samples = log.whole.samples
     first_byte = samples.first_byte_at - samples.sent_at
-    phases = (log.queue, log.connect, first_byte, samples.service_time)
+    phases = (log.rows["queue"], log.rows["connect"], first_byte, samples.service_time)
     known = [values[chosen & np.isfinite(values)] for values in phases]
     return [supported(measures.quantile(values, percent)) for values in known for percent in (50.0, 99.0)]
 
@@ -87,7 +81,7 @@ def ending_table(log: LogRuns) -> Table:
             Cell(str(count)),
             Cell(f"{100 * count / total:.3f}"),
         )
-        for (end, reason), count in log.endings.items()
+        for (end, reason), count in log.columns.endings.most_common()
     )
     note = "As the log has it: the kind, and the balancer's own reason where the answer was its own."
     return Table("How requests ended", note, ("end", "reason", "requests", "%"), rows)
