@@ -32,7 +32,7 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     taken = factor * np.exp(
         rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.planned)
     )
-    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    entry = scenario.entry(planned.label)
     number, due = np.arange(len(taken)), np.linspace(0, 1, len(taken))
     idle = (due, 0.0 * due, 0 * number)  # nothing waits
     run = as_run(scenario, entry, planned.block, planned.order, planned.seed, idle)

@@ -28,7 +28,7 @@ def write_curve(directory: Path) -> None:
         scenario = at_rate(plain, part * pooled(plain), 10.0)
         campaign = prepare(scenario, "experiments capacity --curve", directory / f"rate-{number:02d}")
         for planned in campaign.plan:
-            entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+            entry = scenario.entry(planned.label)
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
             save_result(run, planned, directory / f"rate-{number:02d}")
 

@@ -55,16 +55,9 @@ def cases_in(file: Path) -> dict[tuple[str, str], str]:
 def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     (tmp_path / "two.toml").write_text(SCENARIO)
-    given = (
-        "--simulated",
-        "--blocks",
-        "1",
-        "--out",
-        str(tmp_path / "out"),
-        "--junit",
-        str(tmp_path / "a.xml"),
-    )
-    done = run_in_process(cli, "experiments", "run", str(tmp_path / "two.toml"), *given)
+    files = ("--out", str(tmp_path / "out"), "--junit", str(tmp_path / "a.xml"))
+    given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "1", *files)
+    done = run_in_process(cli, "experiments", "run", *given)
     assert done.returncode == 1, done.stderr
     assert cases_in(tmp_path / "a.xml") == {
         ("random", "p99 < 10 s"): "passed",

@@ -60,7 +60,7 @@ def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Call
 
 
 def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Callable[..., Run]) -> None:
-    """Waiting for a quiet machine, starting the fleet; empty after the end."""
+    """None yet, waiting for a quiet machine, starting the fleet, failures; empty after the end."""
     planned = campaign.plan[0]
     progress = CampaignProgress(campaign, Console(file=io.StringIO(), width=100))
 
@@ -69,34 +69,21 @@ def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Call
         Console(file=output, width=100).print(progress.panel())
         return output.getvalue()
 
+    assert "run 1 of 10" in seen()
     progress.machine_busy(planned, 0.2)
     assert "random, block 1" in seen()
     assert "waiting" in seen()
     progress.run_started(planned)
     assert "starting and warming the fleet" in seen()
     assert "waiting" not in seen()
-    progress.load_started(Ledger(PLACES, 0.0))
+    ledger = Ledger(PLACES, 0.0)
+    progress.load_started(ledger)
     assert "in flight" in seen()
+    ledger.ended(ledger.due(0.0), 0.1, Kind.TIMEOUT)
+    assert "timeout 1" in seen()
     progress.run_ended(planned, make_run([0.1]))
     assert "run 2 of 10" in seen()
     assert "entry" not in seen()
-
-
-def test_the_panel_can_be_drawn_at_any_time(campaign: Campaign) -> None:
-    """Before, between and during runs, with nothing ended yet and with failures."""
-    output = io.StringIO()
-    console = Console(file=output, width=100)
-    progress = CampaignProgress(campaign, console)
-    console.print(progress.panel())
-    progress.run_started(campaign.plan[0])
-    console.print(progress.panel())
-    ledger = Ledger(PLACES, 0.0)
-    progress.load_started(ledger)
-    console.print(progress.panel())
-    ledger.ended(ledger.due(0.0), 0.1, Kind.TIMEOUT)
-    console.print(progress.panel())
-    assert "starting and warming the fleet" in output.getvalue()
-    assert "timeout 1" in output.getvalue()
 
 
 def test_recent_figures_are_of_the_last_second() -> None:

@@ -97,7 +97,7 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
         scenario = at_rate(scenario_of(2, 100, 2), part * 600, 1.0)
         campaign = prepare(scenario, "experiments capacity --curve", tmp_path / f"rate-{number}")
         for planned in campaign.plan:
-            entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+            entry = scenario.entry(planned.label)
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
             save_result(run, planned, tmp_path / f"rate-{number}")
     write_load_report(tmp_path)

@@ -27,7 +27,7 @@ from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
 from experiments.service.target import Message, parse_fields, parse_target, reach
 from experiments.switchback.readings import RailBroken
-from experiments.switchback.turns import PolicyChangedExternally, PolicyTurns
+from experiments.switchback.turns import PolicyTurns
 from tests.support.command_line import complaint, run_in_process
 from tests.support.http2_server import Http2Server
 from tests.support.made_up_balancer import MadeUpBalancer
@@ -505,32 +505,6 @@ def test_initial_policy_is_restored_at_the_end() -> None:
     balancer = MadeUpBalancer()
     assert in_turns(balancer, applied) == ["'old' is in force again."]
     assert balancer.put == [*POLICIES, {"name": "old"}]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, BadInputError])
-def test_initial_policy_is_restored_after_an_error(error: type[BaseException]) -> None:
-    balancer = MadeUpBalancer()
-
-    async def fails(turns: PolicyTurns) -> None:
-        await applied(turns)
-        raise error("stopped")
-
-    with pytest.raises(error):
-        in_turns(balancer, fails)
-    assert balancer.policy == {"name": "old"}
-
-
-def test_policy_of_another_client_is_left() -> None:
-    balancer = MadeUpBalancer()
-
-    async def changed(turns: PolicyTurns) -> None:
-        await applied(turns)
-        balancer.policy = {"name": "theirs"}
-        await turns.guarded(forever)
-
-    with pytest.raises(PolicyChangedExternally):
-        in_turns(balancer, changed)
-    assert balancer.policy == {"name": "theirs"}
 
 
 async def forever() -> Any:
