@@ -1,4 +1,4 @@
-"""HTTP handlers of the worker: `/work` and `/healthz`.
+"""HTTP handlers of the worker: `/work` and `/healthz`, and bodies of known hash.
 
 Handlers decide and wait; how long they wait is computed elsewhere. Errors are JSON with a
 reason: `{"error": "queue_full", …}`.
@@ -7,24 +7,67 @@ reason: `{"error": "queue_full", …}`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import time
+from collections.abc import Iterator
+from functools import lru_cache
 from random import Random
+from typing import NamedTuple
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from pydantic import BaseModel, Field, ValidationError
 
-from workers.body import Digest, digest_of, digest_of_generated, pieces
-from workers.cold_start import ColdStart
+from workers.alarm import DeadlineTimer
 from workers.connection_closing import ConnectionClosing, reset
-from workers.control import Control, invalid
-from workers.delayed_transport import worker_transport_of
-from workers.faults import Switchboard, Treatment
-from workers.gc_pause import GcPause
-from workers.load import LoadReport
-from workers.service import Slots
+from workers.faults import Control, GcPause, Switchboard, Treatment, invalid
+from workers.link import worker_transport_of
+from workers.service import ColdStart, LoadReport, Slots
 from workers.settings import Settings
-from workers.timer import DeadlineTimer
+
+TILE = Random("steelyard").randbytes(65521)
+"""Byte i of a generated body is `TILE[i % len(TILE)]`. The tile's length is prime, so a chunk that is lost, repeated or
+out of order changes the hash whatever its size."""
+
+
+class Digest(NamedTuple):
+    """SHA-256 of a body, in hexadecimal, and its length in bytes."""
+
+    sha256: str
+    length: int
+
+
+EMPTY = Digest(hashlib.sha256().hexdigest(), 0)
+
+
+async def digest_of(content: StreamReader) -> Digest:
+    """Read a request's body to its end and return its digest, without keeping the body."""
+    if content.at_eof():
+        return EMPTY
+    sha256, length = hashlib.sha256(), 0
+    async for chunk in content.iter_any():
+        sha256.update(chunk)
+        length += len(chunk)
+    return Digest(sha256.hexdigest(), length)
+
+
+def pieces(length: int) -> Iterator[bytes]:
+    """Yield the generated body of `length` bytes, a tile at a time."""
+    whole, rest = divmod(length, len(TILE))
+    for _ in range(whole):
+        yield TILE
+    if rest:
+        yield TILE[:rest]
+
+
+@lru_cache(maxsize=256)
+def digest_of_generated(length: int) -> Digest:
+    """Return the digest of the generated body of `length` bytes."""
+    sha256 = hashlib.sha256()
+    for piece in pieces(length):
+        sha256.update(piece)
+    return Digest(sha256.hexdigest(), length)
+
 
 DEMAND = "X-Service-Times"
 LONGEST_SERVICE = 3600.0

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from workers.timer import DeadlineTimer
+from workers.alarm import DeadlineTimer
 
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 

@@ -1,4 +1,5 @@
-"""Fault injection: faults that can be switched on while a worker runs, and the switchboard that holds them.
+"""Fault injection: faults that can be switched on while a worker runs, the switchboard that holds them, emulated GC
+pauses, and the HTTP interface `/-/faults`.
 
 One set of faults is active at a time; `put` replaces all of it, and the empty set clears it. Probabilities are drawn
 from the switchboard's own generator, so a fault changes no other random number.
@@ -7,12 +8,21 @@ from the switchboard's own generator, so a fault changes no other random number.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import math
+import time
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from random import Random
 from typing import Literal, Self
+from weakref import WeakSet
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from workers.alarm import DeadlineTimer
+from workers.service import Slots
 
 
 class Faults(BaseModel):
@@ -130,3 +140,133 @@ class Switchboard:
 
     def _draw(self, probability: float) -> bool:
         return probability > 0 and self._rng.random() < probability
+
+
+class GcPause:
+    """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds.
+
+    During a pause no request is admitted or answered, and services in progress end that much later. The link in front
+    of the worker goes on.
+    """
+
+    def __init__(self, timer: DeadlineTimer, slots: Slots) -> None:
+        self._timer = timer
+        self._slots = slots
+        self._length = self._every = 0.0
+        self._turn = 0
+        self.until = -math.inf
+
+    def apply(self, faults: Faults) -> None:
+        """Apply a new set of faults. Pauses of the same length and period keep their phase."""
+        if (faults.pause, faults.every) == (self._length, self._every):
+            return
+        self._length, self._every = faults.pause, faults.every
+        self._turn += 1  # makes callbacks scheduled for an earlier set do nothing
+        if faults.pause:
+            self._schedule(time.monotonic() + faults.after)
+
+    async def over(self) -> float:
+        """Wait until no pause is in progress; return the end of the last one, -inf if there was none."""
+        while (until := self.until) > time.monotonic():
+            await self._timer.wait_until(until)
+        return until
+
+    async def served(self, finish_at: float) -> float:
+        """Wait for the end of a service due at `finish_at`; return the actual end, pauses included.
+
+        Call it as soon as the service is admitted.
+        """
+        stopped = self._slots.stopped
+        await self._timer.wait_until(finish_at)
+        while self._slots.stopped > stopped:
+            finish_at += self._slots.stopped - stopped
+            stopped = self._slots.stopped
+            await self._timer.wait_until(finish_at)
+        return finish_at
+
+    def _schedule(self, at: float) -> None:
+        self._timer.schedule(at, partial(self._stop, at, self._turn))
+
+    def _stop(self, at: float, turn: int) -> None:
+        if turn != self._turn:
+            return
+        self._slots.stop(at, self._length)
+        self.until = at + self._length
+        if self._every:
+            self._schedule(at + self._every)
+
+
+FORWARDING_FIELDS = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
+
+NO_LINK = "this worker was started without --rtt and has no link whose length could change"
+
+
+class Control:
+    """Handlers of `/-/faults` for one switchboard, for clients on this machine only; others get 404.
+
+    A load balancer on this machine is a loopback peer, too, and forwards what its clients send. It forwards no path
+    that begins with /-/, but an equivalent one such as /%2D/faults; so the path must be written literally, and a
+    request with the header fields of a proxy is refused.
+
+    GET shows the active faults, PUT replaces them with a JSON object (`{}` clears them), DELETE clears them. `peers`
+    are the connections that have sent a control request. `has_link`: the worker's round trip can be changed.
+    """
+
+    def __init__(self, switchboard: Switchboard, has_link: bool = False) -> None:
+        self._switchboard = switchboard
+        self._has_link = has_link
+        self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes of `/-/faults` to `app`."""
+        app.router.add_get("/-/faults", self.show)
+        app.router.add_put("/-/faults", self.put)
+        app.router.add_delete("/-/faults", self.heal)
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Respond with the active faults as JSON."""
+        self._admit(request)
+        return self._in_force()
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Replace the active faults; 422 names every invalid field."""
+        self._admit(request)
+        try:
+            faults = Faults.model_validate_json(await request.read())
+        except ValidationError as error:
+            return invalid(422, "invalid_faults", error)
+        if faults.rtt is not None and not self._has_link:
+            return refused(422, "invalid_faults", [{"field": "rtt", "message": NO_LINK}])
+        self._switchboard.put(faults)
+        return self._in_force()
+
+    async def heal(self, request: web.Request) -> web.Response:
+        """Clear all faults and respond with the empty set."""
+        self._admit(request)
+        self._switchboard.heal()
+        return self._in_force()
+
+    def _admit(self, request: web.Request) -> None:
+        is_local = request.remote is not None and ipaddress.ip_address(request.remote).is_loopback
+        is_forwarded = any(name in request.headers for name in FORWARDING_FIELDS)
+        if not is_local or is_forwarded or not request.raw_path.startswith("/-/"):
+            raise web.HTTPNotFound
+        if request.transport is not None:
+            self.peers.add(request.transport)
+
+    def _in_force(self) -> web.Response:
+        return web.json_response(self._switchboard.current.model_dump())
+
+
+def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
+    """Return an error response that names every invalid field and the reason."""
+    detail = [
+        {"field": ".".join(map(str, item["loc"])) or "body", "message": item["msg"]}
+        for item in error.errors(include_url=False, include_context=False)
+    ]
+    return refused(status, reason, detail)
+
+
+def refused(status: int, reason: str, detail: list[dict[str, str]]) -> web.Response:
+    """Return an error response with the given details."""
+    return web.json_response({"error": reason, "detail": detail}, status=status)

@@ -10,7 +10,7 @@ trip and S the service time, a GET on a new connection takes 2R + S, on an idle 
 so that its flights cross the link too; TCP's slow start is not emulated: a flight of any size is one.
 
     client ── kernel ── LinkedConnection ══ line up ══▶ protocol (HTTP)
-                                         ◀═ line down ══ FarEnd, its transport
+                                         ◀═ line down ══ WorkerTransport, its transport
 """
 
 from __future__ import annotations
@@ -19,13 +19,214 @@ import asyncio
 import contextlib
 import re
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
-from workers.delay_line import DelayLine
-from workers.delayed_transport import WorkerTransport
+from workers.alarm import DeadlineTimer
 from workers.faults import Faults
-from workers.timer import DeadlineTimer
+
+Act = Callable[..., object]
+
+
+class DelayLine:
+    """One direction of a link, which delivers events in order after a fixed delay: a queue of (due, act, arguments,
+    bytes) with one timer, for its head.
+
+    A line is bounded. It reports when it holds more bytes than its window, so that its sender pauses; it can be held,
+    and what is due then waits. Together that is TCP's flow control, hop by hop.
+
+    `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again. `left_at`
+    is the due time of the last event delivered; it may be delivered somewhat later. `delay`, in seconds, may be
+    changed.
+    """
+
+    def __init__(self, timer: DeadlineTimer, delay: float, window: int, on_full: Act, on_room: Act) -> None:
+        self._timer = timer
+        self.delay = delay
+        self._window = window
+        self._on_full = on_full
+        self._on_room = on_room
+        self._entries: deque[tuple[float, Act, tuple[Any, ...], int]] = deque()
+        self.size = 0
+        self.left_at = 0.0
+        self._due_at = 0.0  # of the last entry
+        self._is_full = self.is_held = self._is_armed = False
+
+    def enter(
+        self, act: Act, *args: Any, size: int = 0, at: float | None = None, not_before: float = 0.0
+    ) -> None:
+        """Call `act(*args)` one delay after `at` (None: now), or after `not_before`, behind all earlier entries.
+
+        `size` is its size in the window, in bytes.
+        """
+        entered_at = time.monotonic() if at is None else at
+        self._due_at = max(self._due_at, max(entered_at, not_before) + self.delay)
+        self._entries.append((self._due_at, act, args, size))
+        self.size += size
+        if self.size > self._window and not self._is_full:
+            self._is_full = True
+            self._on_full()
+        self._arm()
+
+    def hold(self) -> None:
+        """Stop delivery, because the receiver does not read."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Resume delivery after `hold`, in order."""
+        self.is_held = False
+        self._arm()
+
+    def bypass(self) -> None:
+        """Set the delay to 0 and deliver all entries at once."""
+        self.delay = self._due_at = 0.0
+        self._is_armed = False  # the timer may be set far ahead; ringing then is harmless
+        self._leave_until(float("inf"))
+
+    def clear(self) -> None:
+        """Drop all entries without delivering them."""
+        self._entries.clear()
+        self.size = 0
+
+    def _arm(self) -> None:
+        # Due times never decrease along a line, so one timer for the head is enough.
+        if self._entries and not self._is_armed and not self.is_held:
+            self._is_armed = True
+            self._timer.schedule(self._entries[0][0], self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._is_armed = False
+        self._leave_until(time.monotonic())
+        self._arm()
+
+    def _leave_until(self, now: float) -> None:
+        entries = self._entries
+        while entries and not self.is_held and entries[0][0] <= now:
+            self.left_at, act, args, size = entries.popleft()
+            self.size -= size
+            act(*args)
+        if self._is_full and self.size <= self._window // 2:
+            self._is_full = False
+            self._on_room()
+
+
+Buffer = bytes | bytearray | memoryview
+
+WORKER_TRANSPORT = "worker_transport"
+"""Key of `get_extra_info` that returns the far end under a transport."""
+
+PATIENCE = 0.005
+"""Seconds of the worker's own computing between an event and its reaction that are hidden: a handshake takes two or
+three milliseconds of it."""
+
+
+class WorkerTransport(asyncio.Transport):
+    """The worker's end of a link, the transport that `protocol` writes to; `near` is the client's transport, `up` and
+    `down` are delay lines, through which writes, close and abort happen to `near` half a round trip later.
+
+    The computing time of this process is not part of the distance that it emulates. So each end has an `instant`: the
+    due time of the event that the worker is reacting to, the arrival of bytes or the end of a service. What the worker
+    writes enters the line at that time, and its computing happens while the bytes are on their way; a real worker's is
+    part of its service time. A reaction later than PATIENCE was delayed by something else, and that delay is not
+    hidden.
+    """
+
+    def __init__(
+        self,
+        near: asyncio.Transport,
+        protocol: asyncio.Protocol,
+        up: DelayLine,
+        down: DelayLine,
+    ) -> None:
+        super().__init__()
+        self._near = near
+        self._protocol = protocol
+        self._up = up
+        self._down = down
+        self._is_closing = False
+        self._is_reading = True
+        self._reacts_to = 0.0
+        self.is_lost = False
+
+    @property
+    def instant(self) -> float:
+        """Due time of the event that the worker is reacting to; now, if that is longer ago than PATIENCE."""
+        now = time.monotonic()
+        return self._reacts_to if 0.0 <= now - self._reacts_to <= PATIENCE else now
+
+    def set_event_time(self, instant: float) -> None:
+        """Set the due time of the event that the worker reacts to next."""
+        self._reacts_to = instant
+
+    def arrive(self, data: bytes) -> None:
+        """Deliver bytes to the worker, unless it has closed."""
+        if not self._is_closing:
+            self._reacts_to = self._up.left_at
+            self._protocol.data_received(data)
+
+    def arrive_eof(self) -> None:
+        """Deliver the client's end of stream to the worker, which decides whether to go on sending."""
+        if not self._is_closing and not self._protocol.eof_received():
+            self.close()
+
+    def lose(self, exc: Exception | None) -> None:
+        """Report the loss of the connection to the worker, once."""
+        self._is_closing = True
+        if not self.is_lost:
+            self.is_lost = True
+            self._protocol.connection_lost(exc)
+
+    def write(self, data: Buffer) -> None:
+        if not self._is_closing and not self._near.is_closing():
+            # A mutable buffer may be changed by its owner before it is delivered.
+            self._down.enter(self._near.write, bytes(data), size=len(data), at=self.instant)
+
+    def close(self) -> None:
+        self._end(self._near.close)
+
+    def abort(self) -> None:
+        self._end(self._near.abort)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._down.enter(self._near.write_eof, at=self.instant)
+
+    def get_write_buffer_size(self) -> int:
+        return self._down.size
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+        if not self._near.is_closing():
+            self._up.hold()
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._up.release()
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == WORKER_TRANSPORT else self._near.get_extra_info(name, default)
+
+    def _end(self, act: Callable[[], None]) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._down.enter(act, at=self.instant)
+            asyncio.get_running_loop().call_soon(self.lose, None)
+
+
+def worker_transport_of(transport: asyncio.BaseTransport | None) -> WorkerTransport | None:
+    """Return the far end under a transport; None without a link."""
+    found = None if transport is None else transport.get_extra_info(WORKER_TRANSPORT)
+    return found if isinstance(found, WorkerTransport) else None
+
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 

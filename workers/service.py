@@ -1,4 +1,4 @@
-"""Service times and the queue of a worker.
+"""Service times and the queue of a worker, its cold start, and its load report.
 
 Pure: no I/O, no clock and no global randomness; a simulator uses it as well.
 
@@ -223,3 +223,82 @@ class Slots:
         A slot that becomes free at f > now is busy without a gap until f, so what lies ahead is f − now.
         """
         return self._occupied - sum(free_at - now for free_at in self._free_at if free_at > now)
+
+
+class ColdStart:
+    """Cold start after idleness, as on free hosting platforms: a process that sleeps after `sleep_after` idle seconds
+    and takes `wake_time` seconds to wake.
+
+    Requests that arrive while it wakes all wait for the same time. `sleep_after=inf` never sleeps.
+    """
+
+    def __init__(self, sleep_after: float, wake_time: float, now: float, starts_asleep: bool = False) -> None:
+        self.sleep_after = sleep_after
+        self.wake_time = wake_time
+        self._awake_at = now
+        self._active_at = -math.inf if starts_asleep else now
+
+    def is_asleep(self, now: float) -> bool:
+        """Whether a request that arrives at `now` would have to wake the worker."""
+        return self._active_at == -math.inf or now - self._active_at > self.sleep_after
+
+    def awake_at(self, now: float) -> float:
+        """Note a request at `now`; return the time from which it can be served."""
+        if self.is_asleep(now):
+            self._awake_at = now + self.wake_time
+        self.note_activity(max(now, self._awake_at))
+        return self._awake_at
+
+    def note_activity(self, now: float) -> None:
+        """Note activity, such as the end of a request."""
+        self._active_at = max(self._active_at, now)
+
+
+AVERAGED_OVER = 1.0  # seconds; gRPC's and Envoy's load reports are per second too
+
+
+class LoadReport:
+    """Load report in the headers of every response: counts requests and reads the slots. `now` in seconds, from the
+    same clock as the slots'.
+
+    | header | |
+    |---|---|
+    | `X-Worker-Name`, `X-Worker-Region` | the worker and its region |
+    | `X-Worker-In-Flight` | requests queued or in service when the response was made, itself not counted |
+    | `X-Worker-Service-Time` | service time of this request in seconds, without its wait in the queue; 0 if refused |
+    | `X-Worker-Utilization` | share of slot time in use, 0 to 1, averaged over about the last second |
+    """
+
+    def __init__(self, name: str, region: str, slots: Slots, now: float) -> None:
+        self._identity = {"X-Worker-Name": name, "X-Worker-Region": region}
+        self._slots = slots
+        self._utilization = 0.0
+        self._read_at = now
+        self._busy_seconds = 0.0
+        self.in_flight = 0
+        self.served = 0
+
+    def utilization(self, now: float) -> float:
+        """Return the exponentially weighted share of slot time in use, exact for any spacing of the readings."""
+        elapsed = now - self._read_at
+        if elapsed > 0:
+            busy_seconds = self._slots.busy_seconds(now)
+            share = (busy_seconds - self._busy_seconds) / (elapsed * self._slots.count)
+            self._utilization += (1 - math.exp(-elapsed / AVERAGED_OVER)) * (share - self._utilization)
+            self._read_at, self._busy_seconds = now, busy_seconds
+        return self._utilization
+
+    def standing(self, now: float) -> dict[str, str]:
+        """Return the report for a health check: `X-Worker-In-Flight` counts all requests, as it is not one."""
+        return {
+            **self._identity,
+            "X-Worker-In-Flight": str(self.in_flight),
+            "X-Worker-Utilization": f"{self.utilization(now):.4f}",
+        }
+
+    def headers(self, now: float, service_time: float = 0.0) -> dict[str, str]:
+        """Return the report for the response to a counted request."""
+        return self.standing(now) | {
+            "X-Worker-In-Flight": str(self.in_flight - 1),
+            "X-Worker-Service-Time": f"{service_time:.6f}",
+        }

@@ -18,7 +18,7 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import NO_ROOM, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
-from workers.load import AVERAGED_OVER
+from workers.service import AVERAGED_OVER
 
 if TYPE_CHECKING:
     from experiments.simulator.worker_connections import WorkerConnections

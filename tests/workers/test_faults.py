@@ -15,8 +15,7 @@ from aiohttp.web import HTTPNotFound
 from yarl import URL
 
 from tests.workers.virtual_time import EXACTLY
-from workers.control import Control
-from workers.faults import Switchboard
+from workers.faults import Control, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
 

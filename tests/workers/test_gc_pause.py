@@ -11,11 +11,10 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.workers.virtual_time import EXACTLY, SERVICE
-from workers.faults import Faults
-from workers.gc_pause import GcPause
+from workers.alarm import DeadlineTimer
+from workers.faults import Faults, GcPause
 from workers.server import Worker
 from workers.service import Fixed, Slots
-from workers.timer import DeadlineTimer
 
 StartWorker = Callable[..., Awaitable[Worker]]
 

@@ -15,8 +15,8 @@ from aiohttp import ClientSession
 from aiohttp.web_protocol import RequestHandler
 
 from tests.workers.virtual_time import EXACTLY, SERVICE
-from workers.body import digest_of_generated
-from workers.delayed_transport import WorkerTransport
+from workers.app import digest_of_generated
+from workers.link import WorkerTransport
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.workers.virtual_time import Clock
-from workers.delay_line import DelayLine
-from workers.delayed_transport import PATIENCE, WorkerTransport, worker_transport_of
+from workers.link import PATIENCE, DelayLine, WorkerTransport, worker_transport_of
 
 
 class RecordingLine(DelayLine):

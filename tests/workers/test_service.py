@@ -8,10 +8,19 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from workers.cold_start import ColdStart
 from workers.durations import format_duration, parse_counts, parse_duration, parse_span
-from workers.load import LoadReport
-from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Slots, Uniform, parse_profile
+from workers.service import (
+    ColdStart,
+    Exponential,
+    Fixed,
+    LoadReport,
+    Lognormal,
+    Mixed,
+    Profile,
+    Slots,
+    Uniform,
+    parse_profile,
+)
 
 
 @pytest.mark.parametrize(

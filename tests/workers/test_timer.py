@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.alarm import LoopAlarm, open_alarm
-from workers.delay_line import DelayLine
-from workers.timer import DeadlineTimer
+from workers.alarm import DeadlineTimer, LoopAlarm, open_alarm
+from workers.link import DelayLine
 
 ALARMS = [open_alarm, LoopAlarm]
 

@@ -21,7 +21,7 @@ from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, Settin
 
 from experiments.errors import FleetFailedError
 from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
-from workers.body import digest_of_generated
+from workers.app import digest_of_generated
 from workers.errors import CannotCertify
 from workers.http2 import WorkerHttp2Connection
 from workers.server import Worker
