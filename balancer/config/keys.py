@@ -1,14 +1,19 @@
-"""Walk over the tables of the configuration: which keys exist, and which hold secrets. Pure: no I/O."""
+"""Walk over the tables of the configuration: which keys exist, which hold secrets, and which name files. Pure: no
+I/O.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, SecretStr
 
 from balancer.config.positions import Place
+from balancer.config.schema.section import FileName
 
 Table = type[BaseModel]
 
@@ -132,3 +137,35 @@ def suggestion(table: Table, place: Place) -> str:
     if elsewhere and len(elsewhere) <= 4:
         return f"; did you mean {' or '.join(elsewhere)}?"
     return ""
+
+
+PATHS: Final = (Path, FileName)
+"""Types of keys that name a file."""
+
+
+def is_file_path(annotation: Any) -> bool:
+    """Return whether values of the annotation name a file."""
+    return any(part in PATHS for part in parts_of(annotation))
+
+
+def with_located_files(value: Any, annotation: Any, folder: str) -> Any:
+    """Return a value of a document with the relative paths in it made absolute, relative to `folder`, that of the
+    configuration."""
+    table = table_of(annotation)
+    if isinstance(value, str) and value and is_file_path(annotation):
+        return os.path.join(folder, value)
+    if isinstance(value, list):
+        return [with_located_files(each, annotation, folder) for each in value]
+    if not isinstance(value, dict) or table is None:
+        return value
+    return {
+        name: with_located_files(each, _inner(annotation, table, name), folder)
+        for name, each in value.items()
+    }
+
+
+def _inner(annotation: Any, table: Table, name: str) -> Any:
+    """Return the annotation of a key of a table, or of a table with a name that is free to choose."""
+    if is_mapping(annotation):
+        return table
+    return table.model_fields[name].annotation if name in table.model_fields else None

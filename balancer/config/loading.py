@@ -16,9 +16,7 @@ from typing import Any, Final, Self
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 
 from balancer.config.documents import parsed, read_text, with_line
-from balancer.config.environment import environment_layer
-from balancer.config.file_paths import with_located_files
-from balancer.config.keys import Table, dotted
+from balancer.config.keys import Table, dotted, with_located_files
 from balancer.config.positions import Place
 from balancer.config.problems import (
     ConfigError,
@@ -39,9 +37,8 @@ from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.queue import AdmissionConfig
 from balancer.config.schema.rate_limits import RateLimitConfig, check_rate_limits
-from balancer.config.schema.route_list import check_routes
 from balancer.config.schema.route_parts import ErrorName, OwnBody
-from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.routes import RouteConfig, check_routes
 from balancer.config.schema.section import Name
 from balancer.config.schema.sections import (
     ExplainConfig,
@@ -50,11 +47,11 @@ from balancer.config.schema.sections import (
     HttpConfig,
     NormaliseConfig,
     RecordConfig,
+    SharedConfig,
     TlsConfig,
+    TracingConfig,
 )
-from balancer.config.schema.shared import SharedConfig
-from balancer.config.schema.tracing import TracingConfig
-from balancer.config.sources import FileNames, Layer, merge, one_source, with_policies
+from balancer.config.sources import FileNames, Layer, environment_layer, merge, one_source, with_policies
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.health.health import Health
 from policies.loading.reference import located

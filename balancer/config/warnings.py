@@ -16,8 +16,7 @@ from balancer.config.schema.discovery import FileDiscovery
 from balancer.config.schema.endpoint import ADDRESS, EndpointConfig, sent_host, tls_name
 from balancer.config.schema.log import SECRETS
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.route_list import by_place
-from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.routes import RouteConfig, by_place
 from balancer.syntax.urls import host_in
 
 RESERVED: Final = "/-/"

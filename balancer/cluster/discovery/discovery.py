@@ -15,9 +15,8 @@ from balancer.cluster.discovery.file_source import FileSource
 from balancer.cluster.discovery.kubernetes.access import access_of
 from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 from balancer.cluster.registry import EndpointRegistry
-from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery
+from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
-from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.log.output import complain
 from balancer.syntax.printable import one_line
 from balancer.tls.contexts import TlsProblem

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from balancer.config.documents import parsed, read_text, with_line
-from balancer.config.file_paths import with_located_files
+from balancer.config.keys import with_located_files
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, config_error, line_for, problems_of
 from balancer.config.schema.discovery import EndpointList, FileDiscovery

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits, meant_by
-from balancer.config.schema.section import FieldNames, FileName, InSeconds, Section
+from balancer.config.schema.section import FieldNames, FileName, InSeconds, Name, Section
 from balancer.config.schema.sticky import Token
+from balancer.syntax.urls import server_url
 
 
 class HttpConfig(Section):
@@ -230,4 +233,105 @@ class RecordConfig(Section):
     def _is_consistent(self) -> Self:
         if self.enabled and self.path is None:
             raise ValueError("path: is required where recording is enabled")
+        return self
+
+
+def _store(address: SecretStr) -> SecretStr:
+    url = server_url(address.get_secret_value(), ("redis", "rediss"))
+    if url is None or url.query or url.fragment or url.path not in ("", "/", "/0"):
+        raise ValueError("must be redis://host:port or rediss://host:port, without a path or a query")
+    if find_spec("hiredis") is None:
+        raise ValueError("needs hiredis, which is not installed: pip install '.[shared]' in the checkout")
+    return address
+
+
+class SharedConfig(Section):
+    """Sharing of requests in flight, latencies and failures between units; off without a URL."""
+
+    url: Annotated[SecretStr, AfterValidator(_store)] | None = Field(
+        default=None,
+        description="address | `redis://host:port` or `rediss://user:password@host:port` of a Redis or Valkey server "
+        "by which units share what they learn; see [Several units](#several-units)",
+    )
+    group: Name = Field(
+        default="default", description="name | units of one group share; other groups of the store do not"
+    )
+    every: Annotated[float, Field(ge=0.01, le=0.25, allow_inf_nan=False), InSeconds] = Field(
+        default=0.01,
+        description="s | least time between two reports of a process, 0.01 to 0.25; longer with many units or "
+        "endpoints",
+    )
+    verify: bool = Field(
+        default=True,
+        description="verification of the certificate of a `rediss://` server; false for self-signed ones, as Heroku's",
+    )
+
+    @property
+    def store(self) -> str:
+        """The store's address without credentials, for messages."""
+        parts = urlsplit("" if self.url is None else self.url.get_secret_value())
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{parts.scheme}://{host}:{parts.port or 6379}"
+
+
+DEFAULT_PATH = "/v1/traces"
+"""Path of OTLP over HTTP where the configured endpoint has none (OTLP specification)."""
+
+
+def _collector(endpoint: str) -> str:
+    url = server_url(endpoint)
+    if url is None or url.query or url.fragment or "@" in url.netloc or not endpoint.isprintable():
+        raise ValueError("must be http://host:port or https://host:port, with or without a path")
+    if not _has_exporter():
+        raise ValueError("needs OpenTelemetry, which is not installed: pip install '.[otel]' in the checkout")
+    return endpoint if url.path.strip("/") else f"{url.scheme}://{url.netloc}{DEFAULT_PATH}"
+
+
+def _has_exporter() -> bool:
+    """Return whether the packages of the extra are installed, without importing more than their namespaces."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class TracingConfig(Section):
+    """Propagation of traceparent and tracestate; off unless enabled or an endpoint is given."""
+
+    enabled: bool = Field(
+        default=False,
+        description="propagation of `traceparent` and `tracestate` to workers; default: true if `tracing.endpoint` is"
+        " given; see [Tracing](tracing.md)",
+    )
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies",
+        description="senders whose traces are continued: `proxies`, those of `trusted_proxies`, or `all`; for others "
+        "a new trace begins",
+    )
+    sample: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of the traces begun here that are sampled; a client's trace that is continued keeps its "
+        "own decision",
+    )
+    endpoint: Annotated[str, AfterValidator(_collector)] | None = Field(
+        default=None,
+        description="http:// or https:// | OpenTelemetry collector that spans are sent to, by OTLP over HTTP; without"
+        " a path, to `/v1/traces`. Needs the extra `otel`: `pip install '.[otel]'` in the checkout",
+    )
+    service: Name = Field(default="steelyard", description="name | `service.name` of the spans")
+    queue: int = Field(
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description="spans | number of spans that may wait for export, 1 to 1000000; more are dropped and counted",
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self._has("endpoint") and self.endpoint is not None:
+            self._derive(enabled=True)
+            if not self.enabled:
+                raise ValueError("endpoint: needs enabled = true")
         return self

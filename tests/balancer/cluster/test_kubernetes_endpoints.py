@@ -17,8 +17,8 @@ from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_
 from balancer.cluster.discovery.kubernetes.objects import EndpointSlice
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
+from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.config.schema.endpoint import UpstreamTlsConfig
-from balancer.config.schema.kubernetes import KubernetesDiscovery
 from tests.support.certificates import Shelf
 from tests.support.kubernetes_api import Document, endpoint_slice, leaving, pod
 

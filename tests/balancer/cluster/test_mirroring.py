@@ -9,8 +9,7 @@ import pytest
 
 from balancer.control.admin.status_command import lines_of
 from balancer.mirroring.copy_attempt import READ_LIMIT, READ_TIME
-from balancer.mirroring.mirror import Mirror
-from balancer.mirroring.request_copy import copied_head
+from balancer.mirroring.mirror import Mirror, copied_head
 from tests.support.admin_requests import metrics, status
 from tests.support.http2_client import http2_client
 from tests.support.scripted_transports import Play, over_http2, values

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from balancer.__main__ import main
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config import documents
-from balancer.config.environment import variable_of
 from balancer.config.keys import keys_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.discovery import FileDiscovery
+from balancer.config.sources import variable_of
 from balancer.configuration import load
 from balancer.syntax.printable import one_line
 from tests.support.command_line import run_in_process

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from balancer.cluster.discovery.file_source import FileSource
-from balancer.config.file_paths import is_file_path, with_located_files
-from balancer.config.keys import annotation_at, is_list
+from balancer.config.keys import annotation_at, is_file_path, is_list, with_located_files
 from balancer.config.loading import Settings, read_settings
 from balancer.config.schema.discovery import FileDiscovery
 from balancer.config.schema.sidecar import read_sidecar

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.schema.shared import SharedConfig
+from balancer.config.schema.sections import SharedConfig
 from tests.support.command_line import run_in_process
 
 BASE = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\nregion = "r"\n'

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from balancer.config.documents import read_text
 from balancer.config.problems import ConfigError
-from balancer.config.schema.kubernetes import KubernetesDiscovery
+from balancer.config.schema.discovery import KubernetesDiscovery
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

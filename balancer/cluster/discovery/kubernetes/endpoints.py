@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS, discovered
 from balancer.cluster.discovery.kubernetes.objects import FAMILIES, EndpointSlice
+from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
-from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.config.schema.section import NAME
 from policies.errors import some_of
 

@@ -22,8 +22,8 @@ from balancer.cluster.discovery.kubernetes.api import (
 from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
 from balancer.cluster.discovery.kubernetes.objects import EndpointSlice, Versioned, WatchEvent
 from balancer.config.problems import ConfigError
+from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
-from balancer.config.schema.kubernetes import KubernetesDiscovery
 
 WATCH_TIME = 60
 """Seconds after which the API server ends a watch, so that one without an end is a dead connection. A watch without
