@@ -11,11 +11,11 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from random import Random
-from threading import Event, Thread
 
 from balancer.config.schema.log import LogConfig
 from balancer.errors import ForwardingError, NoRoute
 from balancer.log.formats import Context, Entry, Format, has_failed
+from balancer.log.journal import EntryCounts, EntryQueue
 from balancer.log.lines import format_of
 from balancer.log.output import LogOutput
 from policies.clock import Clock
@@ -26,9 +26,6 @@ GATHERING = 0.05
 BATCH = 32
 """Lines per write: some 0.2 ms of formatting, for which the event loop may have to wait."""
 
-FLUSH_LIMIT = 2.0
-"""Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
-
 POLICY_CHANGES = 16
 """Last changes of a cluster's policy that are remembered, for the requests that began before them."""
 
@@ -37,11 +34,9 @@ REMOVED_CLUSTER_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class LogCounts:
-    """Entries since the start: `dropped` because the queue was full, `lost` because of a write error."""
+class LogCounts(EntryCounts):
+    """Entries since the start: `lost` because of a write error."""
 
-    written: int = 0
-    dropped: int = 0
     lost: int = 0
 
 
@@ -50,8 +45,8 @@ def wall_offset(clock: Clock) -> float:
     return time.time() - clock.now()  # noqa: TID251 - the one place
 
 
-class AccessLog:
-    """Access log with its writer thread. `add` must be called from one thread.
+class AccessLog(EntryQueue):
+    """Access log with its writer thread.
 
     `offset` is that of `wall_offset`; `policy` is the name of the initial policy.
     """
@@ -59,7 +54,8 @@ class AccessLog:
     def __init__(
         self, output: LogOutput, config: LogConfig, *, offset: float, policy: str, rng: Random
     ) -> None:
-        self.counts = LogCounts()
+        super().__init__("access-log", config.queue)
+        self.counts: LogCounts = LogCounts()
         self._output = output
         self._line = self._set(config)
         self._offset = offset
@@ -68,12 +64,8 @@ class AccessLog:
         }  # by cluster, with beginnings
         self._removed: dict[str, float] = {}  # when a cluster was
         self._draw = rng.random
-        self._queue: deque[Entry] = deque()
-        self._wakes = Event()
-        self._stops = Event()
         self._reopens = False
         self._successors: deque[tuple[LogOutput, Format]] = deque()  # outputs to switch to
-        self._thread = Thread(target=self._run, name="access-log", daemon=True)
 
     # --- called on the data path
 
@@ -83,22 +75,7 @@ class AccessLog:
             return True
         return self._draw() < self._sample
 
-    def add(self, entry: Entry) -> None:
-        """Queue an entry, or drop it if the queue is full."""
-        queue = self._queue
-        if len(queue) >= self._limit:
-            self.counts.dropped += 1
-            return
-        queue.append(entry)
-        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
-            self._wakes.set()
-
     # --- called outside the data path
-
-    @property
-    def waiting(self) -> int:
-        """Entries that are not written yet."""
-        return len(self._queue)
 
     def policy_changed(self, now: float, name: str, cluster: str = "") -> None:
         """Register the policy of requests to a cluster that are routed from `now` on."""
@@ -114,7 +91,7 @@ class AccessLog:
 
     def start(self) -> None:
         """Start the writer thread."""
-        self._thread.start()
+        self.thread.start()
 
     def reopen(self) -> None:
         """Reopen the file at the path, for log rotation."""
@@ -135,36 +112,23 @@ class AccessLog:
         self._limit = config.queue
         return line
 
-    def retire(self) -> None:
-        """Write the queued entries and close, without waiting."""
-        self._stops.set()
-        self._wakes.set()
-
     def stop(self) -> None:
-        """Write the queued entries and close, waiting at most `FLUSH_LIMIT` seconds."""
+        """Write the queued entries and close, unless that has begun."""
         if self._stops.is_set():
             return
-        self._stops.set()
-        self._wakes.set()
-        if self._thread.is_alive():
-            self._thread.join(FLUSH_LIMIT)
-        elif self._thread.ident is None:
+        super().stop()
+        if self.thread.ident is None:
             self._output.close()
 
     # --- the thread
 
     def _run(self) -> None:
-        while not self._stops.is_set():
-            self._wakes.wait()
-            self._stops.wait(GATHERING)
-            self._wakes.clear()
+        for _ in self._gathered(GATHERING):
             self._write_all()
             if self._reopens:
                 self._reopens = False
                 self._output.reopen()
             self._succeed()
-        self._write_all()
-        self._succeed()
         self._output.close()
 
     def _succeed(self) -> None:

@@ -1,5 +1,5 @@
-"""Consumers of finished requests: the access log and a recording, or both behind one interface, and the fields of
-messages that they ask for.
+"""Consumers of finished requests: the access log and a recording, each a queue with a thread that writes it, or both
+behind one interface, and the fields of messages that they ask for.
 
 The data path has one journal, so that several together cost no more tests than one.
 """
@@ -7,7 +7,11 @@ The data path has one journal, so that several together cost no more tests than 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Final, Protocol
 
 from balancer.errors import ForwardingError
@@ -32,6 +36,72 @@ def journal_of(log: Journal | None, recorder: Journal | None) -> Journal | None:
     if log is None or recorder is None:
         return log or recorder
     return Both(log, recorder)
+
+
+FLUSH_LIMIT: Final = 2.0
+"""Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
+
+
+@dataclass(slots=True)
+class EntryCounts:
+    """Entries since the start: `dropped` because the queue was full."""
+
+    written: int = 0
+    dropped: int = 0
+
+
+class EntryQueue:
+    """Queue of at most `limit` entries, with the thread that writes them; abstract. `add` must be called from one
+    thread, and never waits."""
+
+    counts: EntryCounts
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._limit = limit
+        self._queue: deque[Entry] = deque()
+        self._wakes = Event()
+        self._stops = Event()
+        self.thread = Thread(target=self._run, name=name, daemon=True)
+
+    def add(self, entry: Entry) -> None:
+        """Queue an entry, or drop it if the queue is full."""
+        queue = self._queue
+        if len(queue) >= self._limit:
+            self.counts.dropped += 1
+            return
+        queue.append(entry)
+        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
+            self._wakes.set()
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not written yet."""
+        return len(self._queue)
+
+    def retire(self) -> None:
+        """Write the queued entries and close, without waiting. Later entries are dropped."""
+        self._limit = 0
+        self._stops.set()
+        self._wakes.set()
+
+    def stop(self) -> None:
+        """Write the queued entries and close, waiting at most `FLUSH_LIMIT` seconds."""
+        self.retire()
+        if self.thread.is_alive():
+            self.thread.join(FLUSH_LIMIT)
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Write what is queued, until the stop; called by the thread."""
+
+    def _gathered(self, seconds: float) -> Iterator[None]:
+        """Yield when entries were gathered for so many seconds, the last time after the stop."""
+        while not self._stops.is_set():
+            self._wakes.wait()
+            self._stops.wait(seconds)
+            self._wakes.clear()
+            yield
+        yield
 
 
 class Both:

@@ -1,4 +1,4 @@
-"""Output of the access log: a file in append mode, or standard output.
+"""Output of the access log: a file in append mode, or standard output; and locks of files.
 
 Once open, nothing raises. A full disk, a broken pipe or a failed reopen is reported once on standard error, and lines
 are dropped until writing works again. After a partial line the next one starts on a new line.
@@ -6,6 +6,7 @@ are dropped until writing works again. After a partial line the next one starts 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from balancer.errors import LogFailed
 from balancer.syntax.printable import printable
 
 STANDARD_OUTPUT = 1
-FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 MODE = 0o640
 """Not readable by others: the log has clients' addresses and request targets."""
 
@@ -22,6 +23,17 @@ MODE = 0o640
 def complain(line: str) -> None:
     """Print a message for the operator on standard error."""
     print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def try_lock(fd: int) -> bool:
+    """Lock the file until it is closed; return whether that succeeded. True where a file system has no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class LogOutput:

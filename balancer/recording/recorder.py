@@ -3,38 +3,110 @@
 The data path only appends a tuple; a request that does not fit in the queue or the file is dropped and counted. No
 secret may be written: a key is stored as a hash, with a random salt unless one is configured, and paths only on request
 and without their query.
+
+A file is a sequence of self-contained blocks. It may end within a block, as after a crash, and may hold several
+recordings in sequence: a reader takes whole blocks and starts again at each START. `docs/live.md` specifies the format.
+
+    block = kind (1 byte), length of the payload (4 bytes, little endian), payload (zlib)
 """
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from balancer.errors import ForwardingError, LogFailed
 from balancer.log.formats import Entry, outcome, phases
-from balancer.log.output import FLAGS
-from balancer.recording.format import (
-    CHANGE,
-    END,
-    ENDPOINT,
-    ENDS,
-    FORMAT,
-    NAN,
-    NOWHERE,
-    PATH,
-    START,
-    RecordedRow,
-    encoded,
-    packed,
-    rows,
-)
+from balancer.log.journal import EntryCounts, EntryQueue
+from balancer.log.output import FLAGS, try_lock
 from policies.facts import Endpoint
+
+FORMAT: Final = 1
+
+START: Final = b"S"
+ENDPOINT: Final = b"E"
+PATH: Final = b"P"
+ROWS: Final = b"R"
+CHANGE: Final = b"C"
+END: Final = b"Z"
+
+NAN: Final = float("nan")
+NOWHERE: Final = 0xFFFF
+"""Endpoint number of a request that got no endpoint."""
+
+ENDS: Final = (
+    *("ok", "error_status", "refused", "timeout", "reset", "abandoned"),
+    *("rejected", "unavailable", "tunnel"),
+)
+"""Outcomes of a request; the index is the number in a row."""
+
+_HEAD: Final = struct.Struct("<cI")
+_ROW: Final = struct.Struct("<d5fQIIHHHBB")
+
+COMPRESSION: Final = 6
+
+
+class RecordedRow(NamedTuple):
+    """One request.
+
+    `at` is in seconds from the start of the recording; durations are in seconds, nan if a phase was not reached or is
+    unknown. `service` runs from sent to the last byte, `reported` is the service time that the worker reported. `key`
+    is a salted hash, `endpoint` and `path` are numbers of blocks; path 0 is none.
+    """
+
+    at: float
+    queue: float
+    connect: float
+    first_byte: float
+    service: float
+    reported: float
+    key: int
+    bytes_in: int
+    bytes_out: int
+    endpoint: int
+    path: int
+    status: int
+    attempts: int
+    end: int
+
+
+def packed(row: RecordedRow) -> bytes:
+    """Pack a row; byte counts and attempts are capped at the width of their field."""
+    most = 0xFFFF_FFFF
+    return _ROW.pack(
+        *row[:7],
+        min(row.bytes_in, most),
+        min(row.bytes_out, most),
+        *row[9:12],
+        min(row.attempts, 255),
+        row.end,
+    )
+
+
+def block(kind: bytes, payload: bytes) -> bytes:
+    """Return one block with a compressed payload."""
+    data = zlib.compress(payload, COMPRESSION)
+    return _HEAD.pack(kind, len(data)) + data
+
+
+def encoded(kind: bytes, document: dict[str, Any]) -> bytes:
+    """Return a block with a JSON document."""
+    return block(kind, json.dumps(document, separators=(",", ":")).encode())
+
+
+def rows(packed_rows: Iterable[bytes]) -> bytes:
+    """Return a block of packed rows."""
+    return block(ROWS, b"".join(packed_rows))
+
 
 MODE: Final = 0o600
 """Permissions of a new file: it has clients' requests, and is for the operator only."""
@@ -48,29 +120,19 @@ BATCH: Final = 512
 YIELD_EVERY: Final = 32
 """Rows after which the thread yields the GIL."""
 
-FLUSH_LIMIT: Final = 2.0
-"""Seconds that a stop waits for the last rows."""
-
 LOCK_PAUSE: Final = 0.25
 """Seconds between two attempts to lock the file while another process writes to it."""
 
 PATHS: Final = 4096
 """Limit of distinct paths; further ones are stored as none."""
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 _ENDS: Final = {name: number for number, name in enumerate(ENDS)}
 
 
 @dataclass(slots=True)
-class RecordCounts:
+class RecordCounts(EntryCounts):
     """Requests since the start, and bytes of the file. `dropped`: the queue or the file was full."""
 
-    written: int = 0
-    dropped: int = 0
     size: int = 0
 
 
@@ -89,7 +151,7 @@ class RecordingMetadata:
     key_of: Callable[[Entry], bytes]
 
 
-class Recorder:
+class Recorder(EntryQueue):
     """One recording of at most `limit` bytes of file, with at most `queue` waiting requests; `paths` keeps request
     paths.
 
@@ -110,27 +172,23 @@ class Recorder:
         paths: bool = False,
         before: Thread | None = None,
     ) -> None:
-        self.counts = RecordCounts()
+        super().__init__("recorder", queue)
+        self.counts: RecordCounts = RecordCounts()
         self.is_full = False
         self.problem: str | None = None
         self._about = about
         self._salt = salt
-        self._limit = limit
-        self._room = queue
+        self._most_bytes = limit
         self._keeps_paths = paths
         self._before = before
-        self._queue: deque[Entry] = deque()
         self._changes: deque[tuple[float, dict[str, Any]]] = deque()
         self._endpoints: dict[str, tuple[Endpoint, int]] = {}
         self._paths: dict[bytes, int] = {}
-        self._wakes = Event()
-        self._stops = Event()
         self.begun = Event()  # set once the file is locked and has a START block
         try:
             self._fd = os.open(path, FLAGS, MODE)
         except OSError as error:
             raise LogFailed(f"record.path: cannot open {path}: {error.strerror}") from None
-        self.thread = Thread(target=self._run, name="recorder", daemon=True)
         self.thread.start()
 
     # --- called on the data path
@@ -139,38 +197,12 @@ class Recorder:
         """Return True: a recording takes every request."""
         return True
 
-    def add(self, entry: Entry) -> None:
-        """Queue an entry, or drop it if the queue or the file is full."""
-        queue = self._queue
-        if self.is_full or len(queue) >= self._room:
-            self.counts.dropped += 1
-            return
-        queue.append(entry)
-        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
-            self._wakes.set()
-
     # --- called outside the data path
-
-    @property
-    def waiting(self) -> int:
-        """Requests that are not written yet."""
-        return len(self._queue)
 
     def policy_changed(self, now: float, policy: dict[str, Any]) -> None:
         """Register the policy, name and options, of requests routed from `now` on."""
         self._changes.append((now, policy))
         self._wakes.set()
-
-    def retire(self) -> None:
-        """Write the queued requests and close, without waiting. Later requests are dropped."""
-        self._room = 0
-        self._stops.set()
-        self._wakes.set()
-
-    def stop(self) -> None:
-        """Write the queued requests and close, waiting at most `FLUSH_LIMIT` seconds."""
-        self.retire()
-        self.thread.join(FLUSH_LIMIT)
 
     # --- the thread
 
@@ -187,12 +219,8 @@ class Recorder:
         start = {"format": FORMAT, "began": about.began_at + about.offset, **about.facts}
         self._write(encoded(START, {"steelyard": "recording", **start}))
         self.begun.set()
-        while not self._stops.is_set():
-            self._wakes.wait()
-            self._stops.wait(GATHERING)
-            self._wakes.clear()
+        for _ in self._gathered(GATHERING):
             self._write_all()
-        self._write_all()
         self._write_end()
         os.close(self._fd)
 
@@ -235,8 +263,8 @@ class Recorder:
 
     def _write(self, data: bytes) -> bool:
         """Write a block; return False, and stop the recording, if it does not fit or fails."""
-        if self.counts.size + len(data) > self._limit:
-            self.is_full = True
+        if self.counts.size + len(data) > self._most_bytes:
+            self._fill()
             return False
         return self._put(data)
 
@@ -249,10 +277,14 @@ class Recorder:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:
             self.problem = error.strerror or str(error)
-            self.is_full = True
+            self._fill()
             return False
         self.counts.size += len(data)
         return True
+
+    def _fill(self) -> None:
+        """Drop all further requests."""
+        self.is_full, self._limit = True, 0
 
     def _row(self, entry: Entry, names: list[bytes]) -> RecordedRow | None:
         """Return the row of an entry; None if it is no request to a worker. Blocks that it refers to are added to
@@ -312,19 +344,6 @@ class Recorder:
             number = self._paths[path] = len(self._paths) + 1
             names.append(encoded(PATH, {"number": number, "path": path.decode("latin-1")}))
         return number or 0
-
-
-def try_lock(fd: int) -> bool:
-    """Lock the file until it is closed; return whether that succeeded. True where locks are not supported."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
 
 
 def or_nan(seconds: float | None) -> float:

@@ -10,7 +10,6 @@ The sockets are in a directory that only this user may enter; there is no other 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +22,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, we
 from balancer.control.admin.merge import merged
 from balancer.control.admin.requests import is_from_sibling
 from balancer.errors import ListenFailed
+from balancer.log.output import try_lock
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -65,12 +65,7 @@ class SiblingChannel:
     def __init__(self, directory: Path, index: int, processes: int) -> None:
         self._directory = directory
         self._index = index
-        self._processes = processes
-
-    @property
-    def processes(self) -> int:
-        """The configured number of processes."""
-        return self._processes
+        self.processes = processes
 
     def path(self, index: int) -> str:
         """Return the path of the socket of process `index`."""
@@ -103,7 +98,7 @@ class SiblingChannel:
 
         A sibling that is not running gives no answer; a timeout counts as 504.
         """
-        others = [index for index in range(self._processes) if index != self._index]
+        others = [index for index in range(self.processes) if index != self._index]
         answers = await asyncio.gather(*(self._ask(index, method, target, body, seconds) for index in others))
         return [answer for answer in answers if answer is not None]
 
@@ -154,7 +149,7 @@ class SiblingChannel:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TURN_TIMEOUT):
-                    while not _is_locked(descriptor):  # noqa: ASYNC110 - another process unlocks it
+                    while not try_lock(descriptor):  # noqa: ASYNC110 - another process unlocks it
                         await asyncio.sleep(TURN_PERIOD)
             yield
         finally:
@@ -180,15 +175,6 @@ class SiblingChannel:
             return merged_answer(answer, [other.body for other in others])
 
         return at_all
-
-
-def _is_locked(descriptor: int) -> bool:
-    """Lock the file behind the descriptor; return False if another process has locked it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def merged_answer(answer: web.Response, others: list[bytes]) -> web.Response:
