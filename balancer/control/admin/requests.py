@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from pydantic import ValidationError
 
+from balancer.config.documents import MAX_DEPTH, TOO_DEEP, check_limits
 from balancer.config.problems import ConfigError, first_problem
 from balancer.config.schema.section import Section
 from balancer.control.admin.access import Entrance
@@ -18,9 +19,6 @@ from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 
 M = TypeVar("M", bound=Section)
-
-JSON_DEPTH = 32
-"""Depth limit of a request body's JSON: validation and serialization recurse once per level."""
 
 ENTRANCE = web.AppKey("entrance", Entrance)
 """Application key: the entrance of its requests."""
@@ -97,20 +95,10 @@ async def json_of(request: web.Request) -> Any:
         raise AdminRefused(400, "JSON is nested too deep") from None
     except ValueError as error:
         raise AdminRefused(400, f"not JSON: {error}") from None
-    if depth_of(document) > JSON_DEPTH:
-        raise AdminRefused(400, f"JSON is nested too deep: at most {JSON_DEPTH} levels")
+    try:
+        check_limits(document)  # validation and serialization recurse once per level
+    except ValueError as error:
+        is_deep = str(error) == TOO_DEEP
+        problem = f"JSON is nested too deep: at most {MAX_DEPTH} levels" if is_deep else f"not JSON: {error}"
+        raise AdminRefused(400, problem) from None
     return document
-
-
-def depth_of(document: Any) -> int:
-    """Return the nesting depth of a JSON document, counted up to `JSON_DEPTH` + 1."""
-    depth, level = 0, [document]
-    while level and depth <= JSON_DEPTH:
-        inner = [
-            each.values() if isinstance(each, dict) else each
-            for each in level
-            if isinstance(each, dict | list)
-        ]
-        depth += bool(inner)
-        level = [one for each in inner for one in each]
-    return depth
