@@ -15,7 +15,7 @@ from aiohttp import web
 
 from balancer.control.admin.access import is_from_this_machine
 from balancer.control.admin.page.document import page
-from balancer.control.admin.page.streaming import EventStreams
+from balancer.control.admin.page.sampler import EventStreams
 from experiments.live_page.feed import Feed
 from experiments.live_page.follower import Follower
 

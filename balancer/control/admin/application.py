@@ -18,16 +18,15 @@ from aiohttp import HttpVersion11, web
 
 from balancer.control.admin.access import Entrance, has_token, is_admitted
 from balancer.control.admin.channel import SiblingChannel, ways_of
-from balancer.control.admin.cluster_routes import cluster_routes
+from balancer.control.admin.cluster_routes import SplitRoutes, cluster_routes
 from balancer.control.admin.connection import AdminConnection
 from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
 from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
-from balancer.control.admin.policy_order import ORDER_LIMIT, files_in, reload_order
 from balancer.control.admin.policy_report import raw, summary
-from balancer.control.admin.policy_routes import PolicyRoutes
+from balancer.control.admin.policy_routes import ORDER_LIMIT, PolicyRoutes, files_in, reload_order
 from balancer.control.admin.requests import (
     DESCRIBE,
     ENTRANCE,
@@ -41,7 +40,6 @@ from balancer.control.admin.requests import (
 )
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.sockets import AdminSockets
-from balancer.control.admin.split_routes import SplitRoutes
 from balancer.control.admin.status import proxy_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads

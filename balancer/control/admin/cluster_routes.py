@@ -1,5 +1,5 @@
 """Admin routes about one cluster: /-/endpoints changes its endpoints at run time, /-/record, /-/explain and /-/latency
-inspect its live traffic.
+inspect its live traffic; and /-/splits, about the weights of splits.
 
 Bodies are validated by the models of the configuration. Every error is one line with a 4xx status and changes nothing.
 An inspection has a time limit or is stopped here; while it is off it costs a request nothing.
@@ -8,16 +8,23 @@ An inspection has a time limit or is stopped here; while it is off it costs a re
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Self
 
 from aiohttp import web
 from pydantic import Field, model_validator
 
 from balancer.config.schema.endpoint import EndpointConfig
+from balancer.config.schema.route_parts import SplitChange
 from balancer.config.schema.section import EndpointWeight, Seconds, Section
 from balancer.control.admin.channel import SiblingChannel, ways_of
+from balancer.control.admin.mirrors_splits_report import split_status
 from balancer.control.admin.requests import DESCRIBE, body_of, plane_of
 from balancer.control.admin.status import endpoint_status, latency_status, leaving_status, panic_status
+from balancer.control.control_plane import ControlPlane
+from balancer.routes.split import Split
 from policies.facts import AdminState
 
 
@@ -151,3 +158,49 @@ async def _start_recording(request: web.Request) -> web.Response:
 async def _stop_recording(request: web.Request) -> web.Response:
     plane_of(request).recording.stop()
     return web.json_response(plane_of(request).recording.status())
+
+
+PATH = "/-/splits"
+
+
+class SplitRoutes:
+    """Routes of /-/splits: show and change the weights of splits at run time, in all processes, and tell the other
+    processes when a canary gets no more requests."""
+
+    def __init__(self, control_plane: ControlPlane, channel: SiblingChannel | None = None) -> None:
+        self._splits = control_plane.splits
+        self._channel = channel
+        self._tasks: set[asyncio.Task[None]] = set()
+        if channel is not None:
+            self._splits.on_reset = partial(self._tell, channel)
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """Return the routes."""
+        ask, tell = ways_of(self._channel)
+        return [web.get(PATH, ask(self._list)), web.put(PATH, tell(self._change))]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return self._answer(self._splits.by_route.values())
+
+    async def _change(self, request: web.Request) -> web.Response:
+        """Body: `weights`, and perhaps `route` and `reason`."""
+        order = await body_of(request, SplitChange)
+        return self._answer(self._splits.change(order.weights, order.route, order.reason))
+
+    def _answer(self, splits: Iterable[Split]) -> web.Response:
+        return web.json_response({"splits": [split_status(split) for split in splits]})
+
+    def _tell(self, channel: SiblingChannel, split: Split) -> None:
+        task = asyncio.get_running_loop().create_task(_send(channel, change_of(split)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _send(channel: SiblingChannel, order: SplitChange) -> None:
+    async with channel.turn():
+        await channel.ask("PUT", PATH, json.dumps(order.model_dump()).encode())
+
+
+def change_of(split: Split) -> SplitChange:
+    """Return the change that makes a split of another process like this one."""
+    return SplitChange(weights=split.weights, route=split.route, reason=split.reason)

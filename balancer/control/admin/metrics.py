@@ -17,7 +17,6 @@ from balancer.build import build
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.condition import Condition
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.connections_report import connection_families
 from balancer.control.admin.families import (
     OF_ENDPOINT,
     Rows,
@@ -33,7 +32,7 @@ from balancer.control.admin.families import (
 from balancer.control.admin.health import PANIC, SERVING, endpoint_condition, readiness
 from balancer.control.admin.mirrors_splits_report import mirror_families, split_families
 from balancer.control.admin.policy_report import policy_families
-from balancer.control.admin.routes_report import route_families
+from balancer.control.admin.routes_report import connection_families, route_families
 from balancer.control.admin.status import checks_status
 from balancer.control.admin.traffic_report import (
     buffering_families,

@@ -17,9 +17,9 @@ from aiohttp import web
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.control.admin.channel import SiblingChannel
-from balancer.control.admin.policy_order import files_in, order_of, spec_in
+from balancer.control.admin.cluster_routes import change_of
+from balancer.control.admin.policy_routes import files_in, order_of, spec_in
 from balancer.control.admin.requests import is_from_sibling
-from balancer.control.admin.split_routes import change_of
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
 from balancer.errors import UnknownSplit

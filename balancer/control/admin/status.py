@@ -14,11 +14,16 @@ from balancer.build import build, http2_library
 from balancer.config.schema.endpoint import CLIENT
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.connections_report import connections_status
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
 from balancer.control.admin.mirrors_splits_report import mirrors_status, splits_status
 from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
-from balancer.control.admin.routes_report import events_status, names_status, route_status, watch_status
+from balancer.control.admin.routes_report import (
+    connections_status,
+    events_status,
+    names_status,
+    route_status,
+    watch_status,
+)
 from balancer.control.admin.traffic_report import (
     buffering_status,
     concurrency_status,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from balancer.control.admin.page import sampler, streaming
+from balancer.control.admin.page import sampler
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.window import WINDOW, Window
 from policies import registry
@@ -283,7 +283,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("fast")
 async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots are skipped, not queued, for one that does not read; after the limit it is disconnected."""
-    monkeypatch.setattr(streaming, "STALL_LIMIT", 0.2)
+    monkeypatch.setattr(sampler, "STALL_LIMIT", 0.2)
     server = await stage.serve(await stage.worker(response()))
     served = server._admin._page
     client = await stage.admin_client()

@@ -16,7 +16,7 @@ from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged
-from balancer.control.admin.policy_order import reload_order
+from balancer.control.admin.policy_routes import reload_order
 from tests.support.admin_requests import TOKEN, local
 from tests.support.stage import Stage
 from tests.support.wire import get, response

@@ -11,7 +11,6 @@ from operator import add, sub
 from typing import Any, NamedTuple
 
 from balancer.control.admin.merge import merged, merged_health
-from balancer.control.admin.page.sample import PICKS
 from policies.facts import OutcomeKind
 from policies.stats.load import Histogram
 
@@ -20,6 +19,9 @@ WINDOW = 10.0
 
 HISTORY = 300
 """Points of the charts that are kept, one per snapshot: five minutes."""
+
+PICKS = 8
+"""Explained picks that the page shows, the newest."""
 
 FAILURES = tuple(kind.value for kind in OutcomeKind if kind.is_failure)
 """Outcomes that count as failed attempts."""
