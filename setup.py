@@ -79,7 +79,6 @@ HOT = [
     "balancer/exchange/exchange_state.py",
     "balancer/exchange/exchange.py",
     "balancer/authorization/exchange.py",
-    "balancer/authorization/subrequest.py",
     "balancer/exchange/field_edits.py",
     "balancer/exchange/hedging.py",
     "balancer/upstream/request_body.py",

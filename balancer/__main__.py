@@ -16,11 +16,11 @@ import click
 from balancer.build import version_line
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
-from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.route_list import listed
+from balancer.config.schema.routes import listed
+from balancer.config.sources import PREFIX
 from balancer.config.warnings import route_warnings, warnings_about
 from balancer.configuration import load, load_with_sources
 from balancer.control.admin.change_commands import endpoints, split

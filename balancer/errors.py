@@ -33,6 +33,10 @@ class LogFailed(Exception):
     exit_code = 2
 
 
+class StoreLost(Exception):
+    """The store cannot be reached or does not answer in time; the text is the reason."""
+
+
 class RecordingRefused(Exception):
     """A recording cannot be started."""
 

@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "workers": (),
     "experiments": (
         *("policies", "workers.alarm", "workers.durations", "workers.errors", "workers.fault_client"),
-        *("workers.load", "workers.service"),
+        "workers.service",
         "balancer.upstream.http1.idle_timeout",
         *(
             "balancer.control.admin.client",
@@ -38,7 +38,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         ),
         *(
             "balancer.control.admin.page.sampler",
-            "balancer.control.admin.page.streaming",
             "balancer.control.admin.page.window",
         ),
         *("balancer.errors", "balancer.tools.probe.target"),
@@ -269,7 +268,7 @@ CIRCLES = {
     "balancer.exchange attempt_span routed_attempt": "an attempt has its span, which describes it",
     "balancer.exchange responder tunnel": "a responder has its pending upgrade, which goes back to it",
     "balancer.exchange attempt client_bounds exchange_state": "an exchange has its attempt, which reports to it",
-    "balancer.mirroring copy_attempt mirror request_copy": "a mirror has its copies, a copy its attempt",
+    "balancer.mirroring copy_attempt mirror": "a mirror has its copies, a copy its attempt",
     "balancer.downstream.http2 open_streams stream": "a connection has its streams, which write to it",
     "balancer.control.admin application connection exchange": "connections hand requests to the application",
     "experiments.simulator attempt worker worker_connections": "an attempt holds a connection to its worker",

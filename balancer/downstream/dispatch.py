@@ -14,9 +14,8 @@ from balancer.exchange.observers import ExchangeObserver, RequestLog, RequestTra
 from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
-from balancer.mirroring.mirror import Mirror
+from balancer.mirroring.mirror import Mirror, RequestCopy
 from balancer.mirroring.observer import MirrorObserver
-from balancer.mirroring.request_copy import RequestCopy
 from balancer.routes.own_response import OwnResponse
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable

@@ -17,7 +17,7 @@ from policies.facts import OutcomeKind, kind_of_answer
 from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
-    from balancer.mirroring.request_copy import RequestCopy
+    from balancer.mirroring.mirror import RequestCopy
 
 READ_LIMIT: Final = 1 << 20
 READ_TIME: Final = 10.0

@@ -6,7 +6,7 @@ from balancer.errors import ForwardingError
 from balancer.exchange.exchange_state import ExchangeState
 from balancer.exchange.observers import ExchangeObserver
 from balancer.log.formats import fault_of
-from balancer.mirroring.request_copy import RequestCopy
+from balancer.mirroring.mirror import RequestCopy
 
 
 class MirrorObserver(ExchangeObserver):

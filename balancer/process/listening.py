@@ -1,4 +1,6 @@
-"""Listening sockets of the balancer: opened once before the supervisor forks, and passed on at a hot restart."""
+"""Listening sockets of the balancer: opened once before the supervisor forks, and passed on at a hot restart. Each
+process has their listeners, with TLS, PROXY protocol and routes.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,25 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from balancer.build import build
+from balancer.cluster.cluster import Cluster
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.listeners import DEFAULT_MODE, url_of
 from balancer.control.admin.sockets import AdminSockets, open_admin_sockets
+from balancer.control.named_clusters import NamedClusters
+from balancer.downstream.acceptor import Entrance
+from balancer.downstream.connection import Http1Connection
+from balancer.downstream.http2.connection import Http2Connection
 from balancer.downstream.listening_sockets import bind, bind_unix, is_listening, remove_unix
+from balancer.downstream.preamble import HandshakingConnections
 from balancer.errors import ListenFailed
 from balancer.process.socket_handover import Inherited
+from balancer.routes.table import RouteTable
+from balancer.tls.contexts import SharedContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +144,44 @@ def ready_line(settings: Settings, listening: Listening, endpoints: int) -> str:
         f"(policy {settings.policy.label}, {endpoints} endpoint{'s' if endpoints != 1 else ''}"
         f"{f', {processes} processes' if processes != 1 else ''}, {build()} build){live_page}"
     )
+
+
+class Listeners:
+    """Entrances of all listeners; the connections that have not reached HTTP are counted by `arrivals`, those of
+    `listen`.
+
+    `make` and `make_http2` return the protocols of a connection whose requests have these routes.
+    """
+
+    def __init__(
+        self,
+        traffic: Mapping[str, TrafficSocket],
+        cluster: Cluster,
+        clusters: NamedClusters,
+        make: Callable[[RouteTable], Http1Connection],
+        make_http2: Callable[[RouteTable], Http2Connection],
+        fronts: Mapping[str, SharedContext],
+    ) -> None:
+        self._fronts = fronts
+        self._arrivals: dict[str, HandshakingConnections] = {}
+        for name in traffic:
+            routes = clusters.routes_of(name)
+            self._arrivals[name] = HandshakingConnections(
+                cluster,
+                partial(make, routes),
+                make_http2=partial(make_http2, routes),
+                beside=self._arrivals.get(""),
+            )
+        self.arrivals = self._arrivals[""]
+        self.entrances = [Entrance(one.sock, self._arrivals[name]) for name, one in traffic.items()]
+
+    def apply(self, config: RuntimeConfig) -> None:
+        """Apply TLS and PROXY protocol to the connections that begin from now on. A removed listener keeps its own."""
+        settings = config.settings
+        proxies = {name: listener.proxy_protocol for name, listener in settings.listeners.items()}
+        proxies[""] = settings.proxy_protocol
+        for name, arrivals in self._arrivals.items():
+            if name in proxies:
+                tls = config.server_tls.get(name)
+                arrivals.tls = None if tls is None else tls.handshake(self._fronts.get(name))
+                arrivals.proxies = proxies[name]

@@ -18,7 +18,7 @@ from balancer.cluster.state_log import SiblingConditions
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.log import LogConfig
-from balancer.config.schema.tracing import TracingConfig
+from balancer.config.schema.sections import TracingConfig
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
@@ -32,13 +32,13 @@ from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.http.h2.limits import Http2Limits
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.output import LogOutput, complain
-from balancer.process.listeners import Listeners
-from balancer.process.listening import listening
+from balancer.process.listening import Listeners, listening
 from balancer.process.member import ServingProcess
 from balancer.process_context import CLOSE_ALL_IDLE, ProcessContext
 from balancer.routes.table import RouteTable
-from balancer.sharing.configured import exchange_of, token_exchange_of
+from balancer.sharing.exchange import exchange_of
 from balancer.sharing.siblings import Siblings
+from balancer.sharing.token_exchange import token_exchange_of
 from balancer.tracing.configured import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router

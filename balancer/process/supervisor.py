@@ -2,7 +2,7 @@
 
 It must not have an event loop or a thread, so that it can fork at any time; it waits in one `select`. The listening
 sockets are opened here and inherited, so connections in their queues survive the death of a process. Children are
-controlled by signals (`shutdown.py`) and report by a pipe; a child reads the end of another pipe when the supervisor
+controlled by signals (`lifecycle.py`) and report by a pipe; a child reads the end of another pipe when the supervisor
 vanishes, and shuts down. One that dies is restarted at once if it ran for `MIN_UPTIME` seconds, otherwise after a delay
 that grows with each death in a row.
 """
@@ -13,18 +13,20 @@ import os
 import select
 import shutil
 import signal
+import socket
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Self
 
 from balancer.config.loading import Settings
 from balancer.log.output import complain
+from balancer.process.lifecycle import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.listening import listening, ready_line
 from balancer.process.member import ServingProcess
-from balancer.process.shutdown import CUT_SHORT, RELOAD, REPLACED, STOPPED
-from balancer.process.signals import Signals
 from balancer.process.socket_handover import Successor, started, tell_ready
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
@@ -274,3 +276,65 @@ class Child:
         self.pid, self.is_ready, self.due_at = None, False, now + delay
         self._close_pipe()
         return delay
+
+
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
+
+IGNORED_BY_CHILDREN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals ignored by children: SIGUSR2 always, as it is for the supervisor; the others until a handler is installed."""
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the signal's number is already written to the wake-up socket."""
+
+
+class Signals:
+    """Context manager that catches signals for `wait`, in a process without an event loop.
+
+    Signal handlers do nothing: the interpreter writes each signal's number into a socket (`signal.set_wakeup_fd`),
+    which is read.
+    """
+
+    def __enter__(self) -> Self:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        for number in HEARD:
+            signal.signal(number, _noted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        self._reading.close()
+        self._writing.close()
+
+    def wait(self, also: list[int], seconds: float | None) -> list[int]:
+        """Wait for a signal, a readable descriptor of `also`, or the timeout; return the numbers of the signals
+        received.
+        """
+        select.select([self._reading.fileno(), *also], (), (), seconds)
+        try:
+            return list(self._reading.recv(256))
+        except BlockingIOError:
+            return []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Block signals, so that none is delivered to a child that is being forked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def forget(self) -> None:
+        """Restore the default signal handling in a child."""
+        signal.set_wakeup_fd(-1)
+        self._reading.close()
+        self._writing.close()
+        for number in HEARD:
+            signal.signal(number, signal.SIG_DFL)
+        for number in IGNORED_BY_CHILDREN:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)

@@ -8,14 +8,20 @@ shows that the store works, and how long a report takes. Requests never wait for
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
-from random import Random
+from random import Random, SystemRandom
 from typing import Any, Protocol
 
+from balancer.config.schema.sections import SharedConfig
+from balancer.errors import StoreLost
 from balancer.sharing.message import BadMessage, Message, decode, encode
+from balancer.sharing.shared_counters import key_of
+from policies.facts import Region
+from policies.routing.router import Router
 from policies.routing.units import EXPIRY, OtherUnits, UnitReport
 from policies.stats.load import WindowedMinimum
 
@@ -53,10 +59,6 @@ DELAY_WINDOW = 30.0
 """Seconds of one bucket of a sender's least delay. Clocks drift apart by less than 3 ms in it."""
 
 NO_ANSWER = f"no answer within {MAX_REPORT_DELAY_S:g} s for {SILENCE:g} s"
-
-
-class StoreLost(Exception):
-    """The store cannot be reached or does not answer in time; the text is the reason."""
 
 
 class ReportChannel(Protocol):
@@ -337,3 +339,39 @@ class ReportExchange(StoreTask):
             "in_flight_elsewhere": self._units.in_flight,
             **asdict(self.counts),
         }
+
+
+def exchange_of(
+    configured: tuple[SharedConfig, Region | None],
+    router: Router,
+    now: Callable[[], float],
+    say: Callable[[str], None],
+    supervisor: str | None = None,
+    cluster: str = "",
+) -> ReportExchange | None:
+    """Return the exchange of one cluster, None without a store.
+
+    `configured` is the table [shared] and the home region; `supervisor` is a name that only sibling processes have in
+    common.
+    """
+    config, home_region = configured
+    if config.url is None:
+        return None
+    from balancer.sharing.store import Store  # only here: the import takes a tenth of a second
+
+    sender = SystemRandom().getrandbits(63)
+    identity = Identity(unit_of(supervisor, sender), sender, key_of(home_region or ""))
+    return ReportExchange(
+        OtherUnits(router),
+        Store(config, cluster).opened,
+        identity,
+        now,
+        every=config.every,
+        store=config.store,
+        say=say,
+    )
+
+
+def unit_of(supervisor: str | None, otherwise: int) -> int:
+    """Return the key of this unit."""
+    return otherwise if supervisor is None else key_of(f"{os.uname().nodename} {supervisor}")

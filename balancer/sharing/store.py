@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import hiredis
 
-from balancer.config.schema.shared import SharedConfig
-from balancer.sharing.exchange import StoreLost
+from balancer.config.schema.sections import SharedConfig
+from balancer.errors import StoreLost
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 """Bytes of one answer. The largest report has a fifth of that."""

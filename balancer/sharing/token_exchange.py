@@ -12,11 +12,14 @@ from collections.abc import Callable
 from hashlib import blake2b
 from itertools import islice
 from math import inf
+from random import SystemRandom
 from struct import Struct
 from typing import Final
 
+from balancer.config.schema.sections import SharedConfig
+from balancer.errors import StoreLost
 from balancer.rate_limits.configured import RateLimits
-from balancer.sharing.exchange import Opened, ReportChannel, StoreLost, StoreTask, until_one_ends
+from balancer.sharing.exchange import Opened, ReportChannel, StoreTask, unit_of, until_one_ends
 
 BATCH_S: Final = 0.1
 """Seconds between two batches."""
@@ -26,6 +29,9 @@ ANSWER_S: Final = 1.0
 
 MOST_BUCKETS: Final = 4096
 """Buckets in one batch; others wait for the next."""
+
+OF_TOKENS: Final = "-rate-limits"
+"""Channel of what rate limits have admitted, beside those of clusters, whose names begin with a letter or a digit."""
 
 VERSION: Final = 1
 HEAD: Final = Struct("<BxxxIq")
@@ -127,3 +133,22 @@ class TokenExchange(StoreTask):
             self._say(
                 f"rate limits: the store is lost: {reason}; this unit applies them alone until it answers"
             )
+
+
+def token_exchange_of(
+    config: SharedConfig,
+    limits: RateLimits,
+    now: Callable[[], float],
+    say: Callable[[str], None],
+    supervisor: str | None,
+    *,
+    applies: bool,
+) -> TokenExchange | None:
+    """Return the exchange of what rate limits have admitted, None without a store; see `exchange_of`."""
+    if config.url is None:
+        return None
+    from balancer.sharing.store import Store
+
+    limits.taken.secret = secret_of(config.url.get_secret_value())
+    unit = unit_of(supervisor, SystemRandom().getrandbits(63))
+    return TokenExchange(limits, Store(config, OF_TOKENS).opened, unit, now, say, applies=applies)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 
-from balancer.config.schema.tracing import TracingConfig
+from balancer.config.schema.sections import TracingConfig
 from balancer.tracing.spans import Spans
 from balancer.tracing.tracing import Tracing
 

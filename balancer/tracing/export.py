@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from balancer.config.schema.tracing import TracingConfig
+from balancer.config.schema.sections import TracingConfig
 from balancer.syntax.printable import one_line
 from balancer.tracing.spans import Kind, Span, SpanCounts
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
-from balancer.config.environment import PREFIX
 from balancer.config.loading import Settings
+from balancer.config.sources import PREFIX
 from balancer.configuration import load
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
 from tests.support.command_line import complaint

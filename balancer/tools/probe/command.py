@@ -20,8 +20,7 @@ from balancer.process.server import new_event_loop
 from balancer.syntax.printable import one_line
 from balancer.syntax.urls import is_authority
 from balancer.tls.contexts import TlsProblem, UpstreamTls
-from balancer.tools.probe.advice import advice
-from balancer.tools.probe.findings import Findings
+from balancer.tools.probe.findings import Findings, advice
 from balancer.tools.probe.survey import Bounds, Survey
 from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
 

@@ -9,7 +9,6 @@ each other. `Via` stays (RFC 9110 § 7.6.3), and so does X-Request-ID, for corre
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import ip_address
 from typing import Final
 
 from balancer.control.control_plane import ControlPlane
@@ -17,6 +16,7 @@ from balancer.errors import RequestRejected
 from balancer.http.h1.fields import END_OF_HEAD, found, lines_of, without
 from balancer.http.h1.request_fields import RequestFields
 from balancer.http.h1.request_head import Request
+from balancer.syntax.networks import parsed
 from balancer.syntax.urls import host_in
 
 
@@ -52,7 +52,8 @@ class Origins:
     def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
         """Return the origin and the target for it. Raises `RequestRejected`."""
         host = host_in(authority).strip(b"[]")
-        is_own, origin = self._is_own(host), self._by_host.get(host)
+        is_own = host in self._own or parsed(host.decode("latin-1")) is not None
+        origin = self._by_host.get(host)
         found = self._of_path(target) if is_own else None
         if (
             found is not None
@@ -74,18 +75,6 @@ class Origins:
             if path == prefix[:-1]:
                 return origin, b"/" + mark + query
         return None
-
-    def _is_own(self, host: bytes) -> bool:
-        return host in self._own or is_address(host)
-
-
-def is_address(host: bytes) -> bool:
-    """Return whether the host is an IP address."""
-    try:
-        ip_address(host.decode("latin-1"))
-    except ValueError:
-        return False
-    return True
 
 
 _HOST: Final = lines_of(b"host")

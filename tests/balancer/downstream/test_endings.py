@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from balancer.http.h2.events import CANCEL
-from balancer.recording.format import ENDS
+from balancer.recording.recorder import ENDS
 from tests.support.collector import TAKEN, spans_of
 from tests.support.frames import WINDOW_UPDATE, frame
 from tests.support.http2_client import WEBSOCKET, Http2Client, accept_of, fields, http2_client

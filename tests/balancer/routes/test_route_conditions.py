@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.route_list import check_routes, listed
-from balancer.config.schema.routes import RouteConfig
+from balancer.config.schema.routes import RouteConfig, check_routes, listed
 from balancer.errors import AmbiguousPath
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.errors import StoreLost
 from balancer.sharing.exchange import (
     LONGEST_INTERVAL,
     LONGEST_PAUSE,
@@ -21,7 +22,6 @@ from balancer.sharing.exchange import (
     Identity,
     ReportChannel,
     ReportExchange,
-    StoreLost,
 )
 from balancer.sharing.message import BadMessage, Message, decode, encode
 from policies import registry

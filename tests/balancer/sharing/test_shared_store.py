@@ -14,7 +14,7 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from balancer.config.schema.shared import SharedConfig
+from balancer.config.schema.sections import SharedConfig
 from balancer.control.admin.metrics import metrics_text
 from balancer.sharing.exchange import Identity, ReportExchange
 from balancer.sharing.store import MAX_ANSWER_BYTES, Store

@@ -12,13 +12,12 @@ from pydantic import SecretStr, ValidationError
 
 from balancer.config.loading import Settings
 from balancer.config.schema.rate_limits import RateLimitConfig
-from balancer.config.schema.shared import SharedConfig
+from balancer.config.schema.sections import SharedConfig
+from balancer.errors import StoreLost
 from balancer.rate_limits.configured import RateLimits
 from balancer.rate_limits.limiter import CREDIBLE_S
 from balancer.sharing import exchange, token_exchange
-from balancer.sharing.configured import token_exchange_of
-from balancer.sharing.exchange import StoreLost
-from balancer.sharing.token_exchange import BUCKET, HEAD, VERSION, TokenExchange
+from balancer.sharing.token_exchange import BUCKET, HEAD, VERSION, TokenExchange, token_exchange_of
 from tests.support.shared_stores import FakeStore, RealStore, needs_server
 from tests.support.stage import ManualClock
 from tests.support.wire import PATIENCE

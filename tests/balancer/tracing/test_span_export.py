@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.tracing import TracingConfig
+from balancer.config.schema.sections import TracingConfig
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.status import proxy_status
 from balancer.tracing.spans import Spans
@@ -196,7 +196,7 @@ def test_absent_packages_are_named() -> None:
     """A fresh interpreter whose search for packages does not find OpenTelemetry."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from balancer.config.schema.tracing import TracingConfig\n"
+        "from balancer.config.schema.sections import TracingConfig\n"
         "try: TracingConfig(endpoint='http://h')\n"
         "except ValueError as error: print(error)"
     )
