@@ -11,9 +11,8 @@ import re
 from ipaddress import ip_address
 from typing import Any
 
-from balancer.config.schema.discovery import DnsDiscovery
+from balancer.config.schema.discovery import DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import CLIENT, EndpointConfig, UpstreamTlsConfig, sent_host
-from balancer.config.schema.kubernetes import KubernetesDiscovery
 from balancer.upstream.dial.resolver import LookupFailed, Resolver, Service
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")

@@ -44,7 +44,7 @@ def test_a_wrong_url_is_one_line_without_it(tmp_path: Path, url: str) -> None:
 
 
 def test_a_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("balancer.config.schema.shared.find_spec", lambda _: None)
+    monkeypatch.setattr("balancer.config.schema.sections.find_spec", lambda _: None)
     code, output = checked(tmp_path, 'url = "redis://:hush@h"')
     assert code == 2
     [line] = output.splitlines()
