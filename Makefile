@@ -5,6 +5,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL = $(PIP) 'setuptools>=77,<83' && $(PIP) --no-build-isolation --editable
 DEMO = results/demo
 MEASURED = round-robin,steelyard
 COMPARED = round-robin,region-aware,latency-weighted,steelyard
@@ -13,6 +14,10 @@ FUZZ = .venv-fuzz
 DOCS = .venv-docs
 MINUTES ?= 10
 SEEDS ?= 10000
+
+# pip compiles no modules to bytecode, of which most are never imported; of an option that begins with `no`, it expects
+# the value of the option without it.
+export PIP_NO_COMPILE = no
 
 # Tests draw the same examples in every run. FRESH=1 draws a seed for others, SEED=… repeats one.
 ifdef FRESH
@@ -106,29 +111,26 @@ $(VENV)/checkout: $(STALE)
 	"$(PYTHON)" -m venv --clear $(VENV)
 	@printf '%s' "$(CURDIR)" > $@
 
-# Without the compilers of the build, which an editable installation does not use, and without bytecode of modules that
-# are never imported: both double the time.
+# Without the compilers of the build, which an editable installation does not use.
 $(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 	@echo "installing into $(VENV), about half a minute"
-	$(PIP) --no-compile 'setuptools>=77,<83'
-	$(PIP) --no-compile --no-build-isolation --editable '.[lab]'
+	$(INSTALL) '.[lab]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
-	@echo "installing into $(VENV), about a minute and a half"
-	$(PIP) --editable '.[dev]'
+	@echo "installing into $(VENV), about a minute"
+	$(INSTALL) '.[dev]'
 	$(call CHECKOUT_LAST,$(BIN))
 	@touch $(VENV)/installed $@
 
 # An editable install first, for the dependencies of tests and benchmarks; then the build, where a failure is an error.
+$(COMPILED)/installed: BIN = $(COMPILED)/bin
 $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py */*/*/*.py) $(wildcard balancer/http/h2/*)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
-	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[dev]' 'setuptools>=77,<83' wheel cython
-	$(COMPILED)/bin/python -m pip uninstall --quiet --yes steelyard
-	STEELYARD_COMPILE=all $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-build-isolation --no-deps .
-	$(call CHECKOUT_LAST,$(COMPILED)/bin)
+	$(INSTALL) '.[dev]' cython
+	$(RUN) pip uninstall --quiet --yes steelyard
+	STEELYARD_COMPILE=all $(PIP) --no-build-isolation --no-deps .
+	$(call CHECKOUT_LAST,$(BIN))
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
 	@touch $@
 

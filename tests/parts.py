@@ -1,7 +1,8 @@
 """Run the tests in parts, one after another: python -m tests.parts first|second [--seed N] [--minutes M]
 
-`first` is what `make test` runs; `second`, what `make test-all` adds, begins with other interpreters.
-pytest-xdist divides the tests of a part between two processes. In the first tier, mypy runs beside them.
+`first` is what `make test` runs; `second`, what `make test-all` adds.
+pytest-xdist divides the tests of a part between processes. In the first tier, mypy runs beside them; in the second, the
+environments of other interpreters and of the compiled build are made beside the first part.
 The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
 begun, one that takes three times its usual time is stopped, and the last lines name both.
 """
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
@@ -24,12 +25,17 @@ from tests.support.root import ROOT
 
 FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
 TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+THREE_PROCESSES = ("-n", "3", "--dist", "worksteal")
+"""Where many tests wait for programs that they start."""
+
 BY_GROUP = ("-n", "2", "--dist", "loadgroup")
 """Where tests share an expensive build: those of one group run in one process."""
 
 COVERED = ("--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered")
 COMPILED = ".venv-compiled/bin/python"
-FOLDERS = ("policies", "balancer", "experiments", "simulated", "benchmarks", "faultsim", "workers", "deploy")
+FOLDERS = ("policies", "balancer", "benchmarks", "faultsim", "deploy")
+"""Those with a part of their own in the second tier."""
+
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in FOLDERS))
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
@@ -71,30 +77,35 @@ STUCK_S = 1200.0
 """Time after which a part is stuck, where no time is given: it is stopped, and has failed."""
 
 
+Command = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Part:
-    """Commands that run one after another, and one beside them; `seconds` is how long they take on an idle machine with
-    two cores.
+    """Commands that run one after another, and others beside them, one after another, too; `seconds` is how long they
+    take on an idle machine with two cores.
     """
 
     name: str
     seconds: float
-    commands: tuple[tuple[str, ...], ...]
-    beside: tuple[str, ...] = ()
+    commands: tuple[Command, ...]
+    beside: tuple[Command, ...] = ()
 
 
-def tests_part(name: str, seconds: float, *arguments: str) -> Part:
-    return Part(name, seconds, (pytest(sys.executable, *arguments, *TWO_PROCESSES),))
-
-
-def pytest(python: str, *arguments: str) -> tuple[str, ...]:
+def pytest(python: str, *arguments: str) -> Command:
     return (python, "-P", "-m", "pytest", "-q", *arguments)
 
 
 def first_tier() -> list[Part]:
     """All of it at once: the last tests to end leave a processor to mypy, or mypy to them."""
     tests = pytest(sys.executable, "tests", *FIRST, *TWO_PROCESSES)
-    return [Part("types and tests", 900, (tests,), beside=(sys.executable, "-m", "mypy"))]
+    return [Part("types and tests", 900, (tests,), beside=((sys.executable, "-m", "mypy"),))]
+
+
+def environment_of(version: tuple[int, ...], path: str) -> Command:
+    """What makes the environment of another interpreter."""
+    venv = f".venv-{name_of(version)}"
+    return ("make", f"VENV={venv}", f"PYTHON={path}", f"{venv}/installed-dev")
 
 
 def monitors(version: tuple[int, ...]) -> bool:
@@ -109,9 +120,8 @@ def other_interpreters(choice: Choice) -> list[Part]:
     parts = []
     chosen_tests = "not second_tier and not real_time"
     for version, path in choice.found.items():
-        venv = f".venv-{name_of(version)}"
-        made = ("make", f"VENV={venv}", f"PYTHON={path}", f"{venv}/installed-dev")
-        run = ("env", "COVERAGE_CORE=sysmon", *pytest(f"{venv}/bin/python", *INTERPRETED, *TWO_PROCESSES))
+        python = f".venv-{name_of(version)}/bin/python"
+        run = ("env", "COVERAGE_CORE=sysmon", *pytest(python, *INTERPRETED, *TWO_PROCESSES))
         if monitors(version):
             tested = [
                 (*run, "tests/policies", "-m", f"{chosen_tests} and not no_cover", *COVERED),
@@ -119,14 +129,16 @@ def other_interpreters(choice: Choice) -> list[Part]:
             ]
         else:
             tested = [(*run, "-m", chosen_tests)]
-        parts.append(Part(f"CPython {name_of(version)}", 120, (made, *tested)))
+        parts.append(Part(f"CPython {name_of(version)}", 120, (environment_of(version, path), *tested)))
     return parts
 
 
 def second_tier(choice: Choice) -> list[Part]:
     """The most valuable first. Coverage is of the first tier's tests, here without long simulations, unless it is
-    measured on another interpreter.
+    measured on another interpreter. Environments are made beside the first part, so that both processors have work
+    while packages are downloaded and translated to C; a part makes its own again where that was stopped.
     """
+    environments = (*(environment_of(*one) for one in choice.found.items()), ("make", "compiled"))
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
     properties = ("tests/balancer", "tests/policies", "--timeout=300", "-m", "hypothesis and not second_tier")
     more_examples = (
@@ -134,6 +146,10 @@ def second_tier(choice: Choice) -> list[Part]:
         f"STEELYARD_EXAMPLES={EXAMPLES}",
         *pytest(sys.executable, *properties, *TWO_PROCESSES),
     )
+
+    def here(*arguments: str) -> Command:
+        return pytest(sys.executable, *arguments, *SECOND)
+
     is_covered = any(map(monitors, choice.found))
     compiled = (
         "tests/policies/test_built_in_options.py",
@@ -141,16 +157,15 @@ def second_tier(choice: Choice) -> list[Part]:
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
     return [
-        Part("compiled", 250, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
-        tests_part("policies and balancer", 225, "tests/policies", "tests/balancer", *SECOND),
+        Part("policies and balancer", 450, (here("tests/policies", "tests/balancer", *TWO_PROCESSES),), environments),
+        *other_interpreters(choice),
+        Part("compiled", 80, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
         Part("more examples", 60, (more_examples,)),
         Part("faultsim", 35, (pytest(COMPILED, "tests/faultsim", *SECOND, *TWO_PROCESSES),)),
-        tests_part("experiments", 160, "tests/experiments", *SECOND),
-        tests_part("simulated", 150, "tests/simulated", *SECOND),
-        tests_part("benchmarks", 135, "tests/benchmarks", *SECOND),
-        tests_part("rest", 120, *REST, *SECOND),
-        *([] if is_covered else [tests_part("coverage", 200, *covered)]),
-        Part("deploy", 430, (pytest(sys.executable, "tests/deploy", *SECOND, *BY_GROUP),)),
+        Part("experiments, simulated and rest", 430, (here(*REST, *THREE_PROCESSES),)),
+        Part("benchmarks", 135, (here("tests/benchmarks", *TWO_PROCESSES),)),
+        *([] if is_covered else [Part("coverage", 200, (pytest(sys.executable, *covered, *TWO_PROCESSES),))]),
+        Part("deploy", 240, (here("tests/deploy", *BY_GROUP),)),
     ]  # fmt: skip
 
 
@@ -173,11 +188,11 @@ def run(parts: Sequence[Part], seed: Sequence[str], deadline: float) -> Outcome:
             outcome.left_out.append(f"{part.name} ({reason})")
             continue
         ends = began + (3 * part.seconds if left < inf else max(STUCK_S, 3 * part.seconds))
+        commands = [(*one, *seed) if "pytest" in one else one for one in part.commands]
         with ThreadPoolExecutor() as pool:
-            beside = [pool.submit(run_until, ends, command) for command in (part.beside,) if command]
-            codes = (run_until(ends, (*one, *seed) if "pytest" in one else one) for one in part.commands)
-            is_failed = any(code != 0 for code in codes)
-            is_failed |= any(one.result() != 0 for one in beside)
+            beside = pool.submit(succeed, ends, part.beside)
+            is_failed = not succeed(ends, commands)
+            is_failed |= not beside.result()
         seconds, is_stopped = time.monotonic() - began, is_failed and time.monotonic() > ends
         if is_stopped and left < inf:
             outcome.left_out.append(f"the rest of {part.name} (stopped after {seconds:.0f} s)")
@@ -191,6 +206,11 @@ def run(parts: Sequence[Part], seed: Sequence[str], deadline: float) -> Outcome:
 def environment() -> dict[str, str]:
     """With bytecode kept in files: tests and the hundreds of programs that they start are compiled once."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def succeed(ends: float, commands: Iterable[Command]) -> bool:
+    """Run commands until the first that fails."""
+    return all(run_until(ends, one) == 0 for one in commands)
 
 
 def run_until(ends: float, command: Sequence[str]) -> int:
@@ -236,7 +256,7 @@ def main() -> int:
     else:
         choice = chosen()
         print(choice, flush=True)
-        parts = other_interpreters(choice) + second_tier(choice)
+        parts = second_tier(choice)
     seed = () if given.seed is None else (f"--seed={given.seed}",)
     outcome = run(parts, seed, time.monotonic() + 60 * given.minutes)
     print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")

@@ -19,8 +19,7 @@ WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
 def test_every_path_of_a_part_exists() -> None:
-    others = other_interpreters(Choice({(3, 13, 0): "/usr/bin/python3"}))
-    for part in (*first_tier(), *others, *second_tier(Choice())):
+    for part in (*first_tier(), *second_tier(Choice({(3, 13, 0): "/usr/bin/python3"}))):
         for command in part.commands:
             for path in (word.removeprefix("--ignore=") for word in command):
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
@@ -46,7 +45,7 @@ def test_failed_command_ends_its_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failing", [0, 1])
 def test_part_fails_with_either_of_two_commands_at_once(failing: int) -> None:
     first, second = (python("", f"raise SystemExit({at == failing})").commands[0] for at in range(2))
-    assert run([Part("two", 60.0, (first,), beside=second)], (), inf).failed == ["two"]
+    assert run([Part("two", 60.0, (first,), beside=(second,))], (), inf).failed == ["two"]
 
 
 def test_bytecode_is_kept_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +147,9 @@ def test_an_interpreter_has_an_environment_and_its_tests() -> None:
 def test_coverage_is_measured_once() -> None:
     """On an interpreter where it costs little, and else in a part of its own."""
     for choice in (Choice({(3, 11, 2): "a"}), Choice({(3, 11, 2): "a", (3, 13, 0): "b"})):
-        parts = other_interpreters(choice) + second_tier(choice)
-        assert sum("--cov=balancer" in command for part in parts for command in part.commands) == 1
+        assert (
+            sum("--cov=balancer" in command for part in second_tier(choice) for command in part.commands) == 1
+        )
 
 
 def test_only_released_interpreters_count(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.deploy.installation import NO_BYTECODE
+
 KNOWN = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
 PLACES = ("/build", "/opt/steelyard")
 """Absolute paths in instructions; each is mapped below the directory that represents the root."""
@@ -103,8 +105,7 @@ class LocalBuild:
         kept = {name: os.environ[name] for name in os.environ if name.lower().endswith(("_proxy", "_cert"))}
         pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         path = f"{self.root / 'python' / 'bin'}:/usr/bin:/bin"
-        # Nothing runs twice here, so modules need not be compiled in advance.
-        self.environment = kept | pip | {"PATH": path, "HOME": str(self.root), "PIP_NO_COMPILE": "1"}
+        self.environment = kept | pip | NO_BYTECODE | {"PATH": path, "HOME": str(self.root)}
 
     def run(self, stage: list[Instruction]) -> None:
         """Run the instructions; the first that fails raises an error with its output."""

@@ -50,9 +50,9 @@ def first_verdict(periods: list[tuple[str, int, float]], method: Method) -> tupl
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tailed", [False, True])
 def test_stopping_at_the_first_verdict_is_false_in_at_most_5_percent(tailed: bool) -> None:
-    """1,000 evaluations of equal policies, looked at after each period. Student's interval is for one look only."""
-    made = [campaign(seed, tailed=tailed) for seed in range(1000)]
-    false = Rate(sum(first_verdict(one, anytime_student) is not None for one in made), 1000)
+    """400 evaluations of equal policies, looked at after each period. Student's interval is for one look only."""
+    made = [campaign(seed, tailed=tailed) for seed in range(400)]
+    false = Rate(sum(first_verdict(one, anytime_student) is not None for one in made), 400)
     assert false.value <= 0.05
     once = Rate(sum(first_verdict(one, paired_student) is not None for one in made[:200]), 200)
     assert once.interval[0] > 0.05
