@@ -12,6 +12,7 @@ import pytest
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.random_choice import RandomChoice
 from policies.algorithms.round_robin import RoundRobin
+from policies.contract import ManualClock
 from policies.endpoint.available import Available, AvailableByRegion
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
@@ -21,13 +22,6 @@ from policies.insight.shadow import FAULT_LIMIT, Shadow, Shadowed
 from policies.routing.router import Router
 
 ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]
-
-
-class Clock:
-    at = 0.0
-
-    def now(self) -> float:
-        return self.at
 
 
 class Fixed:
@@ -69,7 +63,7 @@ class Broken(Fixed):
 
 
 def router(policy: Any) -> Router:
-    return Router(ENDPOINTS, policy, Clock(), Random(1))
+    return Router(ENDPOINTS, policy, ManualClock(), Random(1))
 
 
 def serve(routes: Router, times: int, seconds: float = 0.1) -> Counter[str]:

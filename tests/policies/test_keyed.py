@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, make
+from policies import Endpoint, RequestFacts, Router, SlowStart, Trace, make
 from policies.algorithms.maglev import is_prime
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
@@ -256,25 +256,6 @@ def test_load_bound_holds_while_endpoints_come_and_go(name: str) -> None:
     weights = sum(state.endpoint.weight for state in states)
     heaviest = max(states, key=lambda state: state.in_flight / state.endpoint.weight)
     assert heaviest.in_flight == ceil(1.25 * total * heaviest.endpoint.weight / weights)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (("ring-hash", {"points": 0}), "policy.points: must be from 1 to 16384"),
-        (("ring-hash", {"load_bound": 1.0}), "policy.load_bound: must be above 1, or 0"),
-        (("maglev", {"load_bound": -1}), "policy.load_bound: must be above 1, or 0"),
-        (("maglev", {"table": 65536}), "policy.table: must be a prime number"),
-        (("rendezvous", {"slots": 8}), "policy.slots: must be from 16 to 1048576"),
-        (("aperture", {"width": 0}), "policy.width: must be >= 1"),
-        (("aperture", {"balancers": 3, "index": 3}), "policy.index: must be from 0 to 2"),
-    ],
-)
-def test_invalid_option_is_named(spec: tuple[str, dict[str, Any]], message: str) -> None:
-    """The message has the option, the allowed values and the given value."""
-    with pytest.raises(BadPolicyOption) as error:
-        make(spec[0], spec[1], Random(1))
-    assert message in str(error.value)
 
 
 def test_key_hashes_are_fixed_and_uniform() -> None:

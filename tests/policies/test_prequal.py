@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from policies import EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
-from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.prequal import Prequal, uses
-from policies.contract import REGION, Answer, ManualClock, Trial, endpoints
-from policies.errors import BadPolicyOption
+from policies.contract import REGION, ManualClock, endpoints
 from policies.insight.explanation import Trace
-from policies.policy import PolicyMaker
 from policies.selection.probe_pool import ProbePool, ProbeResponse
 from policies.stats.latency_by_load import SAMPLES_PER_DEGREE, LatencyByLoad, degree
 
@@ -362,38 +359,3 @@ def test_use_moves_the_latency_to_the_next_load() -> None:
         for load in (9, 0):  # 9 is hot, so that a load of 1 is not
             r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)
     assert [r.route(FACTS).endpoint.id for _ in range(2)] == ["here-0", "here-1"]
-
-
-def slow_share(make: PolicyMaker, answer: Answer) -> float:
-    """The share of the first of eight."""
-    trial = Trial(make, endpoints(*[1] * 8), answer)
-    trial.open_loop(120, 30)
-    return trial.picked(since=5)["here-0"] / trial.picked(since=5).total()
-
-
-def test_slow_endpoint_gets_less_than_by_least_in_flight() -> None:
-    """One of eight takes five times as long: it gets hardly any requests, but some."""
-
-    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        return (0.5 if state.order == 0 else 0.1), OutcomeKind.OK
-
-    share = slow_share(Prequal, answer)
-    assert 0 < share < slow_share(LeastInFlight, answer) / 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pool": 1}, "pool: must be from 2 to 1024"),
-        ({"oldest": 0.0}, "oldest: must be > 0"),
-        ({"q_rif": 1.5}, "q_rif: must be from 0 to 1"),
-        ({"probes": 0.0}, "probes: must be from 0.1 to 100"),
-        ({"remove": -1.0}, "remove: must be from 0 to 100"),
-        ({"delta": -1.0}, "delta: must be >= 0"),
-        ({"reuse": 0.5}, "reuse: must be >= 1"),
-    ],
-)
-def test_invalid_option_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadPolicyOption) as error:
-        Prequal(Random(1), **options)
-    assert str(error.value).startswith(message)

@@ -15,9 +15,8 @@ from policies.algorithms.join_idle_queue import JoinIdleQueue
 from policies.algorithms.reported_load import EndpointReport, ReportedLoadRoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.contract import ManualClock
-from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
-from policies.policy import Policy, PolicyMaker
+from policies.policy import PolicyMaker
 
 FACTS = RequestFacts(region="x")
 TURNS = [SmoothRoundRobin, EdfRoundRobin, ReportedLoadRoundRobin]
@@ -295,28 +294,3 @@ def test_quickly_failing_endpoint_is_not_preferred() -> None:
         kind = OutcomeKind.RESET if assignment.endpoint.id == "0" else OutcomeKind.OK
         r.settle(assignment, Outcome(kind, 200, 0.0, 0.001, 0.001))
     assert r.find("0").failures == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"penalty": -1.0}, "penalty: must be >= 0"),
-        ({"blackout": -1.0}, "blackout: must be >= 0"),
-        ({"expiry": 0.0}, "expiry: must be > 0"),
-        ({"update": 0.0}, "update: must be >= 0.1"),
-    ],
-)
-def test_invalid_option_is_named(options: dict[str, float], message: str) -> None:
-    with pytest.raises(BadPolicyOption, match=f"^{message}"):
-        ReportedLoadRoundRobin(Random(1), **options)
-
-
-def _is_policy(policy: Policy) -> EndpointState | None:
-    """Checked by mypy: each class fulfils the protocol."""
-    return None
-
-
-_is_policy(SmoothRoundRobin(Random(1)))
-_is_policy(EdfRoundRobin(Random(1)))
-_is_policy(ReportedLoadRoundRobin(Random(1)))
-_is_policy(JoinIdleQueue(Random(1)))

@@ -14,7 +14,6 @@ from policies import (
     DuplicateEndpoint,
     Endpoint,
     EndpointState,
-    MonotonicClock,
     NoEndpointAvailable,
     Outcome,
     OutcomeKind,
@@ -125,19 +124,6 @@ def test_unavailable_endpoint_is_not_picked_until_it_is_available_again(reason: 
     if held is not None:
         r.settle(held, outcome())
     assert r.route(FACTS).endpoint.id == "here-0"
-
-
-def test_health_changes_keep_order_and_regions() -> None:
-    """After any changes the list equals a newly built one."""
-    members = [Endpoint(f"e{i}", "http://x", f"r{i % 3}") for i in range(12)]
-    r, rng = router(members=members), Random(2)
-    for _ in range(300):
-        r.set_healthy(f"e{rng.randrange(12)}", rng.random() < 0.4)
-        fresh = type(r.available)(state for state in r.states if state.available)
-        assert list(r.available) == list(fresh)
-        assert {k: list(v) for k, v in r.available.by_region.items()} == {
-            k: list(v) for k, v in fresh.by_region.items()
-        }
 
 
 def test_error_distinguishes_a_full_pool_from_an_unhealthy_one() -> None:
@@ -334,27 +320,6 @@ def test_duplicate_id_changes_nothing() -> None:
     with pytest.raises(DuplicateEndpoint, match="'here-0'"):
         r.replace(endpoints(1) + endpoints(1))
     assert len(r.states) == 3
-
-
-def test_set_policy_takes_effect_at_once() -> None:
-    """The new policy is notified of the members and picks for the next request."""
-    r, policy = router(), AllHooks()
-    r.set_policy(policy)
-    assert r.policy is policy
-    assert policy.calls == [("members_changed", 3)]
-
-
-def test_system_clock_is_monotonic() -> None:
-    clock = MonotonicClock()
-    assert clock.now() <= clock.now()
-
-
-def test_repr_of_a_state() -> None:
-    """Load, and why it is unavailable."""
-    r = router()
-    r.set_enabled("here-0", False)
-    r.set_healthy("here-0", False)
-    assert repr(r.states[:2]) == "[<here-0 0 in flight drain unhealthy>, <here-1 0 in flight>]"
 
 
 def test_total_limit_can_be_changed() -> None:

@@ -30,24 +30,6 @@ def served(queue: WaitQueue[str], now: float = 1e3, turns: int = 1000) -> list[s
     return [ticket.waiter for ticket in taken if ticket is not None and ticket.waiter is not None]
 
 
-def test_first_come_first_served() -> None:
-    queue = filled(0, 0, 0)
-    assert served(queue) == ["a0", "a1", "a2"]
-    assert queue.take(9.0) is None
-
-
-def test_queue_is_bounded() -> None:
-    """A join beyond the limit raises and changes nothing; leaving makes room at once."""
-    queue = filled(0, 0, limit=2)
-    with pytest.raises(WaitQueueFull):
-        queue.join("c", 0, 2.0, inf)
-    ticket = queue.last_below(-1)
-    assert ticket is not None
-    queue.leave(ticket)
-    queue.join("d", 0, 3.0, inf)
-    assert served(queue) == ["a0", "d"]
-
-
 def test_leaving_twice_has_no_effect() -> None:
     queue: WaitQueue[str] = WaitQueue(2)
     ticket = queue.join("a", 0, 0.0, inf)
