@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import cli
 from experiments.platform import cpu_time
-from tests.support.command_line import complaint
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 
@@ -27,31 +25,6 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "benchmarks", "cost", *arguments]
     environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
     return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--blocks", "0"), "'--blocks': 0 is not in the range"),
-        (("--duration", "soon"), "'--duration': 'soon' must be a duration such as 3s or 300ms"),
-        (("--duration", "1ms"), "from 100ms to 600s"),
-        (("--pin", "three"), "'--pin': 'three' is not one of"),
-        (("--case", "put"), "'--case': 'put' is not one of"),
-        (
-            ("--peers", "apache"),
-            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, aiohttp, relay, or none",
-        ),
-        (("--policies", "p2x"), "--policies: unknown policy 'p2x'"),
-        (("--policies", "single-region"), "--policies: "),
-        (("--against", "/nonexistent/python"), "--against: no program '/nonexistent/python'"),
-        (("--against", "false"), "has no Steelyard installed"),
-        (("--policies", ","), "--policies: name at least one"),
-        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """The line names the option and what is allowed; no process is started."""
-    assert message in complaint(cli, "benchmarks", "cost", *arguments)
 
 
 @pytest.mark.second_tier

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import cli
 from experiments.errors import BadInputError
+from experiments.platform.cpu_time import is_known_here
 from experiments.platform.session import BoundVerdict, Session
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
+from tests.support.command_line import complaint
 
 MET, MISSED, NOT_JUDGED = (BoundVerdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))
 
@@ -69,3 +72,43 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     Session().conclude([MET, MISSED, NOT_JUDGED])
     output = capsys.readouterr().out
     assert all(word in output for word in ("met", "MISSED", "not judged"))
+
+
+@pytest.mark.skipif(not is_known_here(), reason="the commands read processor time as Linux accounts for it")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cost", "--blocks", "0"), "'--blocks': 0 is not in the range"),
+        (("cost", "--duration", "soon"), "'--duration': 'soon' must be a duration such as 3s or 300ms"),
+        (("cost", "--duration", "1ms"), "from 100ms to 600s"),
+        (("cost", "--pin", "three"), "'--pin': 'three' is not one of"),
+        (("cost", "--case", "put"), "'--case': 'put' is not one of"),
+        (
+            ("cost", "--peers", "apache"),
+            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, aiohttp, relay, or none",
+        ),
+        (("cost", "--policies", "p2x"), "--policies: unknown policy 'p2x'"),
+        (("cost", "--policies", "single-region"), "--policies: "),
+        (("cost", "--against", "/nonexistent/python"), "--against: no program '/nonexistent/python'"),
+        (("cost", "--against", "false"), "has no Steelyard installed"),
+        (("cost", "--policies", ","), "--policies: name at least one"),
+        (("cost", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("storm", "--rate", "0"), "'--rate': 0.0 is not in the range"),
+        (("storm", "--peers", "apache"), "--peers: unknown 'apache'; known: nginx, haproxy, or none"),
+        (("storm", "--policy", "p2x"), "unknown policy 'p2x'"),
+        (("storm", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("storm", "--plots", "/proc/plots"), "--plots: /proc/plots"),
+        (("slow-clients", "--clients", "0"), "'--clients': 0 is not in the range"),
+        (("slow-clients", "--pace", "never"), "'--pace': 'never' must be a duration"),
+        (("slow-clients", "--peers", "apache"), "--peers: unknown 'apache'"),
+        (("slow-clients", "--policy", "p2x"), "unknown policy 'p2x'"),
+        (
+            ("slow-clients", "--kinds", "head,pings"),
+            "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation, streams, tunnels",
+        ),
+        (("slow-clients", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """The line names the option and what is allowed; no process is started."""
+    assert message in complaint(cli, "benchmarks", *arguments)

@@ -24,7 +24,7 @@ from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
 from experiments.platform import cpu_time
 from experiments.stats.comparison import typical
-from tests.support.command_line import complaint, run_in_process
+from tests.support.command_line import run_in_process
 
 OURS = "steelyard random"
 PLAN = SlowPlan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
@@ -232,25 +232,6 @@ def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "slow-clients", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--clients", "0"), "'--clients': 0 is not in the range"),
-        (("--pace", "never"), "'--pace': 'never' must be a duration"),
-        (("--peers", "apache"), "--peers: unknown 'apache'"),
-        (("--policy", "p2x"), "unknown policy 'p2x'"),
-        (
-            ("--kinds", "head,pings"),
-            "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation, streams, tunnels",
-        ),
-        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """The line names the option and what is allowed; no process is started."""
-    assert message in complaint(cli, "benchmarks", "slow-clients", *arguments)
 
 
 def test_help_shows_examples() -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.__main__ import cli
 from benchmarks.harness.peer_files import Site, rendered
 from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
 from benchmarks.harness.verified.account import TIMEOUT, Account
@@ -41,7 +40,6 @@ from benchmarks.storm.runs import FaultyWorkers, Storm, StormPlan, send_control
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral
-from tests.support.command_line import complaint
 
 REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
@@ -357,21 +355,6 @@ def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "storm", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--rate", "0"), "'--rate': 0.0 is not in the range"),
-        (("--peers", "apache"), "--peers: unknown 'apache'; known: nginx, haproxy, or none"),
-        (("--policy", "p2x"), "unknown policy 'p2x'"),
-        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
-        (("--plots", "/proc/plots"), "--plots: /proc/plots"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
-    """The line names the option and what is allowed; no process is started."""
-    assert message in complaint(cli, "benchmarks", "storm", *arguments)
 
 
 INHERENT = {

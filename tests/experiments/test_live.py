@@ -242,13 +242,6 @@ def test_an_a_a_pair_is_not_different(tmp_path: Path) -> None:
     assert "Noise floor: the same entry run twice differed by" in summary.verdict.details[-1]
 
 
-def test_few_blocks_give_no_verdict(tmp_path: Path) -> None:
-    summary = evaluate(MadeUpBalancer(), tmp_path, 2)
-    assert {comparison.standing for comparison in summary.comparisons} == {"no verdict"}
-    assert summary.verdict.headline == "No verdict: each ran twice, 8 needed to tell a difference from chance"
-    assert summary.verdict.advice == "Repeat the command with --blocks 8 or more."
-
-
 def test_a_much_slower_policy_is_rolled_back_at_once(tmp_path: Path) -> None:
     """Within the wash-out, too; what was measured before it is kept."""
     balancer = MadeUpBalancer()

@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.__main__ import cli
 from experiments.capacity.curve import Curve, read_curve
 from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate, pooled, rates_in
@@ -100,21 +98,6 @@ def test_rates_are_numbers_or_percentages() -> None:
 def test_invalid_rates_are_rejected(text: str) -> None:
     with pytest.raises(BadInputError, match="positive rates like 60,120 or 50%"):
         rates_in(text, 200.0)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["capacity", "regions", "--curve", "--rates", "x"],
-        ["capacity", "steady", "--policy", "gut"],
-        ["capacity", "steady"],
-        ["capacity", "steady", "--policy", "random", "--rates", "5"],
-        ["capacity", "steady", "--curve", "--policy", "random"],
-    ],
-)
-def test_bad_input_is_rejected_before_a_run(arguments: list[str]) -> None:
-    """Of the search and the curve; an option of the other is rejected."""
-    assert isinstance(CliRunner().invoke(cli, arguments, standalone_mode=False).exception, BadInputError)
 
 
 def test_a_directory_without_rates_is_rejected(tmp_path: Path) -> None:

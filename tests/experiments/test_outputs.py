@@ -11,7 +11,7 @@ import pytest
 
 from experiments.__main__ import cli
 from experiments.platform.checks import Check, junit_xml, report_checks
-from tests.support.command_line import complaint, run_in_process
+from tests.support.command_line import run_in_process
 from tests.support.root import ROOT
 
 SCENARIO = """
@@ -76,18 +76,6 @@ def test_what_is_not_judged_is_skipped(tmp_path: Path, capsys: pytest.CaptureFix
     assert list(cases_in(tmp_path / "a.xml").values()) == ["skipped", "passed"]
     report_checks("suite", [Check("a", "b", False, "c")], None)
     assert capsys.readouterr().out == ""  # not under GitHub Actions
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("run", "steady", "--simulated", "--junit", "/nonexistent/a.xml"), "--junit: /nonexistent is not"),
-        (("run", "steady", "--simulated", "--otlp", "http://a"), "--otlp: only for measured runs"),
-        (("compare", "a", "b", "--junit", "a.xml"), "--junit: needs --fail-if-worse"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    assert message in complaint(cli, "experiments", *arguments)
 
 
 # --- the notebook

@@ -10,8 +10,7 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.recorded.recording import Recording, read_recording
 from experiments.what_if.fit import fit, in_flight, nearest
-from tests.experiments.tapes import Row, Tape
-from tests.support.recorded_rows import served
+from tests.experiments.tapes import Row, Tape, served
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:

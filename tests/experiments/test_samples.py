@@ -40,12 +40,6 @@ def test_writing_leaves_no_partial_file(make_run: MakeRun, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_a_foreign_file_is_rejected_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "run.npz").write_bytes(b"not a zip")
-    with pytest.raises(BadInputError, match=r"run\.npz: not a run file"):
-        load_run(tmp_path / "run.npz")
-
-
 def test_columns_of_unequal_length_are_a_programming_error(make_run: MakeRun) -> None:
     samples = make_run([0.1, 0.2]).samples
     columns = {field.name: getattr(samples, field.name) for field in fields(samples)}

@@ -61,6 +61,10 @@ def test_files_that_are_no_archive(tmp_path: Path, data: bytes) -> None:
     refused(tmp_path / "r.npz")
 
 
+def facts(data: bytes) -> Any:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
 COLUMNS: dict[str, Any] = {
     "texts": np.array(["a", "b", "c"]),
     "objects": np.array([{}, 1, None], dtype=object),
@@ -71,11 +75,18 @@ COLUMNS: dict[str, Any] = {
     "workers that are none": np.array([0, 1, 10**9]),
     "workers below none": np.array([0, -2, 0]),
 }
+FACTS: dict[str, Any] = {
+    "deep": facts(b"[" * 100_000),
+    "a list": facts(b"[]"),
+    "no text": facts(b"\xff"),
+    "a long number": facts(b'{"seed":' + b"9" * 5000 + b"}"),
+}
 
 
-@pytest.mark.parametrize("case", COLUMNS)
-def test_malformed_columns(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
-    refused(zipped(tmp_path / "r.npz", parts | {"worker.npy": array(COLUMNS[case])}))
+@pytest.mark.parametrize("case", [*COLUMNS, *FACTS])
+def test_malformed_members(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
+    name, content = ("worker", COLUMNS[case]) if case in COLUMNS else ("facts", FACTS[case])
+    refused(zipped(tmp_path / "r.npz", parts | {f"{name}.npy": array(content)}))
 
 
 @pytest.mark.parametrize("name", ["scheduled_at", "sent_at", "first_byte_at", "ended_at"])
@@ -109,25 +120,10 @@ def test_a_decompression_bomb(
         tracemalloc.stop()
 
 
-FACTS: dict[str, bytes] = {
-    "deep": b"[" * 100_000,
-    "a list": b"[]",
-    "no text": b"\xff",
-    "a long number": b'{"seed":' + b"9" * 5000 + b"}",
-}
-
-
-@pytest.mark.parametrize("case", FACTS)
-def test_malformed_facts(tmp_path: Path, parts: dict[str, bytes], case: str) -> None:
-    facts = array(np.frombuffer(FACTS[case], dtype=np.uint8))
-    refused(zipped(tmp_path / "r", parts | {"facts.npy": facts}))
-
-
 def test_names_in_facts_are_printable(tmp_path: Path, parts: dict[str, bytes]) -> None:
-    facts = json.loads(np.load(io.BytesIO(parts["facts.npy"])).tobytes())
-    facts["places"] = [{"worker": "\x1b]0;x\x07", "region": "r"}]
-    stored = array(np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8))
-    refused(zipped(tmp_path / "r", parts | {"facts.npy": stored}))
+    stored = json.loads(np.load(io.BytesIO(parts["facts.npy"])).tobytes())
+    stored["places"] = [{"worker": "\x1b]0;x\x07", "region": "r"}]
+    refused(zipped(tmp_path / "r.npz", parts | {"facts.npy": array(facts(json.dumps(stored).encode()))}))
 
 
 @pytest.mark.parametrize("seed", range(3))

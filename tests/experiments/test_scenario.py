@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +155,19 @@ def test_an_unknown_scenario_lists_the_known_ones() -> None:
         ({"policies": ("random", "random")}, "--policies: an entry is named twice"),
         ({"time_scale": 50.0}, "--time-scale: "),
         ({"batch": 10**6}, "--batch: "),
+        *(
+            ({name: value}, f"^--{name.replace('_', '-')}")
+            for name, value in (
+                *(("rate", inf), ("rate", 1e300), ("duration", inf), ("duration", 1e300)),
+                *(("requests", 10**15), ("blocks", 10**9), ("seed", 10**100), ("time_scale", inf)),
+            )
+        ),
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str) -> None:
     """Contradictions, unknown names and numbers out of range."""
     with pytest.raises(BadInputError, match=message):
-        overridden(load_scenario("regions"), Overrides(**options))
+        overridden(load_scenario("steady" if "duration" in options else "regions"), Overrides(**options))
 
 
 def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
@@ -194,8 +203,6 @@ def test_a_plan_has_complete_blocks_in_random_order() -> None:
 
 def test_the_balancer_s_configuration() -> None:
     """Options of any shape are written as they were read."""
-    import tomllib
-
     scenario = load_scenario("regions")
     entry = next(entry for entry in scenario.entries if entry.label == "single-region")
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
@@ -221,8 +228,6 @@ def test_endpoints_state_their_round_trips() -> None:
 
 def test_balancer_settings_of_an_entry_are_merged_with_the_scenario_s() -> None:
     """Defaults are the balancer's own and are not written."""
-    import tomllib
-
     raw = load_scenario("homogeneous").model_dump(mode="json")
     raw["balancer"] = {"retries": 1, "outlier_detection": {"failures": 3, "base_time": 5.0}}
     raw["entries"][0]["balancer"] = {"retries": 0, "outlier_detection": {"failures": 0}}
@@ -258,8 +263,6 @@ def test_an_invalid_key_for_the_balancer_is_reported(
 
 def test_workers_differ_in_speed_weight_and_connections() -> None:
     """Each gets its own speed; the balancer its weight, and https where connecting takes more round trips."""
-    import tomllib
-
     keys = {"speed": [1, 0.5], "weights": [2, 1], "idle_timeout": 4.0, "setup_rtts": 2}
     region = {"name": "here", "workers": 2, "rtt": 0.01, **keys}
     scenario = load_scenario("homogeneous").model_copy(update={"regions": (Region.model_validate(region),)})
@@ -280,8 +283,6 @@ def test_lists_need_a_number_for_each_worker(key: str) -> None:
 
 def test_nested_tables_and_lists_in_toml() -> None:
     """A policy may wrap another."""
-    import tomllib
-
     value = {"name": "region-aware", "inner": {"name": "random", "x": [1, 2.5, True]}, "quote": 'a "b"'}
     assert tomllib.loads(f"policy = {toml(value)}")["policy"] == value
 

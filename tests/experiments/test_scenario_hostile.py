@@ -130,24 +130,6 @@ def test_time_of_validation_with_many_names() -> None:
     assert len(Scenario.model_validate(document).entries) == 1000
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        Overrides(rate=INF),
-        Overrides(rate=1e300),
-        Overrides(duration=INF),
-        Overrides(duration=1e300),
-        Overrides(requests=10**15),
-        Overrides(blocks=10**9),
-        Overrides(seed=10**100),
-        Overrides(time_scale=INF),
-    ],
-)
-def test_options_obey_the_rules_of_files(given: Overrides) -> None:
-    with pytest.raises(BadInputError, match=r"^--"):
-        overridden(load_scenario("steady"), given)
-
-
 # --- files
 
 TEXTS: dict[str, str | bytes] = {

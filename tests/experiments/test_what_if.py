@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.commands.what_if import checked, chosen, write_instants
-from experiments.errors import BadInputError, ExperimentError
+from experiments.errors import BadInputError
 from experiments.generator.arrivals import first_instants
 from experiments.recorded.instants import recorded as instants_in
 from experiments.recorded.recording import read_recording
@@ -23,8 +23,7 @@ from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
-from tests.experiments.tapes import Row, Tape
-from tests.support.recorded_rows import served
+from tests.experiments.tapes import Row, Tape, served
 
 
 def traffic(seed: int = 1, count: int = 4000) -> list[Row]:
@@ -212,12 +211,6 @@ def test_policies_are_checked_before_the_simulation(taped: Path) -> None:
     }
     with pytest.raises(BadInputError, match="--policy: unknown policy 'p2x'"):
         chosen(("p2x",), read)
-
-
-def test_a_file_that_is_no_recording_is_rejected(tmp_path: Path) -> None:
-    ran = CliRunner().invoke(cli, ["what-if", str(tmp_path / "none")])
-    assert isinstance(ran.exception, ExperimentError)
-    assert "cannot be read" in str(ran.exception)
 
 
 def test_a_simulated_recording_gives_the_simulated_results(tmp_path: Path) -> None:

@@ -107,14 +107,8 @@ def fuzz(side: str, seconds: int) -> None:
     found = FOUND / side
     found.mkdir(parents=True, exist_ok=True)
     options = [
-        *(
-            f"-max_total_time={seconds}",
-            f"-max_len={LONGEST}",
-            "-len_control=0",
-            "-mutate_depth=2",
-            "-timeout=20",
-        ),
-        *(f"-dict={HERE / 'http.dict'}", f"-artifact_prefix={FOUND / side}-"),
+        *(f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-len_control=0", "-mutate_depth=2"),
+        *("-timeout=20", f"-dict={HERE / 'http.dict'}", f"-artifact_prefix={FOUND / side}-"),
         *(str(found), str(CORPUS / side)),
     ]
     of_side = frame_mutator if side.startswith(HTTP2) else mutator

@@ -11,89 +11,39 @@ from random import Random
 Damage = tuple[int, int, int]
 
 TOKENS = (
+    b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"\n\n", b" ", b"\t", b"\0", b"\x0b", b"\x7f", b"\x80", b":", b",", b";", b"0",
+    b"\r\n folded", b"\n\tfolded", b" :", b"\r\n: x", b"\r\nX", b"\r\nX Y: z",
     *(
-        b"\r",
-        b"\n",
-        b"\r\n",
-        b"\r\n\r\n",
-        b"\n\n",
-        b" ",
-        b"\t",
-        b"\0",
-        b"\x0b",
-        b"\x7f",
-        b"\x80",
-        b":",
-        b",",
-        b";",
-        b"0",
+        b"\r\n" + field
+        for field in (
+            b"Content-Length: 0", b"Content-Length: 5", b"content-length:38", b"Content-Length: +5",
+            b"Content-Length: 5, 5", b"Content-Length: 0x5", b"Content-Length:", b"Content-Length: -1",
+            b"Content_Length: 5", b"Content-Length : 5",
+        )
     ),
-    *(b"\r\n folded", b"\n\tfolded", b" :", b"\r\n: x", b"\r\nX", b"\r\nX Y: z"),
+    b"\nContent-Length: 5", b"\rContent-Length: 5",
     *(
-        b"\r\nContent-Length: 0",
-        b"\r\nContent-Length: 5",
-        b"\r\ncontent-length:38",
-        b"\r\nContent-Length: +5",
+        b"\r\n" + field
+        for field in (
+            b"Transfer-Encoding: chunked", b"Transfer-Encoding : chunked", b"Transfer-Encoding:\x0bchunked",
+            b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: xchunked",
+        )
     ),
+    b"\nTransfer-Encoding: chunked",
     *(
-        b"\r\nContent-Length: 5, 5",
-        b"\r\nContent-Length: 0x5",
-        b"\r\nContent-Length:",
-        b"\r\nContent-Length: -1",
+        b"\r\n" + field
+        for field in (
+            b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked, identity", b"Transfer-Encoding:",
+            b'Transfer-Encoding: "chunked"', b"Transfer-Encoding:\r\n chunked", b"X: a\nTransfer-Encoding: chunked",
+            b"Connection: close", b"Connection: content-length", b"Connection: transfer-encoding, host",
+            b"Host: evil", b"Upgrade: h2c\r\nConnection: Upgrade", b"Expect: 100-continue", b"Host:",
+        )
     ),
-    *(b"\r\nContent_Length: 5", b"\r\nContent-Length : 5", b"\nContent-Length: 5", b"\rContent-Length: 5"),
-    *(
-        b"\r\nTransfer-Encoding: chunked",
-        b"\r\nTransfer-Encoding : chunked",
-        b"\r\nTransfer-Encoding:\x0bchunked",
-    ),
-    *(
-        b"\r\nTransfer-Encoding: gzip, chunked",
-        b"\r\nTransfer-Encoding: xchunked",
-        b"\nTransfer-Encoding: chunked",
-    ),
-    *(
-        b"\r\nTransfer-Encoding: identity",
-        b"\r\nTransfer-Encoding: chunked, identity",
-        b"\r\nTransfer-Encoding:",
-    ),
-    *(
-        b'\r\nTransfer-Encoding: "chunked"',
-        b"\r\nTransfer-Encoding:\r\n chunked",
-        b"\r\nX: a\nTransfer-Encoding: chunked",
-    ),
-    *(
-        b"\r\nConnection: close",
-        b"\r\nConnection: content-length",
-        b"\r\nConnection: transfer-encoding, host",
-    ),
-    *(
-        b"\r\nHost: evil",
-        b"\r\nUpgrade: h2c\r\nConnection: Upgrade",
-        b"\r\nExpect: 100-continue",
-        b"\r\nHost:",
-    ),
-    *(b" HTTP/1.0", b" HTTP/1.1", b" HTTP/2.0", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    *(
-        b"0\r\n\r\n",
-        b"0\n\n",
-        b"1\r\na\r\n",
-        b"\r\n0\r\n",
-        b";x\n0\r\n\r\n",
-        b"ffffffffffffffff",
-        b"10000000000000005",
-    ),
-    *(
-        b"0x5\r\n",
-        b"-1\r\n",
-        b"5 \r\n",
-        b"5;\r\n",
-        b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"http://b/",
-        b"*",
-        b"/-/health",
-    ),
-)
+    b" HTTP/1.0", b" HTTP/1.1", b" HTTP/2.0", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"0\r\n\r\n", b"0\n\n", b"1\r\na\r\n", b"\r\n0\r\n", b";x\n0\r\n\r\n", b"ffffffffffffffff", b"10000000000000005",
+    b"0x5\r\n", b"-1\r\n", b"5 \r\n", b"5;\r\n", b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", b"http://b/",
+    b"*", b"/-/health",
+)  # fmt: skip
 """Tokens known from request smuggling, and parts of them."""
 
 _PLACES = re.compile(rb"(?=\r\n)|(?<=\n)|(?=:)|(?<=: )|\Z|\A|(?= )")
