@@ -33,7 +33,7 @@ BY_GROUP = ("-n", "2", "--dist", "loadgroup")
 
 COVERED = ("--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered")
 COMPILED = ".venv-compiled/bin/python"
-FOLDERS = ("policies", "balancer", "benchmarks", "faultsim", "deploy")
+FOLDERS = ("policies", "balancer", "faultsim", "simulated", "benchmarks", "deploy")
 """Those with a part of their own in the second tier."""
 
 REST = ("tests", *(f"--ignore=tests/{folder}" for folder in FOLDERS))
@@ -66,6 +66,9 @@ INTERPRETED = (
 of policies, simulations, statistics and figures is arithmetic, of which the newest interpreter runs that of policies
 for their coverage.
 """
+
+COMPUTED = ("tests/faultsim", "tests/simulated")
+"""Tests of virtual time alone, which the compiled build runs in half of the time."""
 
 EXAMPLES = 400
 """Of each property, several times those of the first tier."""
@@ -161,8 +164,8 @@ def second_tier(choice: Choice) -> list[Part]:
         *other_interpreters(choice),
         Part("compiled", 80, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
         Part("more examples", 60, (more_examples,)),
-        Part("faultsim", 35, (pytest(COMPILED, "tests/faultsim", *SECOND, *TWO_PROCESSES),)),
-        Part("experiments, simulated and rest", 430, (here(*REST, *THREE_PROCESSES),)),
+        Part("faultsim and simulated", 130, (pytest(COMPILED, *COMPUTED, *SECOND, *TWO_PROCESSES),)),
+        Part("experiments and rest", 300, (here(*REST, *THREE_PROCESSES),)),
         Part("benchmarks", 135, (here("tests/benchmarks", *TWO_PROCESSES),)),
         *([] if is_covered else [Part("coverage", 200, (pytest(sys.executable, *covered, *TWO_PROCESSES),))]),
         Part("deploy", 240, (here("tests/deploy", *BY_GROUP),)),

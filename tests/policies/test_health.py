@@ -418,29 +418,7 @@ def test_ejection_limit_counts_endpoints_that_fail_checks() -> None:
     assert pool.unavailable == {"a2", "a3"}
 
 
-def test_shrinking_pool_ends_ejections_above_the_limit() -> None:
-    """Two of four are ejected; when two of the others leave, one of them returns."""
-    pool = Pool(4)
-    for name in ("a0", "a1"):
-        pool.ends(name, *[RESET] * 5)
-    pool.router.set_admin_state("a2", AdminState.MAINTENANCE)
-    assert len(pool.unavailable & {"a0", "a1"}) == 1
-    pool.router.replace([pool["a0"].endpoint])
-    assert pool.unavailable == set()
-
-
 # --- panic
-
-
-@pytest.mark.parametrize(
-    ("unhealthy", "available"), [(["a0", "a1"], 2), (["a0", "a1", "a2"], 4), (["a0", "a1", "a2", "a3"], 4)]
-)
-def test_panic_begins_when_less_than_half_are_healthy(unhealthy: list[str], available: int) -> None:
-    """Exactly half is enough; below, all are available."""
-    pool = Pool(4)
-    mark_unhealthy(pool, unhealthy)
-    assert len(pool.available) == available
-    assert bool(pool.router.health.panic) == (available == 4)
 
 
 def test_panic_ends_when_half_are_healthy_again() -> None:

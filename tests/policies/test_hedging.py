@@ -191,26 +191,22 @@ def ids(chosen: list[EndpointState]) -> set[str]:
     return {state.id for state in chosen}
 
 
-def test_second_attempt_prefers_another_near_region() -> None:
-    """What slows one endpoint often slows the region."""
-    members = states(a=2, b=2, far=2)
+@pytest.mark.parametrize(
+    ("sizes", "others"),
+    [
+        (
+            {"a": 2, "b": 2, "far": 2},
+            {"b0", "b1"},
+        ),  # another near region: what slows one endpoint often slows all
+        ({"a": 3, "far": 2}, {"a1", "a2"}),  # a response from far would be too late
+        ({"a": 1, "far": 2}, {"far0", "far1"}),  # if the region has no other
+        ({"a": 1}, set()),
+    ],
+)
+def test_where_the_second_attempt_goes(sizes: dict[str, int], others: set[str]) -> None:
+    members = states(**sizes)
     hedging = learned({"a": 0.03, "b": 0.04, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"b0", "b1"}
-
-
-def test_second_attempt_stays_in_the_region_if_others_are_distant() -> None:
-    """A response from there would be too late."""
-    members = states(a=3, far=2)
-    hedging = learned({"a": 0.03, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"a1", "a2"}
-
-
-def test_second_attempt_goes_far_if_the_region_has_no_other() -> None:
-    """If there is no other endpoint at all, there is none."""
-    members = states(a=1, far=2)
-    hedging = learned({"a": 0.03, "far": 0.3}, members)
-    assert ids(hedging.others(members[0], AvailableByRegion(members))) == {"far0", "far1"}
-    assert hedging.others(members[0], AvailableByRegion(members[:1])) == []
+    assert ids(hedging.others(members[0], AvailableByRegion(members))) == others
     assert hedging.others(members[0], AvailableByRegion()) == []
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
+from policies import Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.endpoint.latency_prior import GUESS
 from policies.insight.explanation import Trace
@@ -167,22 +167,6 @@ def test_equal_costs_are_picked_by_load_per_weight() -> None:
     assert found == {"light": 1, "heavy": 5}
 
 
-def test_clearly_faster_endpoint_is_preferred() -> None:
-    r, clock = router(*map(endpoint, "ab"), explore=0.0)
-    measure(r, clock, a=0.02, b=0.06)
-    assert set(picks(r)) == {"a"}
-
-
-def test_failing_endpoint_is_expensive() -> None:
-    """However quickly it fails."""
-    r, clock = router(*map(endpoint, "ab"), explore=0.0)
-    measure(r, clock, a=0.02, b=0.02)
-    for _ in range(5):
-        assignment = r.route(RequestFacts(region="near", tried=frozenset({"b"})))
-        r.settle(assignment, outcome(clock.time - 0.001, clock.time, OutcomeKind.RESET))
-    assert set(picks(r)) == {"b"}
-
-
 def reject(r: Router, clock: ManualClock, name: str) -> None:
     """Have a request to the endpoint answered with 503 at once, whatever the policy would pick."""
     others = frozenset(state.id for state in r.states if state.id != name)
@@ -251,17 +235,6 @@ def test_failed_endpoint_that_is_not_the_cheapest_is_tried_again() -> None:
     pauses = [after - before for before, after in pairwise(tries)]
     assert pauses[0] == pytest.approx(1.0, abs=0.1)
     assert max(pauses) == pytest.approx(pauses[-1]) == pytest.approx(0.2 * (tries[-2] - 3.0), rel=0.1)
-
-
-def test_silent_endpoint_is_avoided_before_any_timeout() -> None:
-    """Three requests without an answer while another endpoint answers thirty, one after the other."""
-    r, clock = router(*map(endpoint, "ab"), explore=0.0)
-    measure(r, clock, a=0.02, b=0.02)
-    for _ in range(3):
-        r.route(RequestFacts(region="near", tried=frozenset({"b"})))
-    for _ in range(30):
-        answer(r, clock, "b", 0.02)
-    assert {r.route(HOME).state.id for _ in range(3)} == {"b"}
 
 
 def hang(r: Router, clock: ManualClock, requests: int = 5) -> list[Assignment]:
@@ -453,18 +426,3 @@ def test_endpoint_that_moves_to_another_region_is_learned_anew() -> None:
     r.replace([endpoint("a"), endpoint("b", "away")])
     r.find("b").connections = Connections(True, 0.01)
     assert r.route(HOME).state.id == "b"
-
-
-def test_stale_counts_of_siblings_decay_to_the_mean() -> None:
-    """A fresh count is used as it is; older than a service time, the mean counts instead."""
-    state = EndpointState(endpoint("a"))
-    state.update_elsewhere(4, 0.0)
-    assert state.in_flight == 4
-    for n in range(200):
-        state.count(outcome(n * 0.1, n * 0.1 + 0.02), 0, 0)
-        state.update_elsewhere(4 + 2 * (n % 2), n * 0.1 + 0.02)
-    assert state.in_flight == 5
-    state.update_elsewhere(4, 20.0)
-    for n in range(1, 200):
-        state.update_elsewhere(4 + 4 * (n % 2), 20.0 + n * 1e-4)
-        assert state.in_flight == 4 + 4 * (n % 2)
