@@ -14,6 +14,7 @@ from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, fro
 from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.region_aware import RegionAware
 from policies.contract import Trial, endpoints
+from policies.options import between
 
 Publish = Callable[[str, str], None]
 
@@ -121,6 +122,12 @@ def test_invalid_option_is_named(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(BadPolicyOption) as error:
         from_spec(spec, Random(1))
     assert message in str(error.value)
+
+
+def test_nan_is_rejected_by_every_range() -> None:
+    """Comparisons with NaN are false, so a range must test that it is kept."""
+    with pytest.raises(BadPolicyOption):
+        between(0, 1, share=float("nan"))
 
 
 def test_unknown_inner_policy_is_rejected_at_construction() -> None:
