@@ -22,7 +22,7 @@ from benchmarks.harness.options import known_policies
 from benchmarks.harness.peer_files import Site
 from benchmarks.harness.peers import PEERS, Peer, ours
 from benchmarks.harness.serving import serving
-from benchmarks.harness.verdicts import block_ratios, shuffled_blocks
+from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import BadInputError
 from experiments.platform import cpu_time
 from experiments.platform.ports import free_ports
@@ -175,16 +175,6 @@ def test_head_timeout_in_every_configuration(tmp_path: Path) -> None:
         assert [line in text for text in texts] == [True, False]
 
 
-def test_configuration_of_steelyard(tmp_path: Path) -> None:
-    found = tomllib.loads(peer_files.steelyard(Site(8080, (9001, 9002), tmp_path), "random"))
-    assert found["listen"] == "127.0.0.1:8080"
-    assert found["policy"] == "random"
-    assert [one["address"] for one in found["endpoints"]] == [
-        "http://127.0.0.1:9001",
-        "http://127.0.0.1:9002",
-    ]
-
-
 def test_a_class_in_a_file_is_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative to the working directory of the command, although the balancer starts elsewhere; named by its class."""
     text = "class Mine:\n    def pick(self, facts, available, now):\n        return available[0]\n"
@@ -246,10 +236,6 @@ def test_blocks_have_every_side_once_in_an_order_of_the_seed() -> None:
     assert all(tuple(sorted(block)) == sides for block in blocks)
     assert blocks == shuffled_blocks(sides, 20, Random(7)) != shuffled_blocks(sides, 20, Random(8))
     assert len({tuple(block) for block in blocks}) > 1
-
-
-def test_ratios_need_both_figures_of_a_block() -> None:
-    assert block_ratios({1: 3.0, 2: 4.0, 3: -1.0, 4: 5.0}, {1: 2.0, 3: 1.0, 4: 0.0}) == [1.5]
 
 
 async def test_free_ports_are_different_and_free() -> None:

@@ -197,19 +197,6 @@ def test_degrees_of_load() -> None:
     assert all(degree(n) <= degree(n + 1) <= degree(n) + 1 for n in range(5000))
 
 
-def test_latency_is_the_median_at_that_load() -> None:
-    """One outlier does not move it; samples at other loads do not count, nor do old ones."""
-    known = LatencyByLoad()
-    for seconds in (0.1, 0.1, 9.0, 0.1):
-        known.record(1, seconds, 0.0)
-    known.record(20, 0.7, 0.0)
-    assert known.read(1, 0.0) == 0.1
-    assert known.read(22, 0.0) == 0.7
-    for _ in range(SAMPLES_PER_DEGREE):
-        known.record(1, 0.2, 0.0)
-    assert known.read(1, 0.0) == 0.2
-
-
 def test_the_median_is_of_a_sliding_window() -> None:
     """Against the plain definition, with random samples."""
     known, rng, seen = LatencyByLoad(), Random(7), []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import exp, inf
+from math import exp
 
 import pytest
 
 from policies.stats.latency import TAU, LatencyModel
-from policies.stats.load import Histogram, WindowedMinimum
+from policies.stats.load import Histogram
 from policies.stats.shared_latency import NOTHING, SharedLatency, pooled
 
 
@@ -86,14 +86,6 @@ def test_failures_of_siblings_are_charged() -> None:
     one.pool(pooled([other.own()], TAU))
     assert one.failure_share == pytest.approx(0.5)
     assert one.own().failures == 0.0
-
-
-def test_minimum_of_siblings_is_not_published_as_own() -> None:
-    minimum = WindowedMinimum(10.0)
-    minimum.include(1.0)
-    assert (minimum.least, minimum.own()) == (1.0, inf)
-    minimum.add(0.5, 0.0)
-    assert (minimum.least, minimum.own()) == (0.5, 0.5)
 
 
 def test_histogram_from_added_counts() -> None:

@@ -96,16 +96,6 @@ def test_far_endpoint_is_priced_by_its_handshake_before_the_first_answer() -> No
     assert r.route(HOME).state.id == "near"
 
 
-def test_first_requests_go_home() -> None:
-    """Nothing is known: ten requests before the first answer are spread over the home region."""
-    r, clock = router(*map(endpoint, "ab"), *(endpoint(f"far{n}", "away") for n in range(4)))
-    found = Counter[str]()
-    for _ in range(10):
-        clock.time += 0.003
-        found[r.route(HOME).state.id] += 1
-    assert found == {"a": 5, "b": 5}
-
-
 @pytest.mark.parametrize(("load", "leaves_at"), [(0.0, 7), (0.5, 4), (2 / 3, 3), (0.9, 2)])
 def test_load_decides_when_home_is_left(load: float, leaves_at: int) -> None:
     """Home serves one at a time in 20 ms; the other region is 100 ms away. A wait costs 1 / (1 − load) times."""

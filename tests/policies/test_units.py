@@ -61,13 +61,6 @@ def test_requests_of_other_units_are_counted_and_not_sent_on() -> None:
     assert one.units.in_flight == 4
 
 
-def test_picks_avoid_endpoints_that_other_units_use() -> None:
-    one, other = pair(endpoint(0), endpoint(1))
-    busy = other.router.route(FACTS).state.id
-    one.hear(other)
-    assert one.router.route(FACTS).state.id != busy
-
-
 def test_requests_of_other_units_do_not_fill_an_endpoint() -> None:
     """A limit is of this unit's requests: what another reports never makes one wait."""
     one, _ = pair(Endpoint("e0", "http://e0", "r", 1.0, 2))
