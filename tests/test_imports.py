@@ -272,7 +272,7 @@ CIRCLES = {
     "balancer.downstream.http2 open_streams stream": "a connection has its streams, which write to it",
     "balancer.control.admin application connection exchange": "connections hand requests to the application",
     "experiments.simulator attempt worker worker_connections": "an attempt holds a connection to its worker",
-    "experiments.simulator clairvoyant fleet informed oracles": "oracles see the whole fleet, which has them",
+    "experiments.simulator fleet oracles": "oracles see the whole fleet, which has them",
 }
 """Folder and files that import each other in a circle, also for annotations only -> why."""
 

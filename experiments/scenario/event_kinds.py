@@ -78,8 +78,8 @@ class EventKind:
     effect: str
     costs: Literal["share", "time", "nothing"]
     """What the kind costs the requests that an oracle sends to such a worker. `share`: the field with the name of the
-    kind is the share of requests that are lost or held. `time`: requests take longer or break off, and `clairvoyant.py`
-    and `informed.py` derive by how much. `nothing`: an oracle reads it from the endpoint, as balancers do."""
+    kind is the share of requests that are lost or held. `time`: requests take longer or break off, and the oracles of
+    `simulator/oracles.py` derive by how much. `nothing`: an oracle reads it from the endpoint, as balancers do."""
 
     value: Value | None = None
     changes: Mapping[str, Callable[[Any, float], Any]] = field(default_factory=dict)

@@ -24,15 +24,7 @@ from policies.clock import SWEEP_PERIOD
 
 
 class SimulationError(ExperimentError):
-    """Defect of the simulator, not of the scenario."""
-
-
-class AuditError(SimulationError):
-    """A request was lost or counted twice."""
-
-
-class StuckError(SimulationError):
-    """The run cannot end: requests are left and no event is scheduled."""
+    """Defect of the simulator, not of the scenario: a request was lost or counted twice, or the run cannot end."""
 
 
 TOLERANCE: Final = 1e-6
@@ -82,13 +74,13 @@ class Simulation:
         self.agenda.add(seconds if first is None else first, event)
 
     def closed(self, width: int, count: int) -> Columns:
-        """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""
+        """Run a closed loop: `count` requests, `width` of them outstanding. Raises `SimulationError`."""
         self._begin(count, None)
         self.fleet.client.start_closed(width, self.clock.at)
         return self._go()
 
     def open(self, instants: Floats) -> Columns:
-        """Run an open loop: requests due at `instants`, in seconds from now. Raises `AuditError`, `StuckError`."""
+        """Run an open loop: requests due at `instants`, in seconds from now. Raises `SimulationError`."""
         self._begin(len(instants), instants)
         return self._go()
 
@@ -138,11 +130,11 @@ def turn(clock: VirtualClock, agenda: EventQueue, fleet: SimulatedFleet) -> None
             client.arrive(next_at)
             next_at = client.next_at()
         else:
-            raise StuckError(f"{client.left} requests wait for something that will never happen")
+            raise SimulationError(f"{client.left} requests wait for something that will never happen")
 
 
 def audit(fleet: SimulatedFleet) -> None:
-    """Check flow conservation, Little's law and utilisation. Raises `AuditError`."""
+    """Check flow conservation, Little's law and utilisation. Raises `SimulationError`."""
     client = fleet.client
     must(
         client.sent == client.count and client.left == 0,
@@ -175,6 +167,6 @@ def audit(fleet: SimulatedFleet) -> None:
 
 
 def must(is_so: bool, complaint: str) -> None:
-    """Raise `AuditError` with `complaint` unless the condition holds."""
+    """Raise `SimulationError` with `complaint` unless the condition holds."""
     if not is_so:
-        raise AuditError(complaint)
+        raise SimulationError(complaint)

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from balancer.control.admin.client import AdminClient, AdminError, target_of
-from experiments.errors import BadInputError, ExperimentError
+from experiments.errors import BadInputError
+from experiments.switchback.readings import LiveError
 
 PATIENCE = 10.0
 """Timeout for a response in seconds."""
@@ -22,16 +23,10 @@ PAUSE = 0.5
 """Attempts per request, and base of the pause between them in seconds."""
 
 
-class BalancerUnreachable(ExperimentError):
-    """The balancer does not respond."""
-
-    exit_code = 3
-
-
 class LiveBalancer(Protocol):
     """Operations of a balancer that an evaluation needs.
 
-    All raise `BadInputError` for a rejected request, and `BalancerUnreachable`.
+    All raise `BadInputError` for a rejected request, and `LiveError`.
     """
 
     async def latency(self) -> dict[str, Any]:
@@ -84,7 +79,7 @@ class HttpBalancer:
             if status < 500:
                 return self._checked(status, path, document_in(text))
             problem = f"{self._client.url} answers {status}"
-        raise BalancerUnreachable(f"{method} {path}: {problem}")
+        raise LiveError(f"{method} {path}: {problem}")
 
     def _checked(self, status: int, path: str, document: dict[str, Any]) -> dict[str, Any]:
         url = self._client.url

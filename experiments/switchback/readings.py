@@ -21,10 +21,8 @@ from experiments.errors import ExperimentError
 from experiments.run_data import Ints
 
 
-class BalancerRestarted(ExperimentError):
-    """Counters have decreased, so the balancer or an endpoint was restarted."""
-
-    exit_code = 3
+class LiveError(ExperimentError):
+    """An evaluation cannot go on: the balancer does not respond, was restarted, or has another client's policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +117,14 @@ class MetricsWindow:
 def between(earlier: MetricsReading, later: MetricsReading) -> MetricsWindow:
     """Difference of two readings. An endpoint that was added or removed in between counts as far as it is known.
 
-    Raises `BalancerRestarted`.
+    Raises `LiveError`.
     """
     nothing = np.zeros(len(next(iter(later.buckets.values()), ())), dtype=np.int64)
     grown = {id_: counts - earlier.buckets.get(id_, nothing) for id_, counts in later.buckets.items()}
     requests, errors = later.requests - earlier.requests, later.errors - earlier.errors
     left = earlier.buckets.keys() - later.buckets.keys()
     if requests < 0 or (errors < 0 and not left) or any((counts < 0).any() for counts in grown.values()):
-        raise BalancerRestarted(
-            "the balancer's counters have shrunk: it was restarted, or an endpoint was replaced"
-        )
+        raise LiveError("the balancer's counters have shrunk: it was restarted, or an endpoint was replaced")
     return MetricsWindow(
         later.at - earlier.at,
         requests,

@@ -16,25 +16,15 @@ from typing import Any
 from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import signals_ignored, signals_interrupt
 from experiments.switchback.balancer import LiveBalancer
-from experiments.switchback.readings import MetricsReading, MetricsWindow, RailBroken, Rails, Watch, between
-
-
-class PolicyChangedExternally(ExperimentError):
-    """The policy in force is not the one that was set here."""
-
-    exit_code = 3
-
-
-class PolicyFileChanged(ExperimentError):
-    """A policy's file was changed, so that its periods have different policies."""
-
-    exit_code = 2
-
-
-class RestoreFailed(ExperimentError):
-    """The initial policy could not be restored; manual action is needed."""
-
-    exit_code = 3
+from experiments.switchback.readings import (
+    LiveError,
+    MetricsReading,
+    MetricsWindow,
+    RailBroken,
+    Rails,
+    Watch,
+    between,
+)
 
 
 class PolicyTurns:
@@ -82,7 +72,7 @@ class PolicyTurns:
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Restore the initial policy at the end, however it comes. Raises `RestoreFailed`."""
+        """Restore the initial policy at the end, however it comes. Raises `LiveError`."""
         with signals_interrupt():
             try:
                 yield
@@ -137,7 +127,7 @@ class PolicyTurns:
         return reading
 
     async def _counters(self) -> MetricsReading:
-        """Read the counters. Raises `PolicyChangedExternally`, and `PolicyFileChanged` for a file that was changed."""
+        """Read the counters. Raises `LiveError` for a policy of another client, `BadInputError` for a changed file."""
         status = await self._balancer.latency()
         try:
             reading = MetricsReading.of(status, self.now())
@@ -145,14 +135,14 @@ class PolicyTurns:
             raise BadInputError(f"URL: it is no balancer: its answer has no latencies: {error!r}") from None
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
-            raise PolicyChangedExternally(
+            raise LiveError(
                 f"another client has applied '{reading.policy['name']}'; it was left as it is, and nothing "
                 "measured after it counts"
             )
         for path, version in reading.versions:
             before = self._versions.setdefault(path, version)
             if version != before:
-                raise PolicyFileChanged(
+                raise BadInputError(
                     f"{path} was changed during the evaluation: version {before} before, {version} now; "
                     "put it back, or start again"
                 )
@@ -166,7 +156,7 @@ class PolicyTurns:
             try:
                 asyncio.run(self._balancer.apply(self._initial))
             except ExperimentError as error:
-                raise RestoreFailed(
+                raise LiveError(
                     f"'{self._initial['name']}' could not be put in force again, '{self._expected['name']}' still "
                     f"is: {error}"
                 ) from None

@@ -15,10 +15,9 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.oracles import BOUNDS, CLAIRVOYANT, INFORMED
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.timeline import Step
-from experiments.simulator.clairvoyant import Future
 from experiments.simulator.columns import Columns
-from experiments.simulator.informed import drained, mean_residual
 from experiments.simulator.model import Model, WorkerModel
+from experiments.simulator.oracles import Future, drained, mean_residual
 from experiments.simulator.run import simulate
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.theory import mmc_wait

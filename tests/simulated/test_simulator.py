@@ -19,7 +19,7 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model, WorkerModel, mechanisms
-from experiments.simulator.simulation import AuditError, Simulation, StuckError, audit
+from experiments.simulator.simulation import Simulation, SimulationError, audit
 from experiments.simulator.station import NO_ROOM, Shared, Slots
 from experiments.simulator.worker_connections import WorkerConnections
 from workers.service import Exponential, Fixed
@@ -371,13 +371,13 @@ def test_audit_finds_what_does_not_add_up(
     simulation.open(np.array([0.0, 1.0]))
     spoiled = part(simulation.fleet)
     setattr(spoiled, count, getattr(spoiled, count) + 1)
-    with pytest.raises(AuditError, match=complaint):
+    with pytest.raises(SimulationError, match=complaint):
         audit(simulation.fleet)
 
 
 def test_run_that_cannot_end_is_an_error() -> None:
     """The worker hangs for ever, and the client has no timeout."""
-    with pytest.raises(StuckError, match="1 requests"):
+    with pytest.raises(SimulationError, match="1 requests"):
         run(model(steps=(Step(0.0, 0, HANGING),)), 0.0)
 
 
