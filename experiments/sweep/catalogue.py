@@ -15,7 +15,7 @@ import os
 import platform
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -82,15 +82,12 @@ class CellRow:
     numbers: dict[str, Any]
 
 
-class Catalogue:
+class Catalogue(AbstractContextManager["Catalogue"]):
     """An open catalogue, usable as a context manager."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
-
-    def __enter__(self) -> Catalogue:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -155,15 +152,9 @@ class Catalogue:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """SQLite transaction, rolled back on an exception. Raises `CatalogueError`."""
-        with one_line_errors(self.path, CatalogueError):
+        with one_line_errors(self.path, CatalogueError), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+            yield
 
     # --- reading
 

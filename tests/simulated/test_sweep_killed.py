@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.grid = directory / "grid.toml"
+        self.grid, self.catalogue = directory / "grid.toml", directory / "a.sqlite"
         self.grid.write_text(GRID, encoding="utf-8")
         self.started: list[subprocess.Popen[str]] = []
         self._opened: list[int] = []
@@ -62,12 +63,12 @@ class Stage:
         self._opened.append(os.open(self.directory / "hold", os.O_RDWR))
         (self.directory / "hold").unlink()
 
-    def driver(self, out: str, *words: str, is_staged: bool = True) -> subprocess.Popen[str]:
+    def driver(self, is_staged: bool = True) -> subprocess.Popen[str]:
         """Start a sweep in a process group of its own."""
         staged = {STAGE: str(self.directory)} if is_staged else {}
         module = [sys.executable, "-W", "error", "-m", "tests.simulated.sweeping"]
         process = subprocess.Popen(
-            [*module, str(self.grid), str(self.directory / out), "keep", *words],
+            [*module, str(self.grid), str(self.catalogue), "keep"],
             cwd=ROOT,
             env=os.environ | staged,
             stdout=subprocess.PIPE,
@@ -78,9 +79,9 @@ class Stage:
         self.started.append(process)
         return process
 
-    def swept(self, out: str, *words: str) -> tuple[int, str]:
+    def swept(self) -> tuple[int, str]:
         """Run a sweep to its end: exit code and output."""
-        return ended(self.driver(out, *words))
+        return ended(self.driver())
 
     def late_cell(self) -> int:
         """Wait until a late cell waits; return the id of its process. Fails if the driver ends before."""
@@ -100,15 +101,22 @@ class Stage:
         line, _, self._received = self._received.partition(b"\n")
         return line.decode()
 
-    def results(self, out: str) -> int:
+    def results(self) -> int:
         """The number of results in the catalogue."""
-        with catalogues.to_read(self.directory / out) as catalogue:
+        with catalogues.to_read(self.catalogue) as catalogue:
             return sum(row.state != "missing" for row in catalogue.rows("small"))
 
-    def differences(self, out: str, other: Path) -> list[str]:
+    def differences(self, other: Path) -> list[str]:
         """Differences between two catalogues; empty if they are equal."""
-        with catalogues.to_read(self.directory / out) as ours, catalogues.to_read(other) as theirs:
+        with catalogues.to_read(self.catalogue) as ours, catalogues.to_read(other) as theirs:
             return list(differences(ours, theirs, None))
+
+    def must_complete(self, undisturbed: Path, driver: subprocess.Popen[str] | None = None) -> str:
+        """The driver, or another one, ends with what an undisturbed sweep has; returns its output."""
+        code, output = ended(driver or self.driver())
+        assert code == 0, output
+        assert self.differences(undisturbed) == []
+        return output
 
     def close(self) -> None:
         for process in self.started:
@@ -142,55 +150,46 @@ def wait_for_end(pid: int) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    made.close()
+    with closing(Stage(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The catalogue of a sweep without a fault."""
-    stage = Stage(tmp_path_factory.mktemp("undisturbed"))
-    try:
-        code, output = ended(stage.driver("quiet.sqlite", is_staged=False))
+    with closing(Stage(tmp_path_factory.mktemp("undisturbed"))) as stage:
+        code, output = ended(stage.driver(is_staged=False))
         assert code == 0, output
-        assert stage.results("quiet.sqlite") == CELLS
-    finally:
-        stage.close()
-    return stage.directory / "quiet.sqlite"
+        assert stage.results() == CELLS
+    return stage.catalogue
 
 
 def test_killed_worker_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     stage.hold()
-    driver = stage.driver("other.sqlite")
+    driver = stage.driver()
     os.kill(stage.late_cell(), signal.SIGKILL)
     stage.release()
-    code, output = ended(driver)
-    assert code == 0, output
-    assert stage.differences("other.sqlite", undisturbed) == []
+    stage.must_complete(undisturbed, driver)
 
 
 def test_killed_driver_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     stage.hold()
-    driver = stage.driver("other.sqlite")
+    driver = stage.driver()
     worker = stage.late_cell()
     driver.kill()
     driver.wait(PATIENCE)
     wait_for_end(worker)
-    kept = stage.results("other.sqlite")
+    kept = stage.results()
     assert 0 < kept <= FREE
-    assert stage.differences("other.sqlite", undisturbed)
+    assert stage.differences(undisturbed)
     stage.release()
-    code, output = stage.swept("other.sqlite")
-    assert code == 0, output
-    assert f"{CELLS} cells, {kept} of them known already" in output
-    assert stage.differences("other.sqlite", undisturbed) == []
+    assert f"{CELLS} cells, {kept} of them known already" in stage.must_complete(undisturbed)
 
 
 def test_ctrl_c_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     """As from a terminal: to the driver and its workers."""
     stage.hold()
-    driver = stage.driver("other.sqlite")
+    driver = stage.driver()
     worker = stage.late_cell()
     os.killpg(driver.pid, signal.SIGINT)
     code, output = ended(driver)
@@ -199,31 +198,27 @@ def test_ctrl_c_loses_no_result(stage: Stage, undisturbed: Path) -> None:
     assert "Traceback" not in output
     wait_for_end(worker)
     stage.release()
-    code, output = stage.swept("other.sqlite")
-    assert code == 0, output
-    assert stage.differences("other.sqlite", undisturbed) == []
+    stage.must_complete(undisturbed)
 
 
 def test_failed_cell_is_reported_and_computed_again(stage: Stage, undisturbed: Path) -> None:
     (stage.directory / "broken").touch()
-    code, output = stage.swept("other.sqlite")
+    code, output = stage.swept()
     assert code == 1, output
     assert "16 cells failed; the same command tries them again" in output
     assert "RuntimeError: out of order" in output
-    with catalogues.to_read(stage.directory / "other.sqlite") as catalogue:
+    with catalogues.to_read(stage.catalogue) as catalogue:
         states = {(row.label, row.state, row.numbers["message"]) for row in catalogue.rows("small")}
     assert states == {("random", "done", None), (BROKEN, "failed", "RuntimeError: out of order")}
     (stage.directory / "broken").unlink()
-    code, output = stage.swept("other.sqlite")
-    assert code == 0, output
-    assert stage.differences("other.sqlite", undisturbed) == []
+    stage.must_complete(undisturbed)
 
 
 def test_one_catalogue_has_one_driver(stage: Stage) -> None:
     stage.hold()
-    driver = stage.driver("other.sqlite")
+    driver = stage.driver()
     stage.late_cell()
-    code, output = stage.swept("other.sqlite")
+    code, output = stage.swept()
     assert (code, output.count("\n")) == (2, 1)
     assert "another sweep is writing into it" in output
     stage.release()
