@@ -175,6 +175,15 @@ def test_work_is_never_told() -> None:
     assert len(found(CLAIRVOYANT)) == 8
 
 
+@pytest.mark.parametrize(("policy", "chosen"), [(CLAIRVOYANT, {0, 1}), (INFORMED, {0})])
+def test_only_the_clairvoyant_knows_the_work_of_the_request(policy: str, chosen: set[int]) -> None:
+    """A long request goes to the fast worker far away and a short one to the near one, the worse one on average."""
+    service = Mixed(0.1, 10.0, 0.5)
+    fast = worker("fast", service=service, rtt=1.0, setup_rtts=0.0, speed=4.0, slots=100)
+    made = picks((fast, worker("near", service=service, slots=100)), (), *np.arange(20.0), policy=policy)
+    assert set(made) == chosen
+
+
 def test_request_whose_client_has_left_is_present_until_its_service_ends() -> None:
     simulation = Simulation(
         Model(workers=(worker("a", service=Fixed(0.5)),), policy={"name": INFORMED}, timeout=0.9), 1

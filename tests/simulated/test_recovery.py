@@ -1,4 +1,4 @@
-"""The default policy after a disturbance has ended, and in the first second: how soon traffic is where it was."""
+"""The default policy: how soon traffic is where it was after a disturbance, and how even it is."""
 
 from __future__ import annotations
 
@@ -79,3 +79,20 @@ def test_the_first_second_is_spent_at_home() -> None:
     """Nothing has been measured, and home has room: at least 95 % go there."""
     times, inside = home_share(duration=2.0, seeds=5)
     assert inside[times < 1.0].mean() >= 0.95
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize(("workers", "slots", "rate"), [(3, 1, 150.0), (4, 4, 1000.0)])
+def test_cheap_and_expensive_requests_do_not_upset_shares(workers: int, slots: int, rate: float) -> None:
+    """Nine of ten requests take 1 ms, one 100 ms. Over 30,000 requests the shares are within 10 % of equal."""
+    scenario = load_scenario("homogeneous")
+    region = scenario.regions[0].model_copy(
+        update={"workers": workers, "slots": slots, "service": "mixed:1ms,100ms,0.1"}
+    )
+    load = scenario.load.model_copy(update={"rate": rate, "duration": 30_000 / rate})
+    entry = next(entry for entry in scenario.entries if entry.label == "steelyard")
+    scenario = scenario.model_copy(update={"regions": (region,), "load": load, "entries": (entry,)})
+    served = simulate(scenario, entry, 0, 0, 1).samples.worker
+    shares = np.bincount(served, minlength=workers) * workers / len(served)
+    assert len(served) == pytest.approx(30_000, rel=0.02)
+    assert shares == pytest.approx(np.ones(workers), abs=0.1)

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.errors import BadInputError
 from experiments.generator.demand import BATCH
 from experiments.run_data import Kind
 from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
+from experiments.scenario.files import load_scenario
+from experiments.scenario.mechanisms import SharedTable
+from experiments.scenario.supported import require_live
 from experiments.scenario.timeline import Step
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
@@ -21,6 +25,7 @@ from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model, WorkerModel, mechanisms
 from experiments.simulator.simulation import Simulation, SimulationError, audit
 from experiments.simulator.station import NO_ROOM, Shared, Slots
+from experiments.simulator.translation import model_of
 from experiments.simulator.worker_connections import WorkerConnections
 from workers.service import Exponential, Fixed
 from workers.service import Slots as LiveSlots
@@ -64,6 +69,7 @@ PAUSED = FaultState(pause=Pause(1.0, 0.0, 0.05))
 NEAR, EMULATED = worker(rtt=0.2), worker(rtt=0.2, slots=2, is_emulated=True)
 CLOSING = worker(rtt=0.2, idle_timeout=4.0)
 ONE_AT_A_TIME = worker(max_in_flight=1, slots=2)
+PAIR = (worker("a"), worker("b"))
 
 Row = tuple[Model, list[float], list[float], list[int]]
 """A model, the instants of requests, their latencies, and statuses if one is not 200; 0: the client's timeout."""
@@ -190,9 +196,9 @@ def connections_of(wanted: Model, *instants: float) -> WorkerConnections:
 
 def test_round_trip_of_a_worker_that_moves_away_is_measured_anew() -> None:
     """Its connections are open and suffice, so that no request shows another handshake."""
-    steps = (Step(10.0, 0, FaultState(rtt=0.5)),)
     workers = (worker("moves", rtt=0.01), worker("stays", rtt=0.01))
-    simulation = Simulation(replace(model(*workers, steps=steps), policy={"name": "steelyard"}), 1)
+    away = model(*workers, steps=steps((10.0, FaultState(rtt=0.5))))
+    simulation = Simulation(replace(away, policy={"name": "steelyard"}), 1)
     simulation.begin_steps()
     simulation.open(np.arange(0.0, 20.0, 0.1))
     moved, stayed = simulation.fleet.all_connections()
@@ -200,18 +206,16 @@ def test_round_trip_of_a_worker_that_moves_away_is_measured_anew() -> None:
 
 
 def test_503_is_retried_elsewhere_within_the_budget() -> None:
-    rules = mechanisms(**RETRIES)
-    columns = run(model(worker("a", queue=0), worker("b"), mechanisms=rules), *([0.0] * 4))
+    workers = (worker("a", queue=0), worker("b"))
+    columns = run(model(*workers, mechanisms=mechanisms(**RETRIES)), *([0.0] * 4))
     assert set(columns.statuses.tolist()) == {200}
     assert sorted(columns.attempts.tolist()) in ([1, 1, 1, 2], [1, 1, 1, 1])
 
 
 def test_refused_connection_is_retried_after_a_round_trip() -> None:
     """It costs no budget: the request was not executed."""
-    step = Step(0.0, 0, GONE)
-    rules = mechanisms(retries=2)
     pair = (worker("a", rtt=0.2), worker("b", rtt=0.2))
-    columns = run(model(*pair, steps=(step,), mechanisms=rules), 0.0, 5.0)
+    columns = run(model(*pair, steps=steps((0.0, GONE)), mechanisms=mechanisms(retries=2)), 0.0, 5.0)
     assert set(columns.statuses.tolist()) == {200}
     assert columns.latencies.max() == pytest.approx(0.2 + 0.5)
 
@@ -221,63 +225,59 @@ def test_every_worker_is_tried_after_refusals(dead: int) -> None:
     """Refused attempts count neither against the limit nor against the budget, as in the balancer."""
     rules = mechanisms(retries=1)
     workers = [worker(f"dead{i}") for i in range(dead)]
-    steps = tuple(Step(0.0, i, GONE) for i in range(dead))
-    columns = run(model(*workers, worker(), steps=steps, mechanisms=rules), *map(float, range(20)))
+    gone = tuple(Step(0.0, i, GONE) for i in range(dead))
+    columns = run(model(*workers, worker(), steps=gone, mechanisms=rules), *map(float, range(20)))
     assert set(columns.statuses.tolist()) == {200}
     assert 2 < columns.attempts.max() <= dead + 1
-    columns = run(model(*workers, steps=steps, mechanisms=rules), 1.0)
+    columns = run(model(*workers, steps=gone, mechanisms=rules), 1.0)
     assert (columns.statuses.tolist(), columns.attempts.tolist()) == ([502], [dead])
 
 
 def test_failing_worker_is_ejected() -> None:
     """The real mechanism in virtual time: no requests after five failures."""
-    rules = mechanisms(**EJECTION)
-    steps = (Step(0.0, 0, FaultState(fail=1.0)),)
-    columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(100) / 5)
+    failing = steps((0.0, FaultState(fail=1.0)))
+    columns = run(model(*PAIR, steps=failing, mechanisms=mechanisms(**EJECTION)), *np.arange(100) / 5)
     assert int((columns.kinds == Kind.ERROR_STATUS).sum()) == 5
 
 
 def test_checks_take_a_dead_worker_out_and_return_it() -> None:
     """Three failed checks, then two passed; none is sent there meanwhile."""
-    rules = mechanisms(**checks(1.0, 0.5))
-    steps = (Step(5.0, 0, FaultState(is_unhealthy=True)), Step(15.0, 0, HEALTHY))
-    columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(300) / 10)
-    chosen = columns.workers[100:150]
-    assert set(chosen.tolist()) == {1}
+    rules, sick = mechanisms(**checks(1.0, 0.5)), FaultState(is_unhealthy=True)
+    faults = steps((5.0, sick), (15.0, HEALTHY))
+    columns = run(model(*PAIR, steps=faults, mechanisms=rules), *np.arange(300) / 10)
+    assert set(columns.workers[100:150].tolist()) == {1}
     assert set(columns.workers[250:].tolist()) == {0, 1}
 
 
 def test_drained_worker_finishes_its_requests() -> None:
     """It gets no new ones."""
-    steps = (Step(0.05, 0, FaultState(is_draining=True)),)
-    columns = run(model(worker("a"), worker("b"), steps=steps), 0.0, 0.01, 0.1, 0.2, 0.3)
+    faults = steps((0.05, FaultState(is_draining=True)))
+    columns = run(model(*PAIR, steps=faults), 0.0, 0.01, 0.1, 0.2, 0.3)
     assert set(columns.statuses.tolist()) == {200}
     assert set(columns.workers[2:].tolist()) == {1}
 
 
 def test_added_worker_gets_requests_from_then_on() -> None:
-    steps = (Step(0.0, 0, FaultState(is_absent=True)), Step(1.0, 0, HEALTHY))
-    columns = run(model(worker("a"), worker("b"), steps=steps), 0.1, 0.3, 0.5, 1.1, 1.3)
+    faults = steps((0.0, FaultState(is_absent=True)), (1.0, HEALTHY))
+    columns = run(model(*PAIR, steps=faults), 0.1, 0.3, 0.5, 1.1, 1.3)
     assert set(columns.workers[:3].tolist()) == {1}
     assert set(columns.workers[3:].tolist()) == {0, 1}
 
 
 def test_first_response_of_a_hedged_request_wins() -> None:
     """The first attempt hangs; the second is sent 0.3 s later."""
-    steps = (Step(0.0, 0, HANGING), Step(30.0, 0, HEALTHY))
-    columns = run(model(worker("a"), worker("b"), steps=steps, hedge_after=0.3), 0.0, 5.0)
+    faults = steps((0.0, HANGING), (30.0, HEALTHY))
+    columns = run(model(*PAIR, steps=faults, hedge_after=0.3), 0.0, 5.0)
     assert sorted(columns.latencies) == pytest.approx([0.1, 0.4])
     assert sorted(columns.attempts.tolist()) == [1, 2]
 
 
 def test_hedging_with_the_balancers_rules() -> None:
     """Requests that hang now and then are hedged, within a budget of 5 %."""
-    steps = (Step(0.0, 0, FaultState(hang=0.02)), Step(400.0, 0, HEALTHY))
-    slow = []
+    faults, slow = steps((0.0, FaultState(hang=0.02)), (400.0, HEALTHY)), []
     for enabled in (False, True):
         rules = mechanisms(hedging={"enabled": enabled}, **RETRIES)
-        wanted = model(worker("a"), worker("b"), steps=steps, mechanisms=rules, timeout=50.0)
-        columns = run(wanted, *np.arange(3000) / 8)
+        columns = run(model(*PAIR, steps=faults, mechanisms=rules, timeout=50.0), *np.arange(3000) / 8)
         slow.append(int((columns.latencies > 1.0).sum()))
         assert float(columns.attempts.mean()) < 1.055
     assert slow[1] < slow[0] / 3
@@ -309,31 +309,51 @@ def test_adaptive_concurrency_limits_what_waits_at_a_worker() -> None:
 
 def test_attempt_that_takes_too_long_is_repeated() -> None:
     """Unlike one at the longer time to the first byte."""
-    step = Step(0.0, 0, HANGING)
     rules = mechanisms(timeouts={"first_byte": 2.0, "attempt": 0.5}, **RETRIES)
-    again = run(model(worker("a"), worker("b"), steps=(step,), mechanisms=rules), 0.0, 5.0)
+    again = run(model(*PAIR, steps=steps((0.0, HANGING)), mechanisms=rules), 0.0, 5.0)
     assert sorted(again.latencies) == pytest.approx([0.1, 0.6])
+
+
+SHARED, ALONE = SharedTable(enabled=True, every=0.02, delay=0.001), SharedTable()
+TEN = tuple(WorkerModel(f"w{n}", service=Exponential(1.0)) for n in range(10))
 
 
 @pytest.mark.second_tier
 def test_shared_counters_improve_two_choices() -> None:
     """Ten balancers with a tenth of the traffic each: two choices by own counts alone are nearly random."""
-    workers = tuple(WorkerModel(f"w{n}", service=Exponential(1.0)) for n in range(10))
     instants = np.sort(np.random.default_rng(1).uniform(0, 300, 2400))
 
     def mean(staleness: float | None) -> float:
-        wanted = Model(workers=workers, policy={"name": "least-in-flight"}, balancers=10, staleness=staleness)
+        wanted = Model(TEN, {"name": "least-in-flight"}, balancers=10, staleness=staleness)
         return float(Simulation(wanted, 1).open(instants).latencies.mean())
 
     assert mean(0.05) < 0.8 * mean(None)
 
 
-def test_same_seed_gives_the_same_run() -> None:
-    """To the last bit; another seed gives another run."""
-    workers = tuple(WorkerModel(f"w{n}", rtt=0.1) for n in range(3))
-    wanted = Model(workers=workers, policy=RANDOM)
-    runs = [Simulation(wanted, seed).closed(5, 500).ended.tolist() for seed in (1, 1, 2)]
-    assert runs[0] == runs[1] != runs[2]
+@pytest.mark.second_tier
+@pytest.mark.parametrize("policy", ["least-in-flight", "steelyard"])
+def test_balancers_that_report_to_each_other_are_nearly_as_good_as_one(policy: str) -> None:
+    """99th percentile at 80 % load."""
+    workers = tuple(replace(one, service=Exponential(0.2), rtt=0.002) for one in TEN)
+    instants = np.sort(np.random.default_rng(1).uniform(0, 500, 20_000))
+
+    def p99(balancers: int, shared: SharedTable) -> float:
+        rules = mechanisms(shared=shared)
+        wanted = Model(workers, {"name": policy}, balancers, mechanisms=rules, overhead=0.0005)
+        return float(np.percentile(Simulation(wanted, 1).open(instants).latencies, 99))
+
+    one, shared = p99(1, ALONE), p99(4, SHARED)
+    assert shared < 1.06 * one
+    assert p99(4, ALONE) > 1.2 * one
+
+
+def test_scenarios_state_whether_balancers_report_to_each_other() -> None:
+    scenario = load_scenario("many-balancers")
+    entry = next(entry for entry in scenario.entries if entry.label == "steelyard (shared)")
+    assert model_of(scenario, entry, 1).mechanisms.shared == SHARED
+    only = scenario.model_copy(update={"balancers": 1, "entries": (entry,)})
+    with pytest.raises(BadInputError, match=r"balancer\.shared\.enabled of steelyard \(shared\)"):
+        require_live(only)
 
 
 def test_demand_is_independent_of_the_policy() -> None:
@@ -426,5 +446,5 @@ def test_check_waits_for_the_end_of_a_pause() -> None:
     rules = mechanisms(**checks(0.5, 0.5, rise=1, fall=1))
     for length, ids in ((0.9, {0, 1}), (5.0, {1})):
         steps = (Step(1.0, 0, FaultState(pause=Pause(length, 0.0, 1.0))), Step(1.0 + length, 0, FaultState()))
-        columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(0, 6, 0.1))
+        columns = run(model(*PAIR, steps=steps, mechanisms=rules), *np.arange(0, 6, 0.1))
         assert set(columns.workers[30:50].tolist()) == ids
