@@ -206,9 +206,6 @@ class ControlPlane:
         self.cluster.policy = spec.label
         self.state_log.policy_key = policy_key(spec)
         self.policy_loaded_at = datetime.now(UTC)
-        access_log = self.cluster.process.access_log
-        if access_log is not None:
-            access_log.policy_changed(self.cluster.now(), spec.label, self.cluster.name)
         if self.recorder is not None:
             self.recorder.policy_changed(self.cluster.now(), {"name": spec.name, **spec.options})
 
@@ -231,9 +228,7 @@ class ControlPlane:
 
     def apply_access_log(self) -> None:
         """Write the requests that end from now on to the access log of the process, if it has one."""
-        self.access_log = log = self.cluster.process.access_log
-        if log is not None and self.cluster.name:
-            log.policy_changed(self.cluster.now(), self.policy.label, self.cluster.name)
+        self.access_log = self.cluster.process.access_log
         self._update_observers()
 
     def set_recorder(self, recorder: Recorder | None) -> None:

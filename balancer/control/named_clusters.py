@@ -141,8 +141,6 @@ class NamedClusters:
         if ended:
             self._leaving = [one for one in self._leaving if one not in ended]
             for one in ended:
-                if one.access_log is not None and one.cluster.name not in self._front.named:
-                    one.access_log.cluster_removed(now, one.cluster.name)
                 task = asyncio.get_running_loop().create_task(_close(one))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

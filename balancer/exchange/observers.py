@@ -62,8 +62,10 @@ class RequestLog(ExchangeObserver):
         self._journal = journal
         self._route = route
         self._arrived = arrived
+        self._policy = ""  # that has picked the endpoint of the last attempt
 
     def on_attempt(self, exchange: ExchangeState, attempt: Attempt) -> None:
+        self._policy = exchange.cluster.policy
         chosen = self._journal.chosen
         if chosen is not None and chosen.of_response is not None:
             attempt.is_read = True
@@ -90,7 +92,7 @@ class RequestLog(ExchangeObserver):
             endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.cluster.name,
             grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
-            None if chosen is None else chosen.extra(
+            self._policy or exchange.cluster.policy, None if chosen is None else chosen.extra(
                 request.head, attempt.fields if attempt is not None and status else b"", self._route
             ),
         ))  # fmt: skip

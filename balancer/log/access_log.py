@@ -26,12 +26,6 @@ GATHERING = 0.05
 BATCH = 32
 """Lines per write: some 0.2 ms of formatting, for which the event loop may have to wait."""
 
-POLICY_CHANGES = 16
-"""Last changes of a cluster's policy that are remembered, for the requests that began before them."""
-
-REMOVED_CLUSTER_SECONDS = 10.0
-"""Seconds for which the policies of a removed cluster are remembered: its last entries wait for a fraction of one."""
-
 
 @dataclass(slots=True)
 class LogCounts(EntryCounts):
@@ -48,21 +42,15 @@ def wall_offset(clock: Clock) -> float:
 class AccessLog(EntryQueue):
     """Access log with its writer thread.
 
-    `offset` is that of `wall_offset`; `policy` is the name of the initial policy.
+    `offset` is that of `wall_offset`.
     """
 
-    def __init__(
-        self, output: LogOutput, config: LogConfig, *, offset: float, policy: str, rng: Random
-    ) -> None:
+    def __init__(self, output: LogOutput, config: LogConfig, *, offset: float, rng: Random) -> None:
         super().__init__("access-log", config.queue)
         self.counts: LogCounts = LogCounts()
         self._output = output
         self._line = self._set(config)
         self._offset = offset
-        self._policies: dict[str, tuple[tuple[float, str], ...]] = {
-            "": ((0.0, policy),)
-        }  # by cluster, with beginnings
-        self._removed: dict[str, float] = {}  # when a cluster was
         self._draw = rng.random
         self._reopens = False
         self._successors: deque[tuple[LogOutput, Format]] = deque()  # outputs to switch to
@@ -76,18 +64,6 @@ class AccessLog(EntryQueue):
         return self._draw() < self._sample
 
     # --- called outside the data path
-
-    def policy_changed(self, now: float, name: str, cluster: str = "") -> None:
-        """Register the policy of requests to a cluster that are routed from `now` on."""
-        self._removed.pop(cluster, None)
-        self._policies[cluster] = (*self._policies.get(cluster, ())[1 - POLICY_CHANGES :], (now, name))
-
-    def cluster_removed(self, now: float, cluster: str) -> None:
-        """Forget the policies of clusters that were removed a while ago, and later those of this one."""
-        self._removed[cluster] = now
-        for name, since in list(self._removed.items()):
-            if now - since > REMOVED_CLUSTER_SECONDS:
-                del self._removed[name], self._policies[name]
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -147,17 +123,4 @@ class AccessLog(EntryQueue):
                 self.counts.lost += len(entries)
 
     def _format(self, entry: Entry) -> str:
-        is_drawn = not has_failed(entry)
-        at = entry.routed_at if entry.endpoint is not None else entry.arrived[1]
-        return self._line(
-            entry,
-            Context(self._offset, self._policy_at(at, entry.cluster), self._drawn_with if is_drawn else "1"),
-        )
-
-    def _policy_at(self, instant: float, cluster: str) -> str:
-        """Return the name of the cluster's policy at `instant`; nearly always the last."""
-        known = self._policies.get(cluster, ())
-        for since, name in reversed(known):
-            if since <= instant:
-                return name
-        return known[0][1] if known else ""
+        return self._line(entry, Context(self._offset, "1" if has_failed(entry) else self._drawn_with))

@@ -78,7 +78,8 @@ class Entry(NamedTuple):
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
     reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
     an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
-    a worker, b"" if there is none or it is the same. `extra` is None unless the log has chosen fields.
+    a worker, b"" if there is none or it is the same. `policy` is the name of the policy that picked the endpoint.
+    `extra` is None unless the log has chosen fields.
     """
 
     ended_at: float
@@ -103,6 +104,7 @@ class Entry(NamedTuple):
     cluster: str = ""
     grpc_status: str = ""
     sent_target: bytes = b""
+    policy: str = ""
     extra: Extra | None = None
 
 
@@ -112,7 +114,6 @@ class Context(NamedTuple):
     """
 
     offset: float
-    policy: str
     sample: str
 
 
@@ -314,7 +315,7 @@ def text_line(entry: Entry, context: Context) -> str:
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
         f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
         f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
-        f"client={bare_bytes(client.address)} {cluster}region={region} policy={bare(context.policy)} "
+        f"client={bare_bytes(client.address)} {cluster}region={region} policy={bare(entry.policy)} "
         f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
         f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
         f"bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
@@ -364,7 +365,7 @@ def json_line(entry: Entry, context: Context) -> str:
         f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
         f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
         f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'
-        f'{cluster}"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
+        f'{cluster}"endpoint":{name},"region":{region},"policy":{json_text(entry.policy)},'
         f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
         f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
         f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'

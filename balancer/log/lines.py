@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 ValueOf = Callable[[Line], Value]
 
-_OF_ENTRY: Final = ("attempts", "bytes_in", "cluster", "grpc_status", "method")
+_OF_ENTRY: Final = ("attempts", "bytes_in", "cluster", "grpc_status", "method", "policy")
 
 VALUES: Final[dict[str, ValueOf]] = {
     "time": lambda line: instant(line.entry, line.context.offset),
@@ -67,7 +67,6 @@ VALUES: Final[dict[str, ValueOf]] = {
     "version": lambda line: version_of(line.entry),
     "endpoint": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.id,
     "region": lambda line: None if line.entry.endpoint is None else line.entry.endpoint.region,
-    "policy": attrgetter("context.policy"),
     "connection": lambda line: line.entry.connection if line.entry.connection != NOT_CONNECTED else None,
     "duration": attrgetter("phases.total"),
     "status": attrgetter("status"),

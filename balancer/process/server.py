@@ -55,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     config, process = runtime_config_of(settings), ProcessContext(clock)
     if settings.log.access != "off":
         output, rng = LogOutput(settings.log.path), Random(settings.seed)
-        process.access_log = open_log(settings.log, output, clock, settings.policy.label, rng)
+        process.access_log = AccessLog(output, settings.log, offset=wall_offset(clock), rng=rng)
     apply_to_process(process, config)
     return build_cluster(config, process, upstream_limit)
 
@@ -81,11 +81,6 @@ def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
     """Apply what the configuration of the default cluster says about the whole process."""
     settings = config.settings
     process.apply(settings.timeouts.keep_alive, settings.limits.pending, settings.buffering.total)
-
-
-def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
-    """Return an access log as configured by `log`, writing to an open output."""
-    return AccessLog(output, log, offset=wall_offset(clock), policy=policy, rng=rng)
 
 
 class Server:
@@ -283,7 +278,7 @@ class Server:
         elif old is not None:
             old.apply(output, log)
         else:
-            new = open_log(log, output, self._clock, control_plane.policy.label, Random())
+            new = AccessLog(output, log, offset=wall_offset(self._clock), rng=Random())
             self.process.access_log = new
             control_plane.apply_access_log()
             new.start()

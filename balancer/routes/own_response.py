@@ -95,6 +95,7 @@ class OwnResponse:
                 request.fields.is_http10, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, size,
                 cluster=self._cluster.name, grpc_status=grpc_status_of(self._downstream.call),
+                policy=self._cluster.policy,
                 extra=None if log.chosen is None else log.chosen.extra(request.head or request.raw, b"", route),
             ))  # fmt: skip
 

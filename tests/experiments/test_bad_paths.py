@@ -86,7 +86,7 @@ def test_output_below_a_file_is_refused_at_once(command: tuple[str, ...], tmp_pa
 def test_output_directory_is_made_with_its_parents(tmp_path: Path, command: str, written: str) -> None:
     """Also that of `report`, for the catalogue of a sweep; test_service.py has `load`."""
     log = tmp_path / "access.log"
-    log.write_text(text_line(entry(), Context(1_700_000_000.0, "random", "0.5")) * 3)
+    log.write_text(text_line(entry(), Context(1_700_000_000.0, "0.5")) * 3)
     out = tmp_path / "new" / "and" / "deep"
     arguments = [str(log) if word == "LOG" else word for word in command.split()]
     done = run_in_process(cli, "experiments", *arguments, "--out", str(out))

@@ -37,14 +37,14 @@ from tests.support.root import ROOT
 
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
 SAMPLES = re.findall(r"^(?:time=|\{\"time\").*$", PAGE, re.MULTILINE)
-CONTEXT = Context(1_700_000_000.0, "random", "0.5")
+CONTEXT = Context(1_700_000_000.0, "0.5")
 
 
 def entry(at: float = 1000.0, error: ForwardingError | None = None, **changes: Any) -> Entry:
     """A request of 30 ms, of which 20 ms are service."""
     usual = Entry(
         at + 0.03, fault_of(error), 200, b"GET", b"/", b"id", b"x\r\nHost: a\r\n", False, Client(b"1.2.3.4", b""),
-        Endpoint("emea-0", "", "emea"), 1, NEW, (0.0, at), at + 0.004, at + 0.01, at + 0.025, 1, 2,
+        Endpoint("emea-0", "", "emea"), 1, NEW, (0.0, at), at + 0.004, at + 0.01, at + 0.025, 1, 2, policy="random",
     )  # fmt: skip
     return usual._replace(**changes)
 
@@ -195,7 +195,7 @@ def test_run_of_a_log() -> None:
     lines = [
         text_line(entry(1002.0, endpoint=Endpoint("us-0", "", "us")), CONTEXT),
         text_line(ENTRIES["refused"], CONTEXT),
-        text_line(entry(1001.0), CONTEXT._replace(policy="region-aware")),
+        text_line(entry(1001.0, policy="region-aware"), CONTEXT),
     ]
     log = log_runs(read_log(lines, "a.log"), "a.log")
     samples = log.whole.samples

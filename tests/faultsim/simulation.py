@@ -70,9 +70,6 @@ class Log:
     def add(self, entry: object) -> None:
         self.entries += 1
 
-    def policy_changed(self, now: float, name: str, pool: str = "") -> None:
-        """Ignored."""
-
 
 def receiving(cluster: Cluster) -> int:
     """Number of requests whose body is received whole before an endpoint is asked."""

@@ -24,7 +24,7 @@ def entry(**changes: Any) -> Entry:
         ended_at=1001.023, fault=None, status=200, method=b"GET", target=b"/work", id=b"abc-1", head=HEAD,
         is_http10=False, client=Client(b"10.0.0.2", b"10.0.0.9:80"), endpoint=ENDPOINT, attempts=1,
         connection=NEW, arrived=(0.0, 1000.0), routed_at=1001.0, sent_at=1001.002, first_byte_at=1001.022,
-        bytes_in=0, bytes_out=17,
+        bytes_in=0, bytes_out=17, policy="region-aware",
     )  # fmt: skip
     return usual._replace(**changes)
 

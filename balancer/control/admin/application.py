@@ -271,6 +271,7 @@ class AdminApplication:
         if request is not None and is_from_sibling(request):
             return
         if log is not None and log.logs_admin and log.takes(entry.status, None):
+            entry = entry._replace(policy=self._cluster.policy)
             if log.chosen is not None:
                 lines = [] if request is None else [b"\r\n%b: %b" % field for field in request.raw_headers]
                 head = entry.head if request is None else b"".join([*lines, b"\r\n"])

@@ -134,13 +134,17 @@ async def test_queue_time_of_a_full_endpoint(stage: Stage, watched: WatchedLog) 
 
 
 async def test_entry_names_the_policy_that_picked(stage: Stage, watched: WatchedLog) -> None:
-    """The policy changes between two requests: each entry names the one that picked."""
+    """The policy changes during a request and before another one: each entry names the one that picked."""
     from balancer.config.schema.policy_spec import PolicySpec
 
-    await watched.serve(await stage.worker(response()), policy="random")
-    await stage.ask(get())
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go))
+    await watched.serve(worker, policy="random")
+    client = await stage.asking(worker, get())
     stage.clock.at += 1
     stage.control_plane.apply_policy(PolicySpec(name="round-robin"))
+    go.set()
+    await client.response()
     await stage.ask(get())
     assert [line["policy"] for line in await watched.lines(2)] == ["random", "round-robin"]
 

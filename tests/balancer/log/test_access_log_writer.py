@@ -21,7 +21,7 @@ from tests.support.log_entries import entry, written
 
 def log_to(output: LogOutput, **options: Any) -> AccessLog:
     config = LogConfig(access="json", **options)
-    return AccessLog(output, config, offset=0.0, policy="random", rng=Random(1))
+    return AccessLog(output, config, offset=0.0, rng=Random(1))
 
 
 def test_stop_writes_queued_entries(tmp_path: Path) -> None:
@@ -59,26 +59,6 @@ def test_sampling_of_successes_only(tmp_path: Path) -> None:
     nothing = log_to(LogOutput(str(tmp_path / "log")), sample=0.0)
     assert not any(nothing.takes(200, None) or nothing.takes(404, NO_ROUTE) for _ in range(1000))
     nothing.stop()
-
-
-def test_policies_of_entries_are_bounded(tmp_path: Path) -> None:
-    """An entry from before the last 16 changes has the oldest of them, one of a removed pool has the pool's for a
-    while, and a pool that comes back has its own."""
-    path = tmp_path / "log"
-    log = log_to(LogOutput(str(path)))
-    for number in range(1000):
-        log.policy_changed(100.0 + number, f"policy-{number}")
-    for number in range(100):
-        log.policy_changed(0.0, "maglev", f"p{number}")
-        log.cluster_removed(float(number), f"p{number}")
-    log.policy_changed(99.0, "random", "p99")
-    log.cluster_removed(105.0, "p98")
-    log.start()
-    for pool, at in (("", 0.0), ("", 2000.0), ("p1", 50.0), ("p98", 50.0), ("p99", 50.0), ("p99", 99.5)):
-        log.add(entry(cluster=pool, routed_at=at))
-    log.stop()
-    found = [line["policy"] for line in written(path)]
-    assert found == ["policy-984", "policy-999", "", "maglev", "maglev", "random"]
 
 
 def test_entry_has_its_sampling_rate(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from balancer.log.lines import READ_FROM, VALUES, format_of
 from tests.support.log_entries import entry
 from tests.support.root import ROOT
 
-CONTEXT = Context(offset=1_700_000_000.0, policy="region-aware", sample="1")
+CONTEXT = Context(offset=1_700_000_000.0, sample="1")
 TRACE = b"0af7651916cd43dd8448eb211c80319c"
 HEAD = (
     b"GET /work HTTP/1.1\r\nHost: example.org\r\nuser-agent:  curl/8.5  \r\nReferer: https://a.example/\r\n"

@@ -39,7 +39,7 @@ from balancer.log.formats import (
 )
 from tests.support.log_entries import HEAD, entry
 
-CONTEXT = Context(offset=1_700_000_000.0, policy="region-aware", sample="1")
+CONTEXT = Context(offset=1_700_000_000.0, sample="1")
 
 
 def test_text_line() -> None:
