@@ -201,7 +201,8 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     """Return the kind of end, the status that the client got, and the bytes of the body sent to it."""
     fault = entry.fault
     if fault is None:
-        end = _own_end(entry) if entry.endpoint is None else good_end(entry.method, entry.status)
+        own_end = "admin" if entry.target.startswith(b"/-/") else "answered"
+        end = own_end if entry.endpoint is None else good_end(entry.method, entry.status)
         if end == "ok" and entry.grpc_status in FAILURE_NAMES:
             end = "error_status"
         return end, entry.status, entry.bytes_out
@@ -211,11 +212,6 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
         return fault.end, fault.status, 0
     size = len(error_body(fault.reason, fault.detail, entry.id)) if fault.size is None else fault.size
     return fault.end, fault.status, size
-
-
-def _own_end(entry: Entry) -> str:
-    """Return the kind of end of a request that the balancer has answered itself."""
-    return "admin" if entry.target.startswith(b"/-/") else "answered"
 
 
 def good_end(method: bytes, status: int) -> str:

@@ -144,26 +144,17 @@ def logfmt_string(value: str) -> str:
     return value if is_bare(value) else json_string(value) if value else "-"
 
 
-def line_with(values: Sequence[tuple[str, ValueOf]], shown: Callable[[Value], str], separator: str) -> Format:
-    """Return a format; `values` has the text before each value. A brace that begins the first one is closed."""
-    end = "}\n" if values[0][0].startswith("{") else "\n"
+def line_with(
+    fields: Sequence[str], name: str, shown: Callable[[Value], str], separator: str, frame: str
+) -> Format:
+    """Return a format with these fields; `name` is the text before a value, `frame` that around all."""
+    values = [(name.format(field), value_of(field)) for field in fields]
 
     def line(entry: Entry, context: Context) -> str:
         made = Line(entry, context, *outcome(entry), phases(entry))
-        return separator.join([before + shown(value(made)) for before, value in values]) + end
+        return frame % separator.join([before + shown(value(made)) for before, value in values])
 
     return line
-
-
-def json_format(fields: Sequence[str]) -> Format:
-    """Return the format of JSON objects with these fields."""
-    named = [(f'"{field}":', value_of(field)) for field in fields]
-    return line_with([("{" + named[0][0], named[0][1]), *named[1:]], json_value, ",")
-
-
-def logfmt_format(fields: Sequence[str]) -> Format:
-    """Return the format of logfmt lines with these fields."""
-    return line_with([(f"{field}=", value_of(field)) for field in fields], logfmt_value, " ")
 
 
 # --- combined
@@ -209,7 +200,8 @@ def format_of(log: LogConfig) -> tuple[Format, ChosenFields | None]:
     if log.access == "combined":
         return combined_line, chosen_fields(("referer", "user_agent"))
     if log.access == "logfmt":
-        return logfmt_format(log.fields or LOG_FIELDS), chosen_fields(log.fields)
+        line = line_with(log.fields or LOG_FIELDS, "{}=", logfmt_value, " ", "%s\n")
+        return line, chosen_fields(log.fields)
     if log.fields:
-        return json_format(log.fields), chosen_fields(log.fields)
+        return line_with(log.fields, '"{}":', json_value, ",", "{%s}\n"), chosen_fields(log.fields)
     return FORMATS[log.access], None

@@ -47,14 +47,12 @@ def list_command(balancer: BalancerClient) -> None:
         lambda: [
             *filter(None, (panic_text(found),)),
             *lines_of(found["endpoints"]),
-            *map(leaving_line, found["leaving"]),
+            *(
+                f"{each['id']:<24} leaving     in flight {each['in_flight']:<5} {each['address']}"
+                for each in found["leaving"]
+            ),
         ]
     )
-
-
-def leaving_line(each: dict[str, Any]) -> str:
-    """Format a removed endpoint that still has requests in flight."""
-    return f"{each['id']:<24} leaving     in flight {each['in_flight']:<5} {each['address']}"
 
 
 def lines_of(endpoints: list[dict[str, Any]]) -> list[str]:

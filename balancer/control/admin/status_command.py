@@ -24,6 +24,9 @@ WINDOW = 10
 
 CLEAR = "\x1b[H\x1b[2J"
 
+Counts = dict[str, Any]
+"""A reading of /-/latency, of all clusters or of one."""
+
 
 @click.command("status", short_help="Show the state of a running balancer.")
 @connection_options
@@ -111,20 +114,15 @@ def lines_of(
             f"listener {each['name']}: {each['url']}, {each['target']}" for each in document["listeners"]
         ]
     if "policy" in document:
-        lines += [*policy_lines(document["policy"]), *pick_lines(document)]
-        lines.append(document["health"]["summary"])
-        if now is not None and (document["endpoints"] or "clusters" not in document):
-            lines += ["", *endpoint_table(document, now, before, seconds or document["uptime"])]
+        is_used = document["endpoints"] or "clusters" not in document
+        lines += cluster_lines(document, now if is_used else None, before, seconds or document["uptime"])
     for cluster in document.get("clusters", ()):
-        lines += ["", f"cluster {cluster['name']}: {counts_line(cluster)}", *policy_lines(cluster["policy"])]
-        lines += pick_lines(cluster)
-        lines.append(cluster["health"]["summary"])
         counts, earlier = (
             next((each for each in (of or {}).get("clusters", ()) if each["name"] == cluster["name"]), None)
             for of in (now, before)
         )
-        if counts is not None:
-            lines += ["", *endpoint_table(cluster, counts, earlier, seconds or document["uptime"])]
+        lines += ["", f"cluster {cluster['name']}: {counts_line(cluster)}"]
+        lines += cluster_lines(cluster, counts, earlier, seconds or document["uptime"])
     for mirror in document.get("mirrors", ()):
         lines += ["", *mirror_lines(mirror)]
     for split in document.get("splits", ()):
@@ -143,8 +141,12 @@ def counts_line(document: dict[str, Any]) -> str:
     )
 
 
-def policy_lines(policy: dict[str, Any]) -> list[str]:
-    """Format a policy with its files and faults."""
+def cluster_lines(
+    document: dict[str, Any], now: Counts | None, before: Counts | None, seconds: float
+) -> list[str]:
+    """Format a cluster: its policy with files and faults, the last explained pick with what the endpoints would have
+    cost, its health, and the table of its endpoints where `now` is given."""
+    policy, last = document["policy"], document.get("explaining", {}).get("last")
     fault = f", last fault: {policy['last_fault']}" if policy["last_fault"] else ""
     lines = [f"policy {label_of(policy['name'])}, fallback picks {policy['fallback_picks']}{fault}"]
     lines += [
@@ -153,13 +155,10 @@ def policy_lines(policy: dict[str, Any]) -> list[str]:
     ]
     if policy.get("differs"):
         lines.append("  processes have different policies or versions; reload to make them equal")
-    return lines
-
-
-def pick_lines(document: dict[str, Any]) -> list[str]:
-    """Format the last explained pick, if there is one, with what the endpoints would have cost."""
-    last = document.get("explaining", {}).get("last")
-    return ["last explained pick", *(f"  {line}" for line in last.splitlines())] if last else []
+    if last:
+        lines += ["last explained pick", *(f"  {line}" for line in last.splitlines())]
+    lines.append(document["health"]["summary"])
+    return lines if now is None else [*lines, "", *endpoint_table(document, now, before, seconds)]
 
 
 @click.command("admin", short_help="Send an admin request to a running balancer.")
@@ -198,8 +197,6 @@ LEFT = frozenset((0, 1, len(HEADS) - 1))
 
 SILENT = frozenset(("ok", "abandoned", "tunnelled"))
 """Outcomes that are no error of the endpoint."""
-
-Counts = dict[str, Any]
 
 
 def endpoint_table(document: dict[str, Any], now: Counts, before: Counts | None, seconds: float) -> list[str]:
