@@ -28,7 +28,7 @@ from balancer.control.admin.status_command import admin, status
 from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
-from balancer.process.lifecycle import serve
+from balancer.process.lifecycle import say, serve
 from balancer.process.member import ServingProcess
 from balancer.process.server import new_event_loop
 from balancer.process.supervisor import Supervisor
@@ -158,12 +158,8 @@ def run_as(member: ServingProcess, settings: Settings, read: Read) -> int:
     """Run as one of several processes. Errors are printed here, because the supervisor does not see them."""
     try:
         return run(member.part_of(settings), lambda files: member.part_of(read(files)), member)
-    except ConfigError as error:
-        print_errors(error)
-        return 2
-    except (ListenFailed, LogFailed) as error:
-        print_error(str(error))
-        return 2
+    except (ConfigError, ListenFailed, LogFailed) as error:
+        return complain_of(error)
     except KeyboardInterrupt:
         return 130
     except Exception:
@@ -273,12 +269,6 @@ def _listen(host: str | None, port: int | None) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"
 
 
-def say(line: str) -> None:
-    """Print a line and flush, because a caller may wait for the ready line."""
-    click.echo(line)
-    sys.stdout.flush()
-
-
 def main() -> None:
     """Entry point: a user error is one line for each problem on stderr and exit code 2."""
     try:
@@ -287,31 +277,20 @@ def main() -> None:
         error.show()  # the help, as it is
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        fail(error.format_message())
-    except ConfigError as error:
-        print_errors(error)
-        sys.exit(2)
-    except (ListenFailed, LogFailed) as error:
-        fail(str(error))
+        sys.exit(complain_of(error, error.format_message()))
+    except (ConfigError, ListenFailed, LogFailed) as error:
+        sys.exit(complain_of(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
 
 
-def fail(message: str) -> None:
-    """Print an error and exit with code 2."""
-    print_error(message)
-    sys.exit(2)
-
-
-def print_errors(error: ConfigError) -> None:
-    """Print each problem of the configuration as one line on stderr."""
-    for problem in error.problems:
-        print_error(problem)
-
-
-def print_error(message: str) -> None:
-    """Print an error as one line on stderr."""
-    click.echo(f"balancer: {one_line(message)}", err=True)
+def complain_of(error: Exception, *lines: str) -> int:
+    """Print an error on stderr: these lines, or its message, or each problem of the configuration. Return the exit
+    code."""
+    problems = error.problems if isinstance(error, ConfigError) else lines or (str(error),)
+    for problem in problems:
+        click.echo(f"balancer: {one_line(problem)}", err=True)
+    return 2
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ import asyncio
 import ctypes
 import gc
 import signal
+import sys
 from collections.abc import Callable
+
+import click
 
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
@@ -60,36 +63,32 @@ class Shutdown:
             self.is_patient = True
             self.begun.set()
 
-    def install_handlers(self) -> None:
-        """Install the signal handlers of a process without a supervisor."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._begin_or_cut)
-
-    def install_child_handlers(self) -> None:
-        """Install the signal handlers of a child process."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(STOPPED, self.begin)
-        loop.add_signal_handler(REPLACED, self.replaced)
-        loop.add_signal_handler(CUT_SHORT, self._cut)
-
     def orphaned(self, lifeline: int) -> None:
         """Start the shutdown because the supervisor has vanished, which would restart processes."""
         asyncio.get_running_loop().remove_reader(lifeline)
         self.begin()
 
-    def _begin_or_cut(self) -> None:
+    def begin_or_cut(self) -> None:
+        """Start the shutdown, or cut it short if it has begun."""
         if self.begun.is_set() and not self.is_patient:
-            self._cut()
+            self.cut()
         else:
             self.begin()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """Start the shutdown if it has not begun, and cut it short."""
         self.begun.set()
         self.cut_short.set()
 
 
 Say = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """Print a line and flush, because a caller may wait for the ready line."""
+    click.echo(line)
+    sys.stdout.flush()
+
 
 GC_THRESHOLD = 50_000
 """Allocations between collections of the youngest generation. An exchange leaves no reference cycles, so the default of
@@ -121,11 +120,14 @@ async def attend(
     reloading: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
-        ending.install_handlers()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.begin_or_cut)
         succession = HotRestart(server.listening, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
-        ending.install_child_handlers()
+        loop.add_signal_handler(STOPPED, ending.begin)
+        loop.add_signal_handler(REPLACED, ending.replaced)
+        loop.add_signal_handler(CUT_SHORT, ending.cut)
         loop.add_signal_handler(RELOAD, lambda: _reload_soon(server, say, reloading, everywhere=True))
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()

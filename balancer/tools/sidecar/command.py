@@ -16,7 +16,7 @@ import click
 from balancer.config.problems import ConfigError
 from balancer.config.schema.sidecar import LISTEN, SidecarConfig, origins_from
 from balancer.configuration import load_sidecar
-from balancer.process.lifecycle import attend
+from balancer.process.lifecycle import attend, say
 from balancer.process.server import new_event_loop
 from balancer.tools.sidecar.server import SidecarServer
 
@@ -75,9 +75,3 @@ async def _serve(config: SidecarConfig, read: Callable[[], SidecarConfig]) -> bo
         )
 
     return await attend(server, ready, say)
-
-
-def say(line: str) -> None:
-    """Print a message, flushed for a program that waits for the readiness message."""
-    click.echo(line)
-    sys.stdout.flush()
