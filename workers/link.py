@@ -285,15 +285,19 @@ class LinkedConnection(asyncio.Protocol):
     def __init__(self, link: Link, protocol: asyncio.Protocol) -> None:
         self._link = link
         self._protocol = protocol
-        half = link.round_trip / 2
-        self._up = DelayLine(link.timer, half, link.window, self._pause_client, self._resume_client)
-        self._down = DelayLine(link.timer, half, link.window, self._pause_worker, self._resume_worker)
         self._is_first = True
         self._is_control = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._link.join(self)
+        link, half = self._link, self._link.round_trip / 2
+        self._up = DelayLine(
+            link.timer, half, link.window, self._transport.pause_reading, self._resume_client
+        )
+        self._down = DelayLine(
+            link.timer, half, link.window, self._protocol.pause_writing, self._resume_worker
+        )
+        link.join(self)
         self._connected_at = time.monotonic() + self._link.round_trip
         self._worker_transport = WorkerTransport(self._transport, self._protocol, self._up, self._down)
         self._up.enter(self._protocol.connection_made, self._worker_transport, not_before=self._connected_at)
@@ -340,15 +344,9 @@ class LinkedConnection(asyncio.Protocol):
             self._up.bypass()
             self._down.bypass()
 
-    def _pause_client(self) -> None:
-        self._transport.pause_reading()
-
     def _resume_client(self) -> None:
         if not self._transport.is_closing():
             self._transport.resume_reading()
-
-    def _pause_worker(self) -> None:
-        self._protocol.pause_writing()
 
     def _resume_worker(self) -> None:
         if not self._worker_transport.is_lost:

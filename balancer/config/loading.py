@@ -223,7 +223,9 @@ def read_with_sources(
     try:
         settings = Settings.model_validate(merged.document)
         problems = list[Problem]()
-        for place, cluster in clusters_of(settings):
+        clusters: dict[Place, ClusterSettings] = {(): settings}
+        clusters |= {("clusters", name): cluster for name, cluster in settings.clusters.items()}
+        for place, cluster in clusters.items():
             cluster.policy.library.give(files)
             problems += policy_problems(cluster.policy, (*place, "policy"), cluster)
     except ValidationError as error:
@@ -273,13 +275,6 @@ PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "WEB_CONCURRENCY": ("processes", _processes_from),
 }
 """Variables that platforms set: the key of each, and the function that makes its value of the text."""
-
-
-def clusters_of(settings: Settings) -> Iterator[tuple[Place, ClusterSettings]]:
-    """Yield the default cluster and the named ones, with their places."""
-    yield (), settings
-    for name, cluster in settings.clusters.items():
-        yield ("clusters", name), cluster
 
 
 def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:

@@ -116,7 +116,7 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
 
 def _opened(name: str, listen: str, mode: str, inherited: Inherited) -> TrafficSocket:
     """Return the socket of a listener: of systemd, of the predecessor, or new."""
-    given = inherited.of_systemd(name)
+    given = inherited.of_systemd.pop(name, None)
     if given is not None:
         return TrafficSocket(listen, given)
     address, key = ListenAddress.parse_traffic(listen), f"listeners.{name}.listen" if name else "listen"

@@ -36,22 +36,16 @@ class Inherited:
     def __init__(self, names: Collection[str] = ()) -> None:
         passed = [line.partition(" ") for line in os.environ.pop(LISTENING, "").splitlines()]
         self._sockets = [(label, _listening(int(descriptor))) for descriptor, _, label in passed]
-        self._of_systemd = {} if self._sockets else _from_systemd(names)
-
-    def traffic(self, listen: str) -> socket.socket | None:
-        """Return the inherited traffic socket of the predecessor that was bound for `listen`."""
-        return self._take(listen)
-
-    def of_systemd(self, name: str) -> socket.socket | None:
-        """Return the socket of systemd for the listener `name`, "" for `listen`."""
-        return self._of_systemd.pop(name, None)
+        self.of_systemd = {} if self._sockets else _from_systemd(names)
+        """Sockets of systemd by listener, "" for `listen`."""
 
     def admin(self, label: str) -> socket.socket | None:
         """Return the inherited admin socket with this label. A program of version 0.1 passes it as `control.`."""
-        return self._take(label) or self._take(label.replace("admin.", "control."))
+        return self.traffic(label) or self.traffic(label.replace("admin.", "control."))
 
-    def _take(self, wanted: str) -> socket.socket | None:
-        """Return the first socket with a label; several listeners may have been bound for port 0."""
+    def traffic(self, wanted: str) -> socket.socket | None:
+        """Return the first socket of the predecessor with a label: of traffic the `listen` it was bound for. Several
+        listeners may have been bound for port 0."""
         for at, (label, sock) in enumerate(self._sockets):
             if label == wanted:
                 del self._sockets[at]
@@ -60,7 +54,7 @@ class Inherited:
 
     def close(self) -> None:
         """Close the sockets that were not used; the predecessor still has them, and so their queued connections."""
-        for sock in (*(sock for _, sock in self._sockets), *self._of_systemd.values()):
+        for sock in (*(sock for _, sock in self._sockets), *self.of_systemd.values()):
             sock.close()
 
 

@@ -38,7 +38,9 @@ class RateLimits:
         for config in configs:
             limit = before.get(config.name)
             if limit is None or limit.config != config:
-                limit = RateLimit(config, self._memory(), trusts, self.taken)
+                if self._buckets is None:
+                    self._buckets = Buckets(SharedBuckets())
+                limit = RateLimit(config, self._buckets, trusts, self.taken)
             limit.source.trusts = trusts
             self.by_name[config.name] = limit
         self._by_owner = {limit.owner: limit for limit in self.by_name.values()}
@@ -53,11 +55,6 @@ class RateLimits:
     def are_shared(self) -> bool:
         """Whether units share one of the limits."""
         return any(limit.config.shared for limit in self.by_name.values())
-
-    def _memory(self) -> Buckets:
-        if self._buckets is None:
-            self._buckets = Buckets(SharedBuckets())
-        return self._buckets
 
     def limiter(self, name: str | None, key_of: KeyOf | None) -> Limiter | None:
         """Return the limiter for requests under the limit `name` and all that apply everywhere; None without any."""

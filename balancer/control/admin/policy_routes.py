@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -89,10 +90,11 @@ class PolicyRoutes:
         them.
         """
         ask, tell = ways_of(self._channel)
-        replace = tell(self._replace, self.order)
+        replace = tell(partial(self._carried_out, is_applied=True), self.order)
+        check = partial(self._carried_out, is_applied=False)  # only in this process
 
         async def put(request: web.Request) -> web.Response:
-            return await (self._check if "check" in request.query else replace)(request)
+            return await (check if "check" in request.query else replace)(request)
 
         return [web.get("/-/policy", ask(self._show)), web.put("/-/policy", put)]
 
@@ -106,15 +108,9 @@ class PolicyRoutes:
     def _answer(self, request: web.Request) -> web.Response:
         return web.json_response(policy_status(plane_of(request), request.app[DESCRIBE]))
 
-    async def _check(self, request: web.Request) -> web.Response:
-        """Body as for PUT. Only validates it, in this process."""
-        return await self._carried_out(request, is_applied=False)
-
-    async def _replace(self, request: web.Request) -> web.Response:
-        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration."""
-        return await self._carried_out(request, is_applied=True)
-
     async def _carried_out(self, request: web.Request, *, is_applied: bool) -> web.Response:
+        """Validate the body, "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the
+        configuration, and perhaps apply it."""
         try:
             spec = self._spec(request, await json_of(request))
             plane = plane_of(request)
