@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from balancer.config.schema.endpoint import CLIENT, EndpointConfig, HttpOrigin, WorkerHost
-from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
+from balancer.config.schema.section import Count, EndpointWeight, Name, Port, Priority, Seconds, Section
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -73,8 +73,8 @@ class KubernetesDiscovery(Section):
         default=1.0, description="> 0, at most 1,000,000 | weight of each endpoint"
     )
     priority: Priority = Field(default=0, description="as `endpoints.priority`")
-    max_in_flight: int | None = Field(
-        default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
+    max_in_flight: Count | None = Field(
+        default=None, description="requests | limit of requests in flight of each endpoint"
     )
     round_trip: Seconds | None = Field(default=None, description="as `endpoints.round_trip`")
     allow_empty: bool = Field(
@@ -151,8 +151,8 @@ class DnsDiscovery(Section):
         default="address",
         description="record type: A and AAAA, or SRV with its own ports and weights (lowest priority value only)",
     )
-    port: int | None = Field(
-        default=None, ge=1, le=65535, description="port of the endpoints; required with address records"
+    port: Port | None = Field(
+        default=None, description="1–65535 | port of the endpoints; required with address records"
     )
     scheme: Literal["http", "https"] = Field(
         default="http",
@@ -169,8 +169,8 @@ class DnsDiscovery(Section):
         description="> 0, at most 1,000,000 | weight of each endpoint; SRV records have their own",
     )
     priority: Priority = Field(default=0, description="as `endpoints.priority`")
-    max_in_flight: int | None = Field(
-        default=None, ge=1, description="requests | limit of requests in flight of each endpoint"
+    max_in_flight: Count | None = Field(
+        default=None, description="requests | limit of requests in flight of each endpoint"
     )
     round_trip: Seconds | None = Field(default=None, description="as `endpoints.round_trip`")
     servers: Servers = Field(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from balancer.config.schema.listen import PATH_LIMIT
-from balancer.config.schema.section import EndpointWeight, Name, Priority, Seconds, Section
+from balancer.config.schema.section import Count, EndpointWeight, Name, Priority, Seconds, Section
 from balancer.syntax.networks import parsed
 from balancer.syntax.urls import is_authority, server_url
 from policies.facts import Endpoint
@@ -167,9 +167,8 @@ class EndpointConfig(Section):
         description="0, or the level of a backup, which gets what lower values cannot carry; see "
         "[Priorities](#priorities)",
     )
-    max_in_flight: int | None = Field(
+    max_in_flight: Count | None = Field(
         default=None,
-        ge=1,
         description="requests | limit of requests in flight; more wait in the queue. Without it the endpoint is never"
         " full",
     )

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
-from balancer.config.schema.section import Duration, Seconds, Section
+from balancer.config.schema.section import Count, Duration, Port, PositiveShare, Seconds, Section, Share
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -83,11 +83,9 @@ class HealthChecksConfig(Section):
     host: HostName | None = Field(
         default=None, description="name | Host of checks; default: that of requests, or of the address"
     )
-    port: int | None = Field(
+    port: Port | None = Field(
         default=None,
-        ge=1,
-        le=65535,
-        description="port that checks ask, each on a new connection; default: that of the endpoint",
+        description="1–65535 | port that checks ask, each on a new connection; default: that of the endpoint",
     )
     fields: Annotated[dict[FieldName, SecretStr], AfterValidator(_fields)] = Field(
         default={}, description='table | further fields of checks, `{ authorization = "Bearer …" }`'
@@ -137,15 +135,13 @@ class OutlierDetectionConfig(Section):
         le=10_000,
         description="requests | number of consecutive failures after which an endpoint is ejected; 0: off",
     )
-    success_rate: float = Field(
+    success_rate: Share = Field(
         default=0.8,
-        ge=0,
-        le=1,
         description="success rate, as a part of that of the other endpoints, below which it is ejected; 0: off",
     )
     window: Seconds = Field(default=30.0, description="time over which the success rate is measured")
-    min_requests: int = Field(
-        default=5, ge=1, description="requests | number of requests in the window that a success rate needs"
+    min_requests: Count = Field(
+        default=5, description="requests | number of requests in the window that a success rate needs"
     )
     latency: float = Field(
         default=0.0,
@@ -177,11 +173,8 @@ class OutlierDetectionConfig(Section):
 class PanicConfig(Section):
     """Panic mode: health is ignored when too few endpoints are healthy."""
 
-    threshold: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="healthy share of the cluster below which health is ignored; 0: never",
+    threshold: Share = Field(
+        default=0.5, description="healthy share of the cluster below which health is ignored; 0: never"
     )
     overprovisioning: float = Field(
         default=OVERPROVISIONING,
@@ -204,7 +197,7 @@ class SlowStartConfig(Section):
         allow_inf_nan=False,
         description="duration of the slow start of a new or returned endpoint; 0: off",
     )
-    minimum: float = Field(default=0.1, gt=0, le=1, description="0–1 | share of its weight at the start")
+    minimum: PositiveShare = Field(default=0.1, description="0–1 | share of its weight at the start")
 
 
 def health_of(

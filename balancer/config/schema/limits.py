@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.section import Seconds, Section
+from balancer.config.schema.section import BufferSize, Count, Seconds, Section
 
 READ: Final = 32_768
 """Read size in bytes for a slow or new receiver."""
@@ -73,14 +73,12 @@ class Limits(Section):
     queue: int = Field(
         default=10_000, ge=0, description="requests | length of the wait queue; one more request gets 503"
     )
-    in_flight: int | None = Field(
+    in_flight: Count | None = Field(
         default=None,
-        ge=1,
         description="requests | limit of requests in flight at all endpoints; more wait in the queue",
     )
-    client_requests: int = Field(
+    client_requests: Count = Field(
         default=10_000,
-        ge=1,
         description="requests | limit of requests of one client, in flight and waiting; one more gets 429; see "
         "[Bounds of one client](#bounds-of-one-client)",
     )
@@ -113,9 +111,8 @@ class Limits(Section):
         description="bytes | buffered part of a body, per connection and direction, and of a request body that waits "
         "for an endpoint",
     )
-    clients: int | None = Field(
+    clients: Count | None = Field(
         default=None,
-        ge=1,
         description="connections | limit of client connections; more wait in the kernel. Default, and upper bound: "
         "what `RLIMIT_NOFILE` allows",
     )
@@ -129,17 +126,13 @@ class Limits(Section):
 class BufferingLimits(Section):
     """Buffering, so that slow clients do not occupy worker connections; off by default."""
 
-    request: int = Field(
+    request: BufferSize = Field(
         default=0,
-        ge=0,
-        le=1 << 26,
         description="bytes | largest request body that is received whole before an endpoint is asked, at most 64 MiB;"
         " 0: off; see [Buffering](#buffering)",
     )
-    response: int = Field(
+    response: BufferSize = Field(
         default=0,
-        ge=0,
-        le=1 << 26,
         description="bytes | part of a response that is kept for a client that reads slowly, at most 64 MiB; 0: off",
     )
     total: int = Field(

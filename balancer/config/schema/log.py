@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from balancer.config.schema.section import FileName, Section
+from balancer.config.schema.section import FileName, QueueLength, Section, Share
 
 LOG_FIELDS: Final = (
     *("time", "end", "reason", "detail", "method", "path", "sent_path", "host", "request_id", "client"),
@@ -57,16 +57,11 @@ class LogConfig(Section):
         min_length=1,
         description="file | log file, appended to and reopened on SIGHUP; default: standard output",
     )
-    sample: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="share of requests that are logged; errors always are, except 404 `no_route`",
+    sample: Share = Field(
+        default=1.0, description="share of requests that are logged; errors always are, except 404 `no_route`"
     )
-    queue: int = Field(
+    queue: QueueLength = Field(
         default=10_000,
-        ge=1,
-        le=1_000_000,
         description="entries | number of entries that may wait to be written, 1 to 1000000; more are dropped and "
         "counted",
     )

@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.section import Duration, Seconds, Section
+from balancer.config.schema.section import Count, Duration, RequestPath, Seconds, Section
 
 HEARTBEAT_PRECONNECT = 2
 """Spare connections if a heartbeat is configured and their number is not: with little traffic, all but a few requests
@@ -41,9 +41,8 @@ class PoolConfig(Section):
     max_age: Seconds = Field(
         default=300.0, description="age after which a connection is not reused, less a random 0–10 %"
     )
-    max_requests: int | None = Field(
+    max_requests: Count | None = Field(
         default=None,
-        ge=1,
         description="requests | number of requests on one connection, less a random 0–10 %; default: no limit",
     )
     preconnect: int = Field(
@@ -53,9 +52,8 @@ class PoolConfig(Section):
         description="number of spare connections to each endpoint that are kept open; default: 2 with `heartbeat`; "
         "see [Connections](#connections)",
     )
-    heartbeat: str | None = Field(
+    heartbeat: RequestPath | None = Field(
         default=None,
-        pattern=r"^/[!-~]*$",
         description="path | path of a request that keeps spare connections alive; without it they are replaced before"
         " they expire",
     )

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.section import FieldName, Name, Seconds, Section
+from balancer.config.schema.section import FieldName, Name, PositiveShare, Seconds, Section
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 
 
@@ -39,16 +39,12 @@ class LevelConfig(Section):
         description="name | name of a level; one `[[admission.levels]]` for each, the highest first, at most 8; see "
         "[Overload](#overload)"
     )
-    queue: float = Field(
+    queue: PositiveShare = Field(
         default=1.0,
-        gt=0,
-        le=1,
         description="0–1 | fill level of the queue at which the level is rejected; 1: only when it is full",
     )
-    in_flight: float = Field(
+    in_flight: PositiveShare = Field(
         default=1.0,
-        gt=0,
-        le=1,
         description="0–1 | share of the endpoints' limits in use at which the level is rejected; 1: it waits",
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from balancer.config.schema.section import Duration, Section
+from balancer.config.schema.section import BufferSize, Duration, Section, Share
 from policies.overload.hedging import Hedging
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
@@ -18,16 +18,14 @@ GrpcStatus = Literal["CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXH
 class RetryConfig(Section):
     """Retry budget and conditions; the number of further endpoints is `retries`."""
 
-    share: float = Field(
-        default=0.2, ge=0, le=1, description="retry budget: share of the requests of the last ten seconds"
+    share: Share = Field(
+        default=0.2, description="retry budget: share of the requests of the last ten seconds"
     )
     per_second: float = Field(
         default=10.0, ge=0, le=10_000, description="retry budget: retries per second on top of that share"
     )
-    body: int = Field(
+    body: BufferSize = Field(
         default=65_536,
-        ge=0,
-        le=1 << 26,
         description="bytes | largest request body that is kept for a retry; a longer one is sent once",
     )
     statuses: tuple[ErrorStatus, ...] = Field(

@@ -13,7 +13,16 @@ from typing import Annotated, Final, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits
-from balancer.config.schema.section import MOST_WEIGHT, FieldName, InSeconds, Name, Seconds, Section
+from balancer.config.schema.section import (
+    MOST_WEIGHT,
+    BufferSize,
+    FieldName,
+    InSeconds,
+    Name,
+    PositiveShare,
+    Seconds,
+    Section,
+)
 from balancer.errors import REASONS
 
 MOST_BYTES: Final = 1 << 20
@@ -80,20 +89,15 @@ class MirrorConfig(Section):
     cluster: Name = Field(
         description="name | cluster that gets copies of the route's requests; see [Mirroring](#mirroring)"
     )
-    share: float = Field(
-        gt=0, le=1, description="0–1 | share of the requests that are copied, drawn for each; more than 0"
+    share: PositiveShare = Field(
+        description="0–1 | share of the requests that are copied, drawn for each; more than 0"
     )
     methods: tuple[Method, ...] = Field(
         default=("GET", "HEAD", "OPTIONS"),
         min_length=1,
         description="list of methods | methods of requests that are copied",
     )
-    body: int = Field(
-        default=65_536,
-        ge=0,
-        le=1 << 26,
-        description="bytes | longest body that is copied",
-    )
+    body: BufferSize = Field(default=65_536, description="bytes | longest body that is copied")
     max_in_flight: int = Field(
         default=100,
         ge=1,

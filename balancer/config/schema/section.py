@@ -22,6 +22,13 @@ FieldNames = Annotated[str, StringConstraints(pattern=rf"^{TOKEN}\*?$", max_leng
 MOST_WEIGHT = 1e6
 EndpointWeight = Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=0, le=127)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Count = Annotated[int, Field(ge=1)]
+BufferSize = Annotated[int, Field(ge=0, le=1 << 26)]
+QueueLength = Annotated[int, Field(ge=1, le=1_000_000)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+RequestPath = Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")]
 FileName = NewType("FileName", str)
 """A path of a file as a text; `Path` is another type of such keys."""
 

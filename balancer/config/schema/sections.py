@@ -11,7 +11,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 
 from balancer.config.schema.field_edits import RequestFieldEdits, ResponseFieldEdits, meant_by
-from balancer.config.schema.section import FieldNames, FileName, InSeconds, Name, Section
+from balancer.config.schema.section import (
+    FieldNames,
+    FileName,
+    InSeconds,
+    Name,
+    QueueLength,
+    RequestPath,
+    Section,
+    Share,
+)
 from balancer.config.schema.sticky import Token
 from balancer.syntax.urls import server_url
 
@@ -184,9 +193,8 @@ class Http2Config(Section):
 class LoadProbesConfig(Section):
     """Load probes; off without a path, and sent only while the policy needs them."""
 
-    path: str | None = Field(
+    path: RequestPath | None = Field(
         default=None,
-        pattern=r"^/[!-~]*$",
         description="path | path of the workers' load report, for policies that ask for it, such as `prequal`; see "
         "[Live](live.md)",
     )
@@ -216,10 +224,8 @@ class RecordConfig(Section):
         ge=65_536,
         description="bytes | largest size of the file, at which recording ends; a request takes about 30 bytes",
     )
-    queue: int = Field(
+    queue: QueueLength = Field(
         default=10_000,
-        ge=1,
-        le=1_000_000,
         description="requests | number of requests that may wait to be written; more are dropped and counted",
     )
     paths: bool = Field(default=False, description="recording of request paths, without their query")
@@ -308,10 +314,8 @@ class TracingConfig(Section):
         description="senders whose traces are continued: `proxies`, those of `trusted_proxies`, or `all`; for others "
         "a new trace begins",
     )
-    sample: float = Field(
+    sample: Share = Field(
         default=0.01,
-        ge=0,
-        le=1,
         description="share of the traces begun here that are sampled; a client's trace that is continued keeps its "
         "own decision",
     )
@@ -321,10 +325,8 @@ class TracingConfig(Section):
         " a path, to `/v1/traces`. Needs the extra `otel`: `pip install '.[otel]'` in the checkout",
     )
     service: Name = Field(default="steelyard", description="name | `service.name` of the spans")
-    queue: int = Field(
+    queue: QueueLength = Field(
         default=4_096,
-        ge=1,
-        le=1_000_000,
         description="spans | number of spans that may wait for export, 1 to 1000000; more are dropped and counted",
     )
 

@@ -24,7 +24,7 @@ from balancer.config.schema.log import LogConfig
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
-from balancer.config.schema.section import Name, Section
+from balancer.config.schema.section import Count, Name, Section
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine
 from balancer.syntax.urls import host_in
@@ -64,7 +64,7 @@ class OriginConfig(Section):
     )
     transport: Transport = Field(default="native", description="what carries requests")
     keep_alive: bool = Field(default=True, description="false: a new connection for each request")
-    max_in_flight: int | None = Field(default=None, ge=1, description="requests at once. None: no limit")
+    max_in_flight: Count | None = Field(default=None, description="requests at once. None: no limit")
     retries: int = Field(default=1, ge=0, le=1, description="further attempts where that is safe")
     tls: UpstreamTlsConfig = UpstreamTlsConfig()
     pool: PoolConfig | None = Field(default=None, description="instead of the common pool, as a whole")
