@@ -30,40 +30,30 @@ def effective(settings: BaseModel, source: Source) -> Iterator[str]:
 
 def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_given: bool) -> Iterator[str]:
     """Yield plain values first, because TOML takes them for keys of the last table that was opened."""
-    later: list[Iterator[str]] = []
+    later: list[tuple[str, BaseModel, Place, str, bool]] = []  # tables with their headers
     own = {name: getattr(table, name) for name in type(table).model_fields}
     for name, value in {**own, **_policy_options(table)}.items():
         here, is_set = (*place, name), is_given and name in table.model_fields_set
         if place[:1] == ("clusters",) and name in OF_CONNECTIONS.get(str(place[-1]), ()):
             continue  # with_inherited refuses it in a named cluster
-        key = _key(name)
-        inner = f"{path}{key}"
-        origin = (source(here) or "default") if is_set else _unset_source(table, name, value)
+        inner = f"{path}{_key(name)}"
+        items = [*value.items()] if isinstance(value, dict) else []
         if isinstance(value, BaseModel):
-            later.append(_with_header(f"[{inner}]", value, source, here, inner, is_given=is_set))
+            later.append((f"[{inner}]", value, here, inner, is_set))
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            for at, each in enumerate(value):
-                later.append(_with_header(f"[[{inner}]]", each, source, (*here, at), inner, is_given=is_set))
-        elif (
-            isinstance(value, dict) and value and all(isinstance(each, BaseModel) for each in value.values())
-        ):
-            for inner_name, each in value.items():
-                path_in = f"{inner}.{_key(inner_name)}"
-                later.append(
-                    _with_header(f"[{path_in}]", each, source, (*here, inner_name), path_in, is_given=is_set)
-                )
+            later += [(f"[[{inner}]]", each, (*here, at), inner, is_set) for at, each in enumerate(value)]
+        elif items and all(isinstance(each, BaseModel) for _, each in items):
+            later += [
+                (f"[{inner}.{_key(key)}]", each, (*here, key), f"{inner}.{_key(key)}", is_set)
+                for key, each in items
+            ]
         else:
-            yield _line(key, value, origin)
-    for lines in later:
-        yield from lines
-
-
-def _with_header(
-    header: str, table: BaseModel, source: Source, place: Place, path: str, *, is_given: bool
-) -> Iterator[str]:
-    yield ""
-    yield header
-    yield from _table(table, source, place, f"{path}.", is_given=is_given)
+            origin = (source(here) or "default") if is_set else _unset_source(table, name, value)
+            yield _line(_key(name), value, origin)
+    for header, each, there, path_in, is_set in later:
+        yield ""
+        yield header
+        yield from _table(each, source, there, f"{path_in}.", is_given=is_set)
 
 
 def _unset_source(table: BaseModel, name: str, value: Any) -> str:
