@@ -101,28 +101,23 @@ def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
     balancer.show(lambda: [line_of(found)])
 
 
-@endpoints.command("drain")
-@click.argument("name")
-@click.pass_obj
-def drain_command(balancer: BalancerClient, name: str) -> None:
-    """Drain an endpoint: no new requests; those in flight finish."""
-    change(balancer, name, state="drain")
+def state_command(state: str, text: str, short_help: str | None = None) -> None:
+    """Add the command that sets an endpoint to this state."""
+
+    @endpoints.command(state, help=text, short_help=short_help)
+    @click.argument("name")
+    @click.pass_obj
+    def command(balancer: BalancerClient, name: str) -> None:
+        change(balancer, name, state=state)
 
 
-@endpoints.command("maintenance", short_help="Drain an endpoint and close its idle connections.")
-@click.argument("name")
-@click.pass_obj
-def maintenance_command(balancer: BalancerClient, name: str) -> None:
-    """Set an endpoint to maintenance: like drain, and its idle connections are closed at once."""
-    change(balancer, name, state="maintenance")
-
-
-@endpoints.command("ready")
-@click.argument("name")
-@click.pass_obj
-def ready_command(balancer: BalancerClient, name: str) -> None:
-    """Set an endpoint to ready: it gets requests again."""
-    change(balancer, name, state="ready")
+state_command("drain", "Drain an endpoint: no new requests; those in flight finish.")
+state_command(
+    "maintenance",
+    "Set an endpoint to maintenance: like drain, and its idle connections are closed at once.",
+    "Drain an endpoint and close its idle connections.",
+)
+state_command("ready", "Set an endpoint to ready: it gets requests again.")
 
 
 @endpoints.command("weight", short_help="Set an endpoint's weight until the next reload.")
