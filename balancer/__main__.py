@@ -35,7 +35,7 @@ from balancer.process.supervisor import Supervisor
 from balancer.routes.table import refused_routes
 from balancer.syntax.printable import one_line, printable
 from balancer.tools.probe.command import probe
-from balancer.tools.sidecar.command import sidecar
+from balancer.tools.sidecar.server import sidecar
 from policies import registry
 from policies.loading.source import Source
 

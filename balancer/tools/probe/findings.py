@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.config.effective import quoted
-from balancer.tools.probe.idle import IdleLimit
+from balancer.tools.probe.connection import IdleLimit
 from balancer.tools.probe.target import ProbeTarget
 
 

@@ -17,7 +17,13 @@ from time import monotonic
 from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
-from balancer.tools.probe.connection import ProbeAnswer, ProbeConnection, open_connection, probe_request
+from balancer.tools.probe.connection import (
+    ProbeAnswer,
+    ProbeConnection,
+    idle_limit,
+    open_connection,
+    probe_request,
+)
 from balancer.tools.probe.findings import (
     Findings,
     Http2Findings,
@@ -26,7 +32,6 @@ from balancer.tools.probe.findings import (
     Timing,
     TlsFindings,
 )
-from balancer.tools.probe.idle import idle_limit
 from balancer.tools.probe.target import ProbeTarget
 from balancer.upstream.dial.target import NetworkRoute, Routes
 from balancer.upstream.http2.pool import MultiplexedPool

@@ -1,4 +1,4 @@
-"""The sidecar as a server: one listening socket, a front, and a cluster for each origin.
+"""`balancer sidecar`: a server with one listening socket, a front, and a cluster for each origin.
 
 What is common to all clients belongs to the front, a cluster without endpoints; the exchange belongs to the origin's
 cluster. One sweep serves all.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import click
 from aiohttp import web
 from prometheus_client.core import Metric
 
@@ -20,7 +23,9 @@ from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import RemoteSource
 from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
-from balancer.config.schema.sidecar import OriginConfig, SidecarConfig
+from balancer.config.problems import ConfigError
+from balancer.config.schema.sidecar import LISTEN, OriginConfig, SidecarConfig, origins_from
+from balancer.configuration import load_sidecar
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.families import counter, exposed
 from balancer.control.admin.health import DRAINING, SERVING
@@ -31,7 +36,8 @@ from balancer.control.admin.sockets import AdminSockets
 from balancer.control.admin.status import endpoint_status, log_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Prepared, Reloads
-from balancer.process.server import Server, build_cluster
+from balancer.process.lifecycle import attend, say
+from balancer.process.server import Server, build_cluster, new_event_loop
 from balancer.routes.table import RouteTable
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
@@ -260,3 +266,60 @@ class SidecarServer(Server):
 
 def _named(config: SidecarConfig, one: OriginConfig, control_plane: ControlPlane) -> Origin:
     return Origin(one.name, one.url, config.host_of(one), one.prefix, control_plane)
+
+
+EPILOG = """\b
+Examples:
+  balancer sidecar --origin https://api.example.com
+  balancer sidecar --origin pay=https://api.pay.example --origin mail=https://mail.example
+  balancer sidecar --config sidecar.toml
+\b
+Then:
+  curl -H 'Host: api.pay.example' http://127.0.0.1:8081/v1/charges
+  curl http://127.0.0.1:8081/pay/v1/charges
+  balancer status --url http://127.0.0.1:8081
+"""
+
+
+@click.command("sidecar", epilog=EPILOG, short_help="Forward an application's requests to external origins.")
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file; see docs/sidecar.md.")
+@click.option(
+    "--origin",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="A third party; may be repeated. Replaces the file's.",
+)
+@click.option("--listen", metavar="HOST:PORT", help=f"Default: {LISTEN}.")
+@click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
+def sidecar(config: Path | None, origin: tuple[str, ...], listen: str | None, allow_remote: bool) -> None:
+    """Forward an application's requests to external origins from this machine, over kept connections.
+
+    The application connects to this machine and selects an origin by its Host or by its path prefix.
+    """
+    if config is None and not origin:
+        raise ConfigError("origins: give --config FILE, or one --origin https://host or more")
+    given: dict[str, Any] = {}
+    if origin:
+        given["origins"] = origins_from(origin)
+    if listen is not None:
+        given["listen"] = listen
+    if allow_remote:
+        given["allow_remote"] = True
+
+    def read() -> SidecarConfig:
+        return load_sidecar(config, given)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        sys.exit(0 if runner.run(_serve(read(), read)) else 1)
+
+
+async def _serve(config: SidecarConfig, read: Callable[[], SidecarConfig]) -> bool:
+    server = SidecarServer(config, read=read)
+
+    def ready() -> str:
+        number = len(config.origins)
+        return (
+            f"balancer sidecar ready on http://{server.address} ({number} origin{'s' if number != 1 else ''})"
+        )
+
+    return await attend(server, ready, say)

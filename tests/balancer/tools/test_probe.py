@@ -19,7 +19,15 @@ from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.configuration import load
 from balancer.errors import UpstreamError
 from balancer.tls.contexts import UpstreamTls
-from balancer.tools.probe.connection import head_in
+from balancer.tools.probe.connection import (
+    Ending,
+    IdleLimit,
+    IdleRun,
+    finer_idle_steps,
+    head_in,
+    idle_steps,
+    limit_of,
+)
 from balancer.tools.probe.findings import (
     Findings,
     Http2Findings,
@@ -28,7 +36,6 @@ from balancer.tools.probe.findings import (
     Timing,
     advice,
 )
-from balancer.tools.probe.idle import Ending, IdleLimit, IdleRun, finer_idle_steps, idle_steps, limit_of
 from balancer.tools.probe.survey import Bounds, Survey
 from balancer.tools.probe.target import BadTarget, target_of
 from tests.support.certificates import Shelf
