@@ -33,11 +33,9 @@ from benchmarks.processes.throughput import (
     burst,
     stretch,
 )
-from experiments.measured.fleet import all_ready
-from experiments.measured.process_config import serve_argv
-from experiments.platform import processes
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
+from experiments.reproduce import launch
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"
@@ -108,8 +106,9 @@ async def throughput(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, o
 async def latency(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Latency of all setups in alternation, in front of the same workers."""
     count = max(one.workers for one in SETUPS)
-    workers = [await worker_of(number, plan.seed, stack) for number in range(count)]
-    await all_ready(workers)
+    each = {"queue": 1000, "region": "here", "service": f"exponential:{SERVICE * 1e3:g}ms"}
+    options = [{**each, "name": f"here-{number}", "seed": plan.seed + number} for number in range(count)]
+    workers = await launch.workers(stack, options)
     ports = [child.address[1] for child in workers]
     proxies: dict[BalancerSetup, int] = {}
     for number, setup in enumerate(SETUPS):
@@ -133,12 +132,3 @@ async def balancer_before(
     site = Site(port, tuple(workers), folder, tls)
     argv = peers.run_steelyard(site, peer_files.steelyard(site, POLICY, processes=count))
     return await stack.enter_async_context(serving(f"balancer of {count}", argv, port, case, None)), port
-
-
-async def worker_of(number: int, seed: int, stack: AsyncExitStack) -> Child:
-    """Start an emulated worker of one slot, without waiting until it is ready."""
-    name, service = f"here-{number}", f"exponential:{SERVICE * 1e3:g}ms"
-    argv = serve_argv(queue=1000, name=name, region="here", service=service, seed=seed + number)
-    child = await processes.start(name, argv)
-    stack.push_async_callback(child.stop)
-    return child

@@ -24,6 +24,7 @@ from benchmarks.processes.throughput import (
     ThroughputRun,
 )
 from experiments.platform.session import BoundVerdict
+from experiments.platform.terminal import plain_table
 from experiments.stats.comparison import Interval
 
 AnyRun = TypeVar("AnyRun", ThroughputRun, LatencyRun)
@@ -98,7 +99,7 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
         "handshakes: as many new HTTPS connections as possible; requests: small GETs at a rate per process"
     )
     heads = ("answered/s", "with a core each/s", "busiest", "balancer's cores", "load's and worker's")
-    table = table_with(title, "part", ("processes", *heads))
+    table = plain_table(("part", "processes", *heads), (), title=title)
     for part, count in sorted({(run.part, run.processes) for run in bursts}):
         good = [run for run in valid(bursts) if (run.part, run.processes) == (part, count)]
         if not good:
@@ -112,22 +113,14 @@ def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
 
 def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     """Latency table: medians over blocks, and ratios to one process with half of the workers."""
-    names = ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio")
-    table = table_with("least-in-flight, exponential service of 20 ms, 70 % load, open loop", "proxy", names)
+    heads = ("proxy", "workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio")
+    title = "least-in-flight, exponential service of 20 ms, 70 % load, open loop"
+    table = plain_table(heads, (), title=title)
     for setup in SETUPS:
         good = [run for run in valid(stretches) if run.setup == setup.name]
         ratios = [bracketed(loss_of(stretches, setup.name, figure)) for figure in ("p50", "p99")]
         figures = [*cells(good, {"p50": ".1f", "p99": ".1f"}), *ratios] if good else ["INVALID"]
         table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", *figures)
-    return table
-
-
-def table_with(title: str, first: str, names: Sequence[str]) -> Table:
-    """Empty table with a column of text and columns of numbers."""
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
     return table
 
 

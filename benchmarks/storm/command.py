@@ -24,14 +24,24 @@ from benchmarks.harness.options import (
     names_in,
     proxy_and_load_cores,
 )
+from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
+from benchmarks.harness.verified.load_process import steelyard
 from benchmarks.storm import plan as plans
 from benchmarks.storm.figures import MIN_UNDISTURBED, Figures, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import Episode, Pace, schedule
-from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import Storm, StormPlan, run_plan
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.platform.session import Session
 from experiments.platform.terminal import make_directory
+from policies.loading.reference import label_of
+
+OTHERS = {
+    "nginx": Peer("nginx", lambda site: run_nginx(site, "storm-nginx.conf"), "nginx"),
+    "haproxy": Peer("haproxy", lambda site: run_haproxy(site, "storm-haproxy.cfg"), "haproxy"),
+}
+"""Each in the best configuration known to the authors, from the templates `harness/templates/storm-…`, in which every
+relevant setting has its reason in a comment. None knows when a fault comes or which worker it strikes.
+"""
 
 EPILOG = """\b
 Examples:
@@ -92,6 +102,11 @@ def storm(
     return conclude(session, plan, runs)
 
 
+def ours(policy: str) -> Peer:
+    """Steelyard with a policy in its storm configuration, which is made as those of `OTHERS`."""
+    return Peer(f"{OURS} {label_of(policy)}", lambda site: run_steelyard(site, steelyard(site, policy)))
+
+
 def pace_of(rate: float | None, is_quick: bool) -> Pace:
     """Durations of the storm, with another rate if one is given."""
     pace = plans.QUICK if is_quick else Pace()
@@ -110,7 +125,7 @@ def conclude(session: Session, plan: StormPlan, runs: Sequence[tuple[Figures, Se
     figures = [found for found, _ in runs]
     by_peer = [[one for one in figures if one.peer == peer.name] for peer in plan.peers]
     proxies = [found for found in by_peer if found]
-    own = [found for found in proxies if found[0].peer.startswith(peers.OURS)]
+    own = [found for found in proxies if found[0].peer.startswith(OURS)]
     return session.conclude(
         [verdict for found in own for verdict in verdicts(found)],
         [table_of(proxies), faults_table_of(proxies)] if proxies else (),

@@ -39,11 +39,6 @@ class ClientAnswer:
         return 200 <= self.status < 400
 
 
-def failures(answers: Iterable[ClientAnswer]) -> int:
-    """Number of requests that broke or got a status of 400 or more."""
-    return sum(not one.is_ok for one in answers)
-
-
 class OneCaller:
     """Client with at most one connection, which it owns."""
 
@@ -147,7 +142,8 @@ class Calls:
 
     @property
     def failed(self) -> int:
-        return failures(self.answers)
+        """Number of requests that broke or got a status of 400 or more."""
+        return sum(not one.is_ok for one in self.answers)
 
     def latency(self, time_scale: float = 1.0) -> LatencySummary:
         """Summary of all calls, failed ones too; `time_scale` is the measured seconds per second."""

@@ -27,7 +27,7 @@ from experiments.platform.descriptors import open_files
 from experiments.platform.processes import Child, all_of
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, consecutive_calls
-from experiments.reproduce.client import ClientAnswer, OneCaller, failures
+from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.launch import Keys
 from experiments.reproduce.reproduction import ReportProgress
 from experiments.results.directory import PlannedRun
@@ -358,7 +358,8 @@ async def overload(balancer: Child, at_once: int, requests: int, descriptors: in
                 ended.append(time.monotonic() - began_at)
 
     await all_of(calls(count) for count in shares(requests, at_once))
-    return Overload(at_once, requests, descriptors, failures(answers), tuple(ended))
+    failed = sum(not one.is_ok for one in answers)
+    return Overload(at_once, requests, descriptors, failed, tuple(ended))
 
 
 def shares(requests: int, clients: int) -> list[int]:

@@ -32,10 +32,9 @@ from benchmarks.harness.verified.messages import (
     outcome_of,
 )
 from benchmarks.harness.verified.worker_group import Executions
-from benchmarks.storm.command import doubts, introduction, pace_of
+from benchmarks.storm.command import OTHERS, doubts, introduction, ours, pace_of
 from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
-from benchmarks.storm.proxies import OTHERS, ours
 from benchmarks.storm.runs import FaultyWorkers, Storm, StormPlan, send_control
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time

@@ -86,6 +86,11 @@ def test_time_saved_by_keep_alive() -> None:
     assert saved_by_keep_alive(rows[:1], "1.2") is None
 
 
+def test_the_source_gives_a_lower_bound_of_a_new_connection() -> None:
+    (row, *_) = rows_of(measurements(), PLAN)
+    assert (row.first.cells[-1], row.later.cells[-1]) == ("≥ 135", "30")
+
+
 def test_oversleep_is_the_ninth_decile() -> None:
     found = [Measurement(CASES[0], n, 1.0, (1.0,), oversleep=n / 1000) for n in range(11)]
     assert oversleep_of(found) == pytest.approx(0.009)
