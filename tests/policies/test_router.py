@@ -428,3 +428,24 @@ def test_request_awaits_an_answer_only_once_it_is_sent() -> None:
     for assignment in first, second:
         router.settle(assignment, outcome(OutcomeKind.ABANDONED, ended=clock.time))
     assert (state.in_flight, state.awaiting, state.waited(clock.time)) == (0, 0, 0.5)
+
+
+class Doubting(First):
+    """Doubts the endpoints of `bad`."""
+
+    bad = frozenset[str]()
+
+    def doubts(self, state: EndpointState) -> bool:
+        return state.id in self.bad
+
+
+def test_each_doubt_is_reported_once() -> None:
+    """And again after it had ended; the second endpoint's beside the first one's. Without the hook there is none."""
+    policy = Doubting()
+    r = router(policy, [Endpoint(name, f"http://{name}", "here") for name in "abc"])
+    found = []
+    for bad in ("", "a", "a", "ab", "b", "ab", "", "c"):
+        policy.bad = frozenset(bad)
+        found.append("".join(state.id for state in r.newly_doubted()))
+    assert found == ["", "a", "", "b", "", "a", "", "c"]
+    assert router().newly_doubted() == []

@@ -1,7 +1,7 @@
 """Every regular expression of the balancer is linear in its input.
 
-The expressions are run by a matcher that counts steps (`tests/support/backtracking.py`), on texts derived from them
-(`tests/support/adversary.py`). The tests compare growth: twice the text may take at most 2.5 times the steps.
+The expressions are run by a matcher that counts steps, on texts derived from them (`tests/support/backtracking.py`).
+The tests compare growth: twice the text may take at most 2.5 times the steps.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from balancer.http.h1.response_head import HEAD_LIMIT
-from tests.support.adversary import Parts, inner_parts, made_of, parts
-from tests.support.backtracking import Counted, TooManySteps, parser
+from tests.support.backtracking import Counted, Parts, TooManySteps, inner_parts, made_of, parser, parts
 from tests.support.expressions import IS_COMPILED, Expression, bound, expressions, made, names_in, nodes
 
 SMALL, CLEAR = 24, 512
