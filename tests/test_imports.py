@@ -28,7 +28,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "balancer.upstream.http1.idle_timeout",
         *(
             "balancer.control.admin.client",
-            "balancer.control.admin.options",
             "balancer.control.admin.socket_path",
         ),
         *(

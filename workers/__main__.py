@@ -164,18 +164,14 @@ async def _serve(settings: Settings) -> None:
     from workers.server import Worker  # imports aiohttp: not for --help or a usage error
 
     ending = asyncio.Event()
-    _on_signal("SIGTERM", ending.set)
-    _on_signal("SIGINT", ending.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ending.set)
+    loop.add_signal_handler(signal.SIGINT, ending.set)
     async with Worker(settings) as worker:
-        _on_signal("SIGHUP", worker.switchboard.heal)
+        loop.add_signal_handler(signal.SIGHUP, worker.switchboard.heal)
         gc.freeze()  # imported objects never die; a collection that scans them is a pause of milliseconds
         click.echo(_ready_line(worker.url, settings))
         await ending.wait()
-
-
-def _on_signal(name: str, act: Callable[[], None]) -> None:
-    if hasattr(signal, name) and sys.platform != "win32":
-        asyncio.get_running_loop().add_signal_handler(getattr(signal, name), act)
 
 
 def _ready_line(url: str, settings: Settings) -> str:

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Protocol
 
 TFD_TIMER_ABSTIME = 1
-TFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 Ring = Callable[[], None]
 

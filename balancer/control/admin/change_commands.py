@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import click
 
+from balancer.control.admin.client import BalancerClient, connection_options
 from balancer.control.admin.health import panic_text
 from balancer.control.admin.mirrors_splits_report import split_lines
-from balancer.control.admin.options import BalancerClient, connection_options
 
 PATH = "/-/endpoints"
 

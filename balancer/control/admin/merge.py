@@ -108,7 +108,8 @@ def _merged(name: str, values: list[Any]) -> Any:
     if isinstance(first, bool):
         return any(values) if name in TRUE_IF_ANY else all(values)
     if isinstance(first, int | float):
-        return _merged_numbers(name, values)
+        is_sum = name in RATES or all(isinstance(value, int) for value in values)
+        return sum(values) if is_sum and name not in EACH else max(values)
     if isinstance(first, dict):
         if "counts" in first and "total" in first:
             return summary(_pooled(values))
@@ -135,13 +136,6 @@ def _merged_condition(whole: dict[str, Any], endpoints: list[dict[str, Any]]) ->
     elif condition == Condition.FULL.value and whole["limit"] is not None:
         text = full_text(whole["in_flight"], whole["limit"])
     return {"condition": condition, "condition_text": text}
-
-
-def _merged_numbers(name: str, values: list[Any]) -> Any:
-    if name in EACH:
-        return max(values)
-    is_sum = name in RATES or all(isinstance(value, int) for value in values)
-    return sum(values) if is_sum else max(values)
 
 
 def _pooled(histograms: list[dict[str, Any]]) -> Histogram:

@@ -236,10 +236,9 @@ def connection_families(cluster: Cluster) -> Iterator[Metric]:
     rows = of_each(states, lambda state: pools[state.id].idle_limit)
     text = "Idle time up to which a connection is reused"
     yield gauge("steelyard_endpoint_idle_timeout_seconds", text, rows, *OF_ENDPOINT)
-    rows = rows_of_each(states, lambda state: [_idle_closes(pools[state.id].counts)])
+    rows = [
+        (*labels, [*zip(BOUNDS, accumulate(counts.lost_ages), strict=True)], counts.lost_seconds)
+        for *labels, counts in of_each(states, lambda state: pools[state.id].counts)
+    ]
     text = "Idle age at the worker's close"
     yield histogram("steelyard_endpoint_idle_close_seconds", text, rows, *OF_ENDPOINT)
-
-
-def _idle_closes(counts: PoolCounts) -> tuple[list[tuple[str, int]], float]:
-    return list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True)), counts.lost_seconds

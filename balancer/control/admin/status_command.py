@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from balancer.control.admin.client import BalancerClient, connection_options
 from balancer.control.admin.mirrors_splits_report import mirror_lines, split_lines
-from balancer.control.admin.options import BalancerClient, connection_options
 from balancer.syntax.printable import printable, with_digits
 from policies.loading.reference import label_of
 from policies.stats.load import Histogram

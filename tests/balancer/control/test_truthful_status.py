@@ -19,8 +19,8 @@ from balancer.cluster.condition import Condition
 from balancer.cluster.state_log import BURST, PAUSE, RANKS, SiblingConditions, StateLog
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin import status_command
+from balancer.control.admin.client import BalancerClient
 from balancer.control.admin.merge import merged_metrics, merged_status
-from balancer.control.admin.options import BalancerClient
 from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
