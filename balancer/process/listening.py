@@ -16,7 +16,7 @@ from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.loading import Settings
 from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.listeners import DEFAULT_MODE, url_of
-from balancer.control.admin.sockets import AdminSockets, open_admin_sockets
+from balancer.control.admin.socket_path import AdminSockets, open_admin_sockets
 from balancer.control.named_clusters import NamedClusters
 from balancer.downstream.acceptor import Entrance
 from balancer.downstream.connection import Http1Connection

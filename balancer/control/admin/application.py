@@ -39,7 +39,7 @@ from balancer.control.admin.requests import (
     refusal,
 )
 from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
-from balancer.control.admin.sockets import AdminSockets
+from balancer.control.admin.socket_path import AdminSockets
 from balancer.control.admin.status import proxy_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads

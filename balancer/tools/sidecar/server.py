@@ -32,7 +32,7 @@ from balancer.control.admin.health import DRAINING, SERVING
 from balancer.control.admin.merge import merged_metrics
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.routes_report import events_status, names_status, watch_status
-from balancer.control.admin.sockets import AdminSockets
+from balancer.control.admin.socket_path import AdminSockets
 from balancer.control.admin.status import endpoint_status, log_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Prepared, Reloads

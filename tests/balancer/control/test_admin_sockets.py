@@ -14,8 +14,7 @@ from click import UsageError
 from balancer.config.schema.admin import AdminConfig
 from balancer.control.admin.application import CLIENT_LIMIT
 from balancer.control.admin.client import default_url
-from balancer.control.admin.socket_path import found_socket, made_directory
-from balancer.control.admin.sockets import open_admin_sockets
+from balancer.control.admin.socket_path import found_socket, made_directory, open_admin_sockets
 from balancer.downstream.listening_sockets import bind_unix, remove_unix
 from balancer.errors import ListenFailed
 from balancer.syntax.networks import unmapped
