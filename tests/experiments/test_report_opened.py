@@ -1,15 +1,11 @@
 """A browser opens the report: nothing is complained of, nothing sticks out, and every figure is there.
 
-The page is put into frames of a desk's and a phone's width, and asked for its measures from outside.
+At a desk's and a phone's width, the page is asked for its measures.
 """
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,52 +23,45 @@ from experiments.results.directory import save_result
 from experiments.running.execute import prepare
 from experiments.scenario.scenario import Scenario
 from tests.experiments.hostile import NAMES, rename
+from tests.support.chromium import NARROW, WIDE, chromium, program
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WIDTHS = (1280, 390)
+WIDTHS = (WIDE, NARROW)
 
 pytestmark = [
     pytest.mark.second_tier,
     pytest.mark.peer,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium here (apt-get install chromium)"),
+    pytest.mark.skipif(program() is None, reason="no Chromium here (apt-get install chromium)"),
     pytest.mark.timeout(180),
 ]
 
-PROBE = """
-function measured(frame) {
-  const page = frame.contentDocument, root = page.documentElement;
-  const sticking = [...page.querySelectorAll("main *")].filter(
+MEASURES = """(() => {
+  const root = document.documentElement;
+  const sticking = [...document.querySelectorAll("main *")].filter(
     (part) => !part.closest(".scroll *") && part.getBoundingClientRect().right > root.clientWidth + 1);
   return {
-    width: root.clientWidth, needed: root.scrollWidth, title: page.title,
+    width: root.clientWidth, needed: root.scrollWidth, title: document.title,
     sticking: sticking.map((part) => part.outerHTML.slice(0, 80)),
-    images: [...page.images].map((image) => image.complete && image.naturalWidth > 0),
-    sources: new Set([...page.images].map((image) => image.currentSrc)).size,
+    images: [...document.images].map((image) => image.complete && image.naturalWidth > 0),
+    sources: new Set([...document.images].map((image) => image.currentSrc)).size,
   };
-}
-addEventListener("load", () => {
-  const found = [...document.querySelectorAll("iframe")].map(measured);
-  document.querySelector("output").textContent = JSON.stringify(found);
-});
-"""
+})()"""
 
 
-def looked_at(page: Path, folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """What the browser measured in each frame, and what it said on its console."""
-    inside = html.escape(page.read_text(encoding="utf-8"))
-    frames = "".join(f'<iframe width="{width}" height="2000" srcdoc="{inside}"></iframe>' for width in WIDTHS)
-    harness = folder / "harness.html"
-    text = f"<!doctype html><title>harness</title><output></output>{frames}<script>{PROBE}</script>"
-    harness.write_text(text, encoding="utf-8")
-    assert BROWSER is not None
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    keeping = [f"--user-data-dir={folder / 'profile'}", "--disable-dev-shm-usage", "--enable-logging=stderr"]
-    argv = [BROWSER, *quiet, *keeping, "--virtual-time-budget=20000", "--dump-dom", harness.as_uri()]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
-    output = re.search(r"<output>(.*?)</output>", ran.stdout, re.DOTALL)
-    assert output is not None
-    assert output[1], ran.stderr
-    return json.loads(html.unescape(output[1])), "\n".join(re.findall(r".*CONSOLE.*", ran.stderr))
+def looked_at(page: Path) -> tuple[list[dict[str, Any]], str]:
+    """What the browser measured at each width, and what it said on its console."""
+
+    async def look() -> tuple[list[dict[str, Any]], str]:
+        found = []
+        async with chromium() as tab:
+            await tab.ask("Emulation.setScrollbarsHidden", hidden=True)
+            for width in WIDTHS:
+                await tab.show(width)
+                await tab.open(page.as_uri())
+                await tab.eventually("document.readyState === 'complete'")
+                found.append(await tab.value(MEASURES))
+            return found, "\n".join(tab.problems)
+
+    return asyncio.run(look())
 
 
 def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
@@ -80,7 +69,7 @@ def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario],
     make_results(tmp_path / "r", blocks=8, requests=50, failures=0.02, late="latency-weighted")
     write_report(tmp_path / "r")
     figures = len(list((tmp_path / "r" / "figures").glob("*.png")))
-    found, console = looked_at(tmp_path / "r" / "report.html", tmp_path)
+    found, console = looked_at(tmp_path / "r" / "report.html")
     assert console == ""
     assert [frame["width"] for frame in found] == list(WIDTHS)
     for frame in found:
@@ -101,7 +90,7 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
             save_result(run, planned, tmp_path / f"rate-{number}")
     write_load_report(tmp_path)
-    found, console = looked_at(tmp_path / "load.html", tmp_path)
+    found, console = looked_at(tmp_path / "load.html")
     assert console == ""
     assert [(frame["needed"], frame["sticking"], frame["images"]) for frame in found] == [
         (width, [], [True]) for width in WIDTHS
@@ -115,7 +104,7 @@ def test_a_browser_runs_nothing_of_hostile_names(
     make_results(tmp_path / "r", blocks=1, requests=60, failures=0.02)
     rename(tmp_path / "r")
     write_report(tmp_path / "r")
-    found, console = looked_at(tmp_path / "r" / "report.html", tmp_path)
+    found, console = looked_at(tmp_path / "r" / "report.html")
     assert console == ""
     for frame in found:
         assert frame["title"] == f"regions: {' '.join(NAMES)}"
@@ -132,7 +121,7 @@ def test_a_browser_runs_no_script_of_a_page(tmp_path: Path) -> None:
     page.write_text(
         to_html(Document("title", "heading", [Section("section", lines=[script])])), encoding="utf-8"
     )
-    found, console = looked_at(page, tmp_path)
+    found, console = looked_at(page)
     assert "Content Security Policy" in console
     assert [frame["title"] for frame in found] == ["title"] * len(WIDTHS)
 
@@ -145,7 +134,7 @@ def test_what_sticks_out_or_is_missing_would_be_seen(tmp_path: Path) -> None:
         '<img src="data:image/svg+xml;base64,AAAA"></main><script>nothing.here()</script>',
         encoding="utf-8",
     )
-    found, console = looked_at(page, tmp_path)
+    found, console = looked_at(page)
     assert "nothing is not defined" in console
     for frame in found:
         assert frame["needed"] > frame["width"]
