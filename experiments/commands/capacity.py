@@ -180,26 +180,21 @@ def measure_curve(
     steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
     directory = out or new_directory(f"{scenario.name}-load")
     require_new(directory)
-    console = console_here()
-    was_stopped = run_steps(steps, directory, runner, console)
-    if is_curve(directory):
-        report_curve(directory, console)
-    return STOPPED if was_stopped else 0
-
-
-def run_steps(steps: Sequence[Scenario], directory: Path, runner: Runner, console: Console) -> bool:
-    """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
-    for number, scenario in enumerate(steps, 1):
+    console, code = console_here(), 0
+    for number, step in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
-        console.print(Text(f"{per_second(scenario.load.rate)}, rate {number} of {len(steps)}", style="bold"))
-        campaign = prepare(scenario, command_line(), folder, runner.name)
+        console.print(Text(f"{per_second(step.load.rate)}, rate {number} of {len(steps)}", style="bold"))
+        campaign = prepare(step, command_line(), folder, runner.name)
         try:
             with CampaignProgress(campaign, console) as progress:
                 execute(campaign, folder, runner, progress)
         except KeyboardInterrupt:
             print_stopped(console, "Nothing was left running.")
-            return True
-    return False
+            code = STOPPED
+            break
+    if is_curve(directory):
+        report_curve(directory, console)
+    return code
 
 
 def per_second(rate: float) -> str:

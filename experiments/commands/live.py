@@ -98,7 +98,6 @@ def live(
     Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
     """
     from experiments.commands.session import run_campaign
-    from experiments.running.patience import Patience
     from experiments.switchback.balancer import HttpBalancer
     from experiments.switchback.runner import LiveRunner
     from experiments.switchback.turns import PolicyTurns
@@ -127,7 +126,7 @@ def live(
         whole = clock(period * (1 + blocks * len(chosen)))
         console.print(f"{' and '.join(chosen)}, each {period:g} s in a block: about {whole}", highlight=False)
         return run_campaign(
-            scenario, directory, LiveRunner(turns), Patience(), turns.restoring(), command_line(("--token",)),
+            scenario, directory, LiveRunner(turns), 0.0, turns.restoring(), command_line(("--token",)),
             page=shown,
         )  # fmt: skip
 

@@ -173,7 +173,6 @@ def load(
     URL gets each policy in turn; its own policy is restored at the end, also on Ctrl-C and on any error.
     """
     from experiments.commands.session import require_thresholds, run_campaign
-    from experiments.running.patience import Patience
     from experiments.service.runner import ServiceRunner
     from experiments.switchback.balancer import HttpBalancer
     from experiments.switchback.turns import PolicyTurns
@@ -225,7 +224,7 @@ def load(
     announce(console, scenario, is_in_turns)
     try:
         return run_campaign(
-            scenario, directory, ServiceRunner(destinations, turns), Patience(patience),
+            scenario, directory, ServiceRunner(destinations, turns), patience,
             None if turns is None else turns.restoring(), command_line(SECRET),
             junit=junit, otlp=otlp,
         )  # fmt: skip

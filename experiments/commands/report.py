@@ -78,6 +78,9 @@ def report(
     PATH is a results directory, a load curve, the catalogue of a sweep, or an access log of the balancer as text or
     JSON; - is a log on standard input.
     """
+    from experiments.capacity.curve import is_curve
+    from experiments.commands.session import present  # matplotlib takes half a second
+
     if is_catalogue(path):
         return report_catalogue(path, out, grid, measure or "p99", measured, parquet)
     require_none(
@@ -87,7 +90,11 @@ def report(
         require_none({"parquet": parquet}, "not for an access log")
         return report_log(path, out)
     require_none({"out": out}, "only for the catalogue of a sweep and for an access log")
-    return report_directory(path, console_here(), parquet)
+    if is_curve(path):
+        require_none({"parquet": parquet}, "not for a load curve; draw each of its rates")
+        report_curve(path, console_here())
+        return 0
+    return present(path, console_here(), parquet)
 
 
 def is_catalogue(path: Path) -> bool:
@@ -99,18 +106,6 @@ def is_catalogue(path: Path) -> bool:
             return file.read(len(CATALOGUE_BEGINS)) == CATALOGUE_BEGINS
     except OSError:
         return False  # the reader of logs reports why
-
-
-def report_directory(directory: Path, console: Console, parquet: bool = False) -> int:
-    """Write the report of a results directory or of a load curve; returns 1 when a threshold failed, else 0."""
-    from experiments.capacity.curve import is_curve
-    from experiments.commands.session import present
-
-    if is_curve(directory):
-        require_none({"parquet": parquet}, "not for a load curve; draw each of its rates")
-        report_curve(directory, console)
-        return 0
-    return present(directory, console, parquet)
 
 
 def report_curve(directory: Path, console: Console) -> None:

@@ -67,7 +67,6 @@ def run(
 ) -> int:
     """Run SCENARIO (default: regions) and report: a name from `experiments show`, or a TOML file."""
     from experiments.commands.session import run_campaign, runner_of
-    from experiments.running.patience import Patience
 
     if simulated:
         measured_only = {"patience": patience, "page": page, "otlp": otlp}
@@ -84,7 +83,7 @@ def run(
             chosen,
             directory,
             runner,
-            Patience(patience),
+            patience,
             parquet=parquet,
             page=shown,
             note=quick_note(loaded, chosen, given),

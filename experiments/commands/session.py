@@ -60,7 +60,7 @@ def run_campaign(
     scenario: Scenario,
     directory: Path,
     runner: Runner,
-    patience: Patience,
+    patience: float = 0.0,
     during: AbstractContextManager[None] | None = None,
     command: str | None = None,
     parquet: bool = False,
@@ -71,10 +71,10 @@ def run_campaign(
 ) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`.
 
-    `during` is left before the report is drawn. `command` repeats the campaign, where the command line must not be kept
-    as it is. With `parquet`, tables and requests are written as Parquet too. Progress and verdict are shown on `page`.
-    `note` is printed below the question. The outcome of thresholds is written to `junit`, live figures go to the
-    collector at `otlp`.
+    `patience` is in seconds for each run. `during` is left before the report is drawn. `command` repeats the campaign,
+    where the command line must not be kept as it is. With `parquet`, tables and requests are written as Parquet too.
+    Progress and verdict are shown on `page`. `note` is printed below the question. The outcome of thresholds is written
+    to `junit`, live figures go to the collector at `otlp`.
     """
     require_thresholds(scenario, junit)
     console = console_here()
@@ -100,7 +100,7 @@ def run_campaign(
 
                 warn = lambda line: console.print(Text(line, "yellow"))  # noqa: E731
                 observers.append(stack.enter_context(exported(otlp, campaign, warn)))
-            execute(campaign, directory, runner, Observers(observers), patience)
+            execute(campaign, directory, runner, Observers(observers), Patience(patience))
     except KeyboardInterrupt:
         print_stopped(console, "Nothing was left running; the finished runs are reported.")
         if has_runs(directory):

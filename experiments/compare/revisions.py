@@ -79,7 +79,10 @@ def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
     """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with the end of its output."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    child = subprocess.Popen(command_of(plan, block, out), env=environment, cwd=copy, **pipes)
+    # `-P` makes modules come from PYTHONPATH, not from the current directory
+    argv = [sys.executable, "-P", "-m", "experiments", "run", plan.scenario, *plan.options]
+    argv += ["--blocks", "1", "--seed", str(plan.seed + block), "--out", str(out.resolve())]
+    child = subprocess.Popen(argv, env=environment, cwd=copy, **pipes)
     try:
         output, errors = child.communicate()
     except KeyboardInterrupt:
@@ -90,12 +93,6 @@ def run_block(copy: Path, plan: RevisionPlan, block: int, out: Path) -> None:
         raise FleetFailedError(f"{out.name}: {(errors or output).strip()[-300:]}")
 
 
-def command_of(plan: RevisionPlan, block: int, out: Path) -> list[str]:
-    """Command line; `-P` makes modules come from PYTHONPATH, not from the current directory."""
-    run = [sys.executable, "-P", "-m", "experiments", "run", plan.scenario, *plan.options]
-    return [*run, "--blocks", "1", "--seed", str(plan.seed + block), "--out", str(out.resolve())]
-
-
 def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
     """Folder `out/first-000`, `out/second-000`, …"""
     return plan.out / f"{('first', 'second')[side]}-{block:03d}"
@@ -104,11 +101,10 @@ def folder_of(plan: RevisionPlan, side: int, block: int) -> Path:
 def gathered(plan: RevisionPlan, side: int) -> Results:
     """The blocks of one revision as one result set, numbered in the order of running."""
     blocks = [load_results(folder_of(plan, side, block)) for block in range(plan.blocks)]
-    runs = tuple(numbered(run, block) for block, results in enumerate(blocks) for run in results.runs)
+    runs = tuple(
+        Run(run.facts.model_copy(update={"block": block}), run.samples)
+        for block, results in enumerate(blocks)
+        for run in results.runs
+    )
     scenario = blocks[0].scenario.model_copy(update={"blocks": plan.blocks, "seed": plan.seed})
     return Results(plan.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
-
-
-def numbered(run: Run, block: int) -> Run:
-    """Copy of the run with that block number."""
-    return Run(run.facts.model_copy(update={"block": block}), run.samples)

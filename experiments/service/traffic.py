@@ -96,7 +96,8 @@ def traffic_of(
     if found.messages and (method, data) != (None, None):
         raise BadInputError(f"--method, --data: not beside the requests of {file}")
     usual = Message(method or ("GET" if data is None else "POST"), fields, parse_body(data))
-    return Traffic(found.messages or (usual,), found.stages if stages is None else parse_stages(stages))
+    given = found.stages if stages is None else tuple(stage_in(part.strip()) for part in stages.split(","))
+    return Traffic(found.messages or (usual,), given)
 
 
 def read_traffic(path: str, fields: tuple[tuple[str, str], ...]) -> Traffic:
@@ -137,13 +138,8 @@ def message_of(table: RequestTable, where: str, folder: Path, fields: Sequence[t
     )
 
 
-def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Stages such as `50:30s,50-200:1m`. Raises `BadInputError`."""
-    return tuple(stage_in(part.strip()) for part in text.split(","))
-
-
 def stage_in(text: str) -> Stage:
-    """One stage. Raises `BadInputError`."""
+    """A stage such as `50:30s` or `50-200:1m`. Raises `BadInputError`."""
     rates, _, time = text.partition(":")
     begin, dash, end = rates.partition("-")
     try:

@@ -24,7 +24,6 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.platform.terminal import write_json
 from experiments.results.directory import PlannedRun, load_results
 from experiments.running.execute import execute, prepare
-from experiments.running.patience import Patience
 from experiments.running.runner import Observer
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
 from experiments.switchback.balancer import HttpBalancer
@@ -63,7 +62,7 @@ def evaluate(
         "http://a", policies, control, initial, blocks=blocks, seed=1, **{**TIMES, **times}
     )
     if is_reported:
-        run_campaign(scenario, folder, LiveRunner(turns), Patience(), turns.restoring(), "experiments live")
+        run_campaign(scenario, folder, LiveRunner(turns), 0.0, turns.restoring(), "experiments live")
     else:
         with turns.restoring():
             execute(prepare(scenario, "experiments live", folder), folder, LiveRunner(turns), Observer())
