@@ -48,6 +48,7 @@ LEAST_WASHOUT = 2.0
 @click.option(
     "--policies",
     default="",
+    show_default=False,
     metavar="A,B,…",
     help="Policies by name. One that is named twice is an A/A pair.",
 )
