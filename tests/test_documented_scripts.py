@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.platform.ports import free_ports
 from tests.support.root import ROOT
 
 PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
@@ -46,20 +46,10 @@ def quick_start() -> str:
     return LONG.sub(INTERRUPTED, script)
 
 
-def free_ports(count: int) -> list[str]:
-    with_port = [socket.socket() for _ in range(count)]
-    for one in with_port:
-        one.bind(("127.0.0.1", 0))
-    ports = [str(one.getsockname()[1]) for one in with_port]
-    for one in with_port:
-        one.close()
-    return ports
-
-
-def with_ports(script: str, ports: list[str]) -> str:
+def with_ports(script: str, ports: list[int]) -> str:
     """The script with the documented ports replaced."""
     for documented, free in zip(PORTS, ports, strict=True):
-        script = re.sub(rf"\b{documented}\b", free, script)
+        script = re.sub(rf"\b{documented}\b", str(free), script)
     return script
 
 
@@ -115,7 +105,7 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
     (tmp_path / "my_policy.py").write_text(block("my_policy.py"), encoding="utf-8")
     ports = free_ports(len(PORTS))
     code, output = run_script(
-        with_ports(block("in thirty seconds") + block("change it"), ports), tmp_path, ports[0]
+        with_ports(block("in thirty seconds") + block("change it"), ports), tmp_path, str(ports[0])
     )
     assert code == 0, output
     assert "It keeps all 10 rules." in output
@@ -146,7 +136,7 @@ def test_first_experiment(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_quick_start_of_the_readme(tmp_path: Path) -> None:
     ports = free_ports(len(PORTS))
-    code, output = run_script(with_ports(quick_start(), ports), tmp_path, ports[0], patience=840.0)
+    code, output = run_script(with_ports(quick_start(), ports), tmp_path, str(ports[0]), patience=840.0)
     assert code == 0, output
     assert "Traceback" not in output
     assert re.search(r"^HTTP/1.1 200 OK\r?$", output, re.MULTILINE), output

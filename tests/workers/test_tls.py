@@ -246,17 +246,6 @@ async def test_invalid_certificate_is_rejected(start_worker: StartWorker, tmp_pa
         await start_worker(tls="1.3", certificate=pem)
 
 
-async def test_certificate_without_tls_is_rejected(run_workers: RunWorkers, tmp_path: Path) -> None:
-    """One line, exit code 2."""
-    pem = tmp_path / "worker.pem"
-    pem.touch()
-    command = await run_workers("serve", "--certificate", str(pem))
-    _, stderr = await command.communicate()
-    assert (command.returncode, stderr.count(b"\n")) == (2, 1)
-    assert b"--certificate" in stderr
-    assert b"--tls" in stderr
-
-
 async def test_client_of_a_broken_response_gets_an_error(start_worker: StartWorker) -> None:
     worker = await start_worker(http="2", service=Fixed(30))
     connection = await asyncio.to_thread(BlockingConnection, target_of(worker))

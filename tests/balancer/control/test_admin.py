@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp.http_parser import DeflateBuffer
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.admin_requests import LOCAL, TOKEN, local, status
+from tests.support.admin_requests import LOCAL, TOKEN, local, put_policy, samples_of, status
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, get, playing, post, response
-
-
-def put(document: Any, *fields: bytes) -> bytes:
-    body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return local(b"/-/policy", *fields, method=b"PUT", body=body)
 
 
 async def test_probes(stage: Stage) -> None:
@@ -90,32 +84,23 @@ async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> Non
     report = await status(stage)
     answer = await stage.ask(local(b"/-/metrics"))
     assert (answer.value(b"Content-Type") or b"").startswith(b"text/plain")
-    samples = {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(answer.body.decode())
-        for sample in family.samples
-    }
-    assert samples[("steelyard_requests_total",)] == report["requests"]
-    assert samples[("steelyard_retries_total",)] == report["retried"]
-    assert samples[("steelyard_abandoned_total",)] == 0
+    samples = samples_of(answer.body.decode())
+    assert samples["steelyard_requests_total",] == report["requests"]
+    assert samples["steelyard_retries_total",] == report["retried"]
+    assert samples["steelyard_abandoned_total",] == 0
     for endpoint in report["endpoints"]:
-        labels = (("endpoint", endpoint["id"]),)
-        region = ("region", "r")
+        name, connections, of_endpoint = endpoint["id"], endpoint["connections"], "steelyard_endpoint"
         for outcome, number in endpoint["outcomes"].items():
-            key = ("steelyard_endpoint_outcomes_total", *labels, ("outcome", outcome), region)
-            assert samples[key] == number
+            assert samples[f"{of_endpoint}_outcomes_total", name, outcome, "r"] == number
         for event in ("opened", "reused", "failed", "closed", "lost_idle"):
-            key = ("steelyard_endpoint_connection_events_total", *labels, ("event", event), region)
-            assert samples[key] == endpoint["connections"][event]
+            assert samples[f"{of_endpoint}_connection_events_total", name, event, "r"] == connections[event]
         for state in ("idle", "leased", "opening"):
-            key = ("steelyard_endpoint_connections", *labels, region, ("state", state))
-            assert samples[key] == endpoint["connections"][state]
-        assert samples[("steelyard_endpoint_in_flight", *labels, region)] == 0
-        assert samples[("steelyard_endpoint_available", *labels, region)] == 1
+            assert samples[f"{of_endpoint}_connections", name, "r", state] == connections[state]
+        assert samples[f"{of_endpoint}_in_flight", name, "r"] == 0
+        assert samples[f"{of_endpoint}_available", name, "r"] == 1
         count = endpoint["latency"]["count"]
-        assert samples[("steelyard_endpoint_latency_seconds_count", *labels, region)] == count
-        bucket = ("steelyard_endpoint_latency_seconds_bucket", *labels, ("le", "+Inf"), region)
-        assert samples[bucket] == count
+        assert samples[f"{of_endpoint}_latency_seconds_count", name, "r"] == count
+        assert samples[f"{of_endpoint}_latency_seconds_bucket", name, "+Inf", "r"] == count
 
 
 async def test_put_policy(stage: Stage) -> None:
@@ -126,7 +111,7 @@ async def test_put_policy(stage: Stage) -> None:
         ({"name": "single-region", "region": "r"}, "single-region", {"region": "r"}),
         ({"name": "least-in-flight"}, "least-in-flight", {}),
     ]:
-        answer = await stage.ask(put(document))
+        answer = await stage.ask(put_policy(document))
         report = json.loads(answer.body)
         assert (answer.status, report["name"], report["options"]) == (200, name, options)
         assert (await stage.ask(get())).status == 200
@@ -153,7 +138,7 @@ async def test_put_policy(stage: Stage) -> None:
 async def test_invalid_policy_changes_nothing(stage: Stage, document: Any, code: int, named: str) -> None:
     """422 names an unknown key or value, 400 is not JSON; the old policy stays in force."""
     await stage.serve(await stage.worker(response()))
-    answer = await stage.ask(put(document))
+    answer = await stage.ask(put_policy(document))
     assert answer.status == code
     assert named in json.loads(answer.body)["error"]
     assert (await status(stage))["policy"]["name"] == "round-robin"
@@ -163,7 +148,7 @@ async def test_invalid_policy_changes_nothing(stage: Stage, document: Any, code:
 COMMANDS = {
     "status": local(b"/-/status"),
     "metrics": local(b"/-/metrics"),
-    "policy": put("random"),
+    "policy": put_policy("random"),
     "endpoint": local(
         b"/-/endpoints", method=b"POST", body=b'{"id": "evil", "address": "http://192.0.2.1:80"}'
     ),
@@ -351,7 +336,7 @@ async def test_unauthorized_body_is_not_buffered(stage: Stage) -> None:
 async def test_expect_100_continue(stage: Stage) -> None:
     """`Expect: 100-continue` gets 100 with the token and the final status without it."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
-    expecting = with_field(put("random"), b"Expect: 100-continue").removesuffix(b'"random"')
+    expecting = with_field(put_policy("random"), b"Expect: 100-continue").removesuffix(b'"random"')
     client = await stage.client()
     assert (await client.ask(expecting)).status == 404
     client = await stage.client()
@@ -373,7 +358,7 @@ async def test_expect_100_continue(stage: Stage) -> None:
 async def test_hostile_json(stage: Stage, body: bytes, fields: tuple[bytes, ...], status: int) -> None:
     """Deep nesting, an unknown charset, a number of 5000 digits: a one-line 4xx, never 500."""
     await stage.serve(await stage.worker(response()))
-    answer = await stage.ask(put(body, *fields))
+    answer = await stage.ask(put_policy(body, *fields))
     assert answer.status == status
     assert status == 200 or len(json.loads(answer.body)["error"].splitlines()) == 1
     answer = await stage.ask(local(b"/-/endpoints", *fields, method=b"POST", body=body))
@@ -395,7 +380,7 @@ async def test_pipelined_admin_request(stage: Stage) -> None:
     worker = await stage.worker(response(b"first"))
     await stage.serve(worker, admin={"token": TOKEN})
     client = await stage.client()
-    await client.send(get() + put("random", BEARER) + get(b"/ghost"))
+    await client.send(get() + put_policy("random", BEARER) + get(b"/ghost"))
     assert (await client.response()).body == b"first"
     answer = await client.response()
     assert json.loads(answer.body)["name"] == "random"
@@ -419,7 +404,7 @@ async def test_admin_body_is_limited(stage: Stage) -> None:
     """A body above 1 MiB resets the connection."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
-    client.write(put(b'"' + b"x" * (2 << 20) + b'"', BEARER))
+    client.write(put_policy(b'"' + b"x" * (2 << 20) + b'"', BEARER))
     with pytest.raises(ConnectionError):
         await client.response()
 
@@ -441,7 +426,7 @@ async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
     """The command is not executed."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
-    await client.send(put("random", BEARER)[:-3])
+    await client.send(put_policy("random", BEARER)[:-3])
     await stage.eventually(lambda: stage.cluster.process.in_flight)
     stage.advance(1)
     client.reset()

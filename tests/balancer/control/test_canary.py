@@ -11,7 +11,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
-from tests.support.admin_requests import local, metrics
+from tests.support.admin_requests import local, metrics, put_policy
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -71,14 +71,14 @@ async def test_failures_count_for_the_policy_that_picked(stage: Stage) -> None:
 async def test_canary_changes_at_run_time(stage: Stage) -> None:
     """By command and by reload; putting a returned `spec` restores all of it."""
     await serve_two_workers(stage)
-    put = await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(POLICY).encode()))
+    put = await stage.ask(put_policy(POLICY))
     assert put.status == 200
     spec = json.loads(put.body)["spec"]
     assert spec["canary"] == POLICY["canary"]
     assert (await policy_of(stage))["canary"]["share"] == 0.5
-    await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"random"'))
+    await stage.ask(put_policy("random"))
     assert (await policy_of(stage))["canary"] is None
-    assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(spec).encode()))).status == 200
+    assert (await stage.ask(put_policy(spec))).status == 200
     assert (await policy_of(stage))["spec"] == spec
     await stage.reload(policy="random")
     assert stage.cluster.canary is None
@@ -141,7 +141,7 @@ async def test_merged_status_of_processes(stage: Stage) -> None:
 )
 async def test_invalid_canary_or_shadow(stage: Stage, policy: dict[str, Any], problem: str) -> None:
     await serve_two_workers(stage)
-    refused = await stage.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(policy).encode()))
+    refused = await stage.ask(put_policy(policy))
     assert refused.status == 422
     assert problem in json.loads(refused.body)["error"]
     assert stage.cluster.canary is None

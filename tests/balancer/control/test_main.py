@@ -15,9 +15,9 @@ import pytest
 from balancer.__main__ import main, overrides
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
-from tests.support.programs import Run
+from tests.support.programs import Run, workers
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, Wire, client_of, get, playing, response
+from tests.support.wire import Wire, client_of, get, playing, response
 
 SAMPLE = 'policy = "random"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\nregion = "emea"\n'
 
@@ -31,23 +31,10 @@ async def port_of(process: Process) -> int:
     return int(match[1])
 
 
-def options(*workers: ScriptedWorker) -> list[str]:
-    return [word for worker in workers for word in ("--worker", f"r=http://127.0.0.1:{worker.port}")]
-
-
-async def refused(process: Process) -> str:
-    """Exit code 2, nothing on stdout, one line on stderr."""
-    stdout, stderr = await process.communicate()
-    lines = stderr.decode().splitlines()
-    assert (process.returncode, stdout, len(lines)) == (2, b"", 1), stderr
-    assert lines[0].startswith("balancer: ")
-    return lines[0]
-
-
 async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
     """A line with the port, then forwarding; SIGTERM exits with 0 and no output."""
     worker = await stage.worker(response(b"hello"))
-    process = await run("serve", *options(worker), "--policy", "round-robin", "--port", "0")
+    process = await run("serve", *workers(worker), "--policy", "round-robin")
     client = await client_of(await port_of(process))
     assert (await client.ask(get())).body == b"hello"
     process.send_signal(signal.SIGTERM)
@@ -61,7 +48,7 @@ async def test_serve_until_sigterm(run: Run, stage: Stage) -> None:
 async def test_admin_option_serves_the_live_page(run: Run, stage: Stage) -> None:
     """The ready line has its address, and / leads to it."""
     worker = await stage.worker(response(b"hello"))
-    process = await run("serve", *options(worker), "--port", "0", "--admin", "0")
+    process = await run("serve", *workers(worker), "--admin", "0")
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     found = re.search(r"\), live page http://127\.0\.0\.1:(\d+)/-/\n$", line)
@@ -76,7 +63,7 @@ async def test_sigterm_finishes_requests_in_flight(run: Run, stage: Stage) -> No
     """A request in flight is answered several sweeps after the signal; new clients are refused."""
     go = asyncio.Event()
     worker = await stage.worker(playing(Wire.request, go, response(b"finished")))
-    process = await run("serve", *options(worker), "--port", "0")
+    process = await run("serve", *workers(worker))
     port = await port_of(process)
     client = await client_of(port)
     await client.send(get())
@@ -109,7 +96,7 @@ async def wait_until_closed(port: int) -> None:
 async def test_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> None:
     """Requests in flight are aborted, which the exit code shows."""
     worker = await stage.worker(playing(Wire.closed))
-    process = await run("serve", *options(worker), "--port", "0")
+    process = await run("serve", *workers(worker))
     client = await client_of(await port_of(process))
     await client.send(get())
     await stage.eventually(lambda: worker.received)
@@ -123,19 +110,15 @@ async def test_second_sigterm_ends_the_grace_period(run: Run, stage: Stage) -> N
     await client.close()
 
 
-async def test_port_in_use(run: Run) -> None:
-    """One line that names the address."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        port = sock.getsockname()[1]
-        process = await run("serve", "--worker", "r=http://127.0.0.1:9", "--port", str(port))
-        message = await refused(process)
-        assert message.startswith("balancer: listen: ")
-        assert f"127.0.0.1:{port}: Address already in use" in message
-
-
 WORKER = ("--worker", "r=http://127.0.0.1:9")
+
+
+def test_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = complaint(main, "balancer", "serve", *WORKER, "--port", address.partition(":")[2])
+    assert line.startswith("balancer: listen: ")
+    assert f"{address}: Address already in use" in line
 
 
 @pytest.mark.parametrize(
@@ -148,6 +131,8 @@ WORKER = ("--worker", "r=http://127.0.0.1:9")
         (("serve", *WORKER, "--port", "99999"), "--port"),
         (("serve", *WORKER, "--admin", "x:y"), "--admin"),
         (("serve", *WORKER, "--polcy", "random"), "--polcy"),
+        (("serve", *WORKER, "--processes", "0"), "--processes"),
+        (("serve", *WORKER, "--processes", "257"), "processes"),
         (("serve", "--config", "/nonexistent.toml"), "/nonexistent.toml"),
         (("check", "/nonexistent.toml"), "/nonexistent.toml"),
         (("chek",), "chek"),
@@ -211,7 +196,7 @@ async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path:
     path = tmp_path / "balancer.toml"
     path.write_text(SAMPLE)
     worker = await stage.worker(response(b"here"))
-    process = await run("serve", "--config", str(path), *options(worker), PORT=str(port))
+    process = await run("serve", "--config", str(path), *workers(worker)[:2], PORT=str(port))
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     assert f"http://0.0.0.0:{port} " in line
@@ -223,7 +208,7 @@ async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path:
 async def test_more_clients_than_descriptors(run: Run, stage: Stage) -> None:
     """64 descriptors, 200 concurrent clients, three requests each: clients wait, and no request fails."""
     worker = await stage.worker(response(b"fine"))
-    process = await run("serve", *options(worker), "--port", "0", descriptors=64)
+    process = await run("serve", *workers(worker), descriptors=64)
     port = await port_of(process)
     answered = 0
 

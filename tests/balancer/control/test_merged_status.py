@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.control.admin.merge import merged, merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.policy_report import raw, summary
 from balancer.control.admin.status import latency_status, proxy_status
 from policies.stats.load import Histogram
+from tests.support.admin_requests import samples_of
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -91,16 +91,16 @@ async def test_metrics_of_two_processes(stage: Stage) -> None:
     one = metrics_text(stage.control_plane)[0].decode()
     stage.cluster.router.set_enabled("w1", False)
     other = metrics_text(stage.control_plane)[0].decode()
-    alone, whole = samples(one), samples(merged_metrics([one, other]).decode())
+    alone, whole = samples_of(one), samples_of(merged_metrics([one, other]).decode())
     assert list(whole) == list(alone)
     for name in alone:
         if name[0].startswith("process_"):
             continue  # two readings of one process differ
-        if name[0] == "steelyard_endpoint_condition" and "w1" in name[1]:
+        if name[0] == "steelyard_endpoint_condition" and "w1" in name:
             continue
         available = "available" in name[0]
         once = name[0].removeprefix("steelyard_").removeprefix("endpoint_") in ONCE
-        assert whole[name] == (0 if available and "w1" in name[1] else alone[name] * (1 if once else 2)), name
+        assert whole[name] == (0 if available and "w1" in name else alone[name] * (1 if once else 2)), name
 
 
 ONCE = frozenset(
@@ -113,15 +113,6 @@ ONCE = frozenset(
 """Samples that are not summed."""
 
 
-def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    families = text_string_to_metric_families(text)
-    return {
-        (sample.name, tuple(sample.labels.values())): sample.value
-        for family in families
-        for sample in family.samples
-    }
-
-
 async def test_latency_buckets_are_summed(stage: Stage) -> None:
     """/-/latency of two processes, which `experiments live` uses."""
     await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 2})
@@ -129,8 +120,9 @@ async def test_latency_buckets_are_summed(stage: Stage) -> None:
         await stage.ask(get())
     one = json.loads(json.dumps(latency_status(stage.control_plane)))
     whole = merged([one, one])
-    assert (whole["requests"], whole["shortest"], whole["ratio"]) == (6, one["shortest"], one["ratio"])
+    assert (whole["requests"], whole["errors"], whole["shortest"], whole["ratio"]) == (6, {}, 1e-4, 1.1)
     assert whole["policy"]["spec"] == {"name": "region-aware", "margin": 2}
+    assert (whole["policy"]["name"], whole["policy"]["options"]) == ("region-aware", {"margin": 2})
     (endpoint,) = whole["endpoints"]
     assert sum(endpoint["buckets"]) == endpoint["outcomes"]["ok"] == 6
     assert endpoint["buckets"] == [2 * count for count in one["endpoints"][0]["buckets"]]

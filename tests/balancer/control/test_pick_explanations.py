@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from balancer.control.admin.status_command import lines_of
-from tests.support.admin_requests import local, metrics, status
+from tests.support.admin_requests import local, metrics, put_policy, status
 from tests.support.stage import Stage
 from tests.support.wire import answering_after, get, response
 
@@ -105,7 +105,7 @@ async def test_invalid_command(stage: Stage, body: bytes) -> None:
 async def test_changed_policy_is_explained(stage: Stage) -> None:
     await serve_two_workers(stage)
     await stage.ask(local(EXPLAIN, method=b"POST"))
-    await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"round-robin"'))
+    await stage.ask(put_policy("round-robin"))
     await stage.ask(get())
     assert (await explained(stage))["recent"][0]["steps"]
 

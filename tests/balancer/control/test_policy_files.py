@@ -17,7 +17,7 @@ from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.merge import merged
 from balancer.control.admin.policy_routes import reload_order
-from tests.support.admin_requests import TOKEN, local
+from tests.support.admin_requests import TOKEN, local, put_policy
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -166,18 +166,12 @@ def test_merged_status_shows_if_processes_differ() -> None:
 # --- a running balancer
 
 
-def put(name: str, *fields: bytes) -> bytes:
-    body = json.dumps({"name": name}).encode()
-    head = (b"PUT /-/policy HTTP/1.1", b"Host: localhost", b"Content-Length: %d" % len(body), *fields)
-    return b"\r\n".join(head) + b"\r\n\r\n" + body
-
-
 async def test_put_reads_the_file_again_and_a_mistake_keeps_the_policy(stage: Stage, here: Path) -> None:
     await stage.serve(await stage.worker(response()))
     versions = []
     for text in (TEXT, TEXT + "# changed\n"):
         (here / "mine.py").write_text(text)
-        answer = await stage.ask(put("mine.py:Nth"))
+        answer = await stage.ask(put_policy("mine.py:Nth"))
         assert answer.status == 200
         [file] = json.loads(answer.body)["files"]
         assert file["path"] == f"{here}/mine.py"
@@ -190,7 +184,7 @@ async def test_put_reads_the_file_again_and_a_mistake_keeps_the_policy(stage: St
         ("class Nth:\n def pick(self, facts, available, now): 1 / 0", "mine.py:2, in a trial pick"),
     ):
         (here / "mine.py").write_text(text)
-        answer = await stage.ask(put("mine.py:Nth"))
+        answer = await stage.ask(put_policy("mine.py:Nth"))
         assert answer.status == 422
         assert message in json.loads(answer.body)["error"]
     policy = json.loads((await stage.ask(local(b"/-/status"))).body)["policy"]
@@ -205,12 +199,12 @@ async def test_only_the_socket_may_name_a_new_file(stage: Stage, here: Path) -> 
 
     async def over_tcp(name: str) -> int:
         client = await stage.client()
-        return (await client.ask(put(name, bearer))).status
+        return (await client.ask(put_policy(name, bearer))).status
 
     assert await over_tcp("mine.py:Nth") == 403
     assert await over_tcp("antigravity:Nth") == 403
     assert await over_tcp("region-round-robin") == 200
-    assert (await stage.ask(put("mine.py:Nth", bearer))).status == 200
+    assert (await stage.ask(put_policy("mine.py:Nth", bearer))).status == 200
     assert await over_tcp("random") == 200
     assert await over_tcp("mine.py:Nth") == 200
 

@@ -13,7 +13,7 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
-from tests.support.admin_requests import TOKEN, local, status
+from tests.support.admin_requests import TOKEN, local, put_policy, status
 from tests.support.config_files import table
 from tests.support.programs import Start
 from tests.support.scripts import holding, patient
@@ -75,7 +75,7 @@ async def test_reload_of_policy_timeouts_and_limits(stage: Stage) -> None:
 async def test_policy_set_by_command_lasts_until_reload(stage: Stage) -> None:
     """The configuration overrides it."""
     await stage.serve(await stage.worker(response()))
-    assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"random"'))).status == 200
+    assert (await stage.ask(put_policy("random"))).status == 200
     await stage.reload()
     assert (await status(stage))["policy"]["name"] == "round-robin"
 

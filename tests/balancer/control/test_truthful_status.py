@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.__main__ import cli
 from balancer.cluster.condition import Condition
@@ -25,7 +24,7 @@ from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
 from balancer.sharing.shared_counters import SharedCounters, key_of
 from policies.facts import AdminState
-from tests.support.admin_requests import local, metrics, status
+from tests.support.admin_requests import local, metrics, samples_of, status
 from tests.support.command_line import printed
 from tests.support.scripts import hang
 from tests.support.stage import Stage
@@ -82,17 +81,9 @@ async def probe(stage: Stage) -> tuple[int, dict[str, Any]]:
 
 
 async def samples(stage: Stage, name: str) -> dict[tuple[str, ...], float]:
-    """The samples of a metric by the values of their labels, in the order of the labels' names."""
-    return values_of(await metrics(stage), name)
-
-
-def values_of(text: str, *names: str) -> dict[tuple[str, ...], float]:
-    return {
-        tuple(value for _, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name in names
-    }
+    """The samples of a metric by the values of their labels."""
+    found = samples_of(await metrics(stage))
+    return {sample[1:]: value for sample, value in found.items() if sample[0] == name}
 
 
 SHOWN = ("steelyard_endpoint_condition", "steelyard_ready", "steelyard_panic")
@@ -124,7 +115,10 @@ async def agreed(stage: Stage) -> dict[str, str]:
     assert merged["health"]["summary"] == health["summary"]
     assert [each["condition"] for each in merged["endpoints"]] == [*conditions.values()]
     text = await metrics(stage)
-    assert values_of(merged_metrics([text, text]).decode(), *SHOWN) == values_of(text, *SHOWN)
+    both, alone = samples_of(merged_metrics([text, text]).decode()), samples_of(text)
+    assert {one: both[one] for one in alone if one[0] in SHOWN} == {
+        one: alone[one] for one in alone if one[0] in SHOWN
+    }
     return conditions
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin_requests import local
-from tests.support.programs import Program, StartConfigured, restart_both, starting
+from tests.support.programs import Load, Program, StartConfigured, restart_both, starting
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, ScriptedWorker, answering_after, get, response
 
@@ -106,23 +106,7 @@ async def test_reload_under_load_loses_nothing(start: StartConfigured, stage: St
     """Pools are added, changed and removed while clients send requests without a pause."""
     main, api, other = [await stage.worker(response(body)) for body in (b"main", b"api", b"other")]
     program = await start(main, api)
-    is_over = False
-    asked = 0
-
-    async def load(target: bytes) -> None:
-        nonlocal asked
-        client = await program.client()
-        while not is_over:
-            answer = await client.ask(get(target))
-            assert answer.status == 200, answer
-            asked += 1
-        await client.close()
-
-    tasks = [
-        asyncio.ensure_future(load(target))
-        for target in (b"/", b"/api", b"/new/x", b"/api/x")
-        for _ in range(3)
-    ]
+    loads = [Load(program, 3, get(target)) for target in (b"/", b"/api", b"/new/x", b"/api/x")]
     more = f"""\
 [[routes]]
 prefix = "/new"
@@ -131,15 +115,12 @@ cluster = "new"
 endpoints = [{{ id = "w0", address = "http://127.0.0.1:{other.port}" }}]
 """
     for number in range(10):
-        before = asked
         write(tmp_path, main, other if number % 3 else api, more if number % 2 else "")
         program.signal(signal.SIGHUP)
         await program.line("reloaded")
-        while asked < before + 100:
-            await asyncio.sleep(0)
-            assert not any(task.done() for task in tasks)
-    is_over = True
-    await asyncio.gather(*tasks)
+        for load in loads:
+            await load.answers(25)
+    assert [failure for load in loads for failure in await load.end()] == []
     status = await program.status()
     assert status["errors"] == {}
     assert set(status["responses"]) == {"200"}

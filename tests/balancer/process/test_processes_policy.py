@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
@@ -16,7 +15,7 @@ import pytest
 
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.status_command import lines_of
-from tests.support.admin_requests import local
+from tests.support.admin_requests import local, put_policy
 from tests.support.config_files import write_workers
 from tests.support.programs import Program, StartConfigured, eventually_true, starting
 from tests.support.stage import Stage
@@ -83,7 +82,7 @@ async def version_of(program: Program) -> str:
 
 
 async def put(program: Program, name: str) -> Any:
-    return await program.ask(local(b"/-/policy", method=b"PUT", body=json.dumps(name).encode()))
+    return await program.ask(put_policy(name))
 
 
 async def reload(program: Program, way: str) -> None:

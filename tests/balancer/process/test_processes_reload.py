@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin_requests import local
+from tests.support.admin_requests import local, put_policy
 from tests.support.config_files import write_workers
 from tests.support.programs import (
     Program,
@@ -124,9 +124,7 @@ async def test_reload_reaches_all_processes(
     await eventually_true(is_everywhere)
     assert await bodies(program) == {b"other"}
     assert (await reload_status(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
-    assert (await program.ask(local(b"/-/policy", method=b"PUT", body=b'"least-in-flight"')))["name"] == (
-        "least-in-flight"
-    )
+    assert (await program.ask(put_policy("least-in-flight")))["name"] == ("least-in-flight")
     await restart_both(program)
     assert (await program.status())["queue"]["limit"] == 40
     assert (await program.status())["policy"]["name"] == "least-in-flight"

@@ -57,15 +57,6 @@ async def test_refusal_has_the_fields_and_the_connection_stays_open(stage: Stage
     assert len(worker.requests) == 3
 
 
-async def test_refusal_to_head_has_no_body(stage: Stage) -> None:
-    await serve(stage, {**TWO, "burst": 1})
-    client = await stage.client()
-    head = get(method=b"HEAD")
-    assert (await client.ask(head, to_head=True)).status == 200
-    assert (await client.ask(head, to_head=True)).status == 429
-    assert (await client.ask(get())).status == 429
-
-
 async def test_body_of_a_refused_request_is_dropped(stage: Stage) -> None:
     """The connection stays open if the body has come, and closes if it has not."""
     worker = await serve(stage, {**TWO, "burst": 1})
@@ -80,15 +71,6 @@ async def test_body_of_a_refused_request_is_dropped(stage: Stage) -> None:
     assert [request.body for request in worker.requests] == [b"one", b""]
 
 
-async def test_client_that_waits_to_continue_is_refused_before_its_body(stage: Stage) -> None:
-    await serve(stage, {**TWO, "burst": 1})
-    client = await stage.client()
-    assert await statuses(client, get()) == [200]
-    await client.send(get(b"/", b"Content-Length: 10", b"Expect: 100-continue", method=b"POST"))
-    assert (await client.response()).status == 429
-    assert await client.rest() == b""
-
-
 async def test_pipelined_requests_are_limited_in_order(stage: Stage) -> None:
     await serve(stage, TWO)
     client = await stage.client()
@@ -97,15 +79,6 @@ async def test_pipelined_requests_are_limited_in_order(stage: Stage) -> None:
     assert [*found, (await client.response(to_head=True)).status] == [200, 200, 429, 429, 429]
     stage.jump(5.0)
     assert await statuses(client, get()) == [200]
-
-
-async def test_http10_client_is_refused_and_disconnected(stage: Stage) -> None:
-    await serve(stage, {**TWO, "burst": 1})
-    for expected in (200, 429):
-        client = await stage.client()
-        await client.send(b"GET / HTTP/1.0\r\n\r\n")
-        assert (await client.response()).status == expected
-        assert await client.rest() == b""
 
 
 async def test_connections_of_one_client_share_its_bucket(stage: Stage) -> None:

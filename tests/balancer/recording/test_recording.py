@@ -233,15 +233,6 @@ def test_full_queue_drops_rows(tmp_path: Path) -> None:
     assert one.counts.written + one.counts.dropped == 10
 
 
-def test_row_after_the_end_is_dropped(tmp_path: Path) -> None:
-    """The row is counted as dropped."""
-    one = recorder(tmp_path / "r")
-    one.add(entry())
-    one.stop()
-    one.add(entry())
-    assert (one.counts.written, one.counts.dropped, one.waiting) == (1, 1, 0)
-
-
 def test_second_recorder_waits_for_the_file(tmp_path: Path) -> None:
     """As at a hot restart: rows wait in the queue while another process has the file."""
     path = tmp_path / "r"
@@ -276,19 +267,3 @@ def test_second_recording_is_appended(tmp_path: Path) -> None:
     second.add(entry())
     second.stop()
     assert "".join(kind for kind, _ in blocks(path.read_bytes())) == "SEREZSEREZ"
-
-
-async def test_latency_document_contains_all_buckets(stage: Stage) -> None:
-    """The difference of two readings of /-/latency compares policies."""
-    await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 0.5})
-    await stage.ask(get())
-    document = json.loads((await stage.ask(get(b"/-/latency").replace(b"example.org", b"127.0.0.1"))).body)
-    assert (document["requests"], document["errors"], document["shortest"], document["ratio"]) == (
-        1,
-        {},
-        1e-4,
-        1.1,
-    )
-    assert (document["policy"]["name"], document["policy"]["options"]) == ("region-aware", {"margin": 0.5})
-    (endpoint,) = document["endpoints"]
-    assert (endpoint["id"], sum(endpoint["buckets"]), endpoint["outcomes"]["ok"]) == ("w0", 1, 1)

@@ -327,19 +327,16 @@ async def test_status_metrics_and_log(stage: Stage, sidecar: StagedSidecar, tmp_
     assert [line["endpoint"] for line in lines] == ["a", "a", "b"]
 
 
-@pytest.mark.parametrize("path", [b"/-/policy", b"/-/endpoints"])
-async def test_balancer_commands_are_absent(stage: Stage, sidecar: StagedSidecar, path: bytes) -> None:
-    await sidecar.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org"})
-    assert (await stage.ask(request_for(b"localhost", path))).status == 404
-
-
 async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSidecar) -> None:
-    """`/-/` is never forwarded, whatever the Host, and not served on the connection of an origin's requests."""
+    """`/-/` is never forwarded, whatever the Host, and not served on the connection of an origin's requests; commands
+    of the balancer are absent."""
     worker = await stage.worker(response())
     await sidecar.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
     for host in (b"a.org", b"localhost"):
         client = await stage.client()
         assert (await client.ask(request_for(host, b"/-/status"))).status == 404
+    for path in (b"/-/policy", b"/-/endpoints"):
+        assert (await stage.ask(request_for(b"localhost", path))).status == 404
     assert worker.received == b""
 
 
