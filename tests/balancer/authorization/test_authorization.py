@@ -187,8 +187,7 @@ async def test_second_endpoint_is_asked_if_the_first_does_not_answer(stage: Stag
 async def test_answer_that_does_not_come_in_time(stage: Stage) -> None:
     asked = await holding(stage, asyncio.Event())
     main = await serve(stage, asked, timeout=2.0)
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: asked.requests)
     stage.advance(1.9)
     await stage.turn()
@@ -213,8 +212,7 @@ async def test_body_waits_for_the_answer(stage: Stage) -> None:
     go = asyncio.Event()
     asked = await stage.worker(gated(go))
     main = await serve(stage, asked)
-    client = await stage.client()
-    await client.send(post_chunked(b"a" * 10_000, b"b" * 10_000))
+    client = await stage.sending(post_chunked(b"a" * 10_000, b"b" * 10_000))
     await stage.eventually(lambda: asked.requests)
     assert main.requests == []
     go.set()

@@ -65,8 +65,7 @@ async def test_status_counters(stage: Stage) -> None:
 async def test_status_counts_requests_in_flight(stage: Stage) -> None:
     """An exchange in flight and its connection are counted."""
     go = asyncio.Event()
-    worker = await stage.worker(playing(Wire.request, go, response()))
-    await stage.serve(worker)
+    worker = await stage.serve_worker(playing(Wire.request, go, response()))
     client = await stage.asking(worker, get())
     report = await status(stage)
     assert report["in_flight"] == report["endpoints"][0]["in_flight"] == 1
@@ -170,8 +169,7 @@ async def test_traffic_port_rejects_commands_without_the_token(
     stage: Stage, name: str, token: str | None
 ) -> None:
     """404 without the token, also for a loopback peer: a proxy on the same machine has a loopback address too."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, admin={"token": token})
+    worker = await stage.serve_worker(response(), admin={"token": token})
     for field in (
         b"X-A: 1",
         b"Authorization: Bearer x",
@@ -367,8 +365,7 @@ async def test_hostile_json(stage: Stage, body: bytes, fields: tuple[bytes, ...]
 
 async def test_unknown_paths_and_methods(stage: Stage) -> None:
     """404 and 405; nothing under /-/ is forwarded."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     assert (await stage.ask(local(b"/-/nothing"))).status == 404
     assert (await stage.ask(local(b"/-/", method=b"POST"))).status == 405
     assert (await stage.ask(local(b"/-/status", method=b"DELETE"))).status == 405
@@ -377,10 +374,8 @@ async def test_unknown_paths_and_methods(stage: Stage) -> None:
 
 async def test_pipelined_admin_request(stage: Stage) -> None:
     """Answered in order, and the last request on its connection."""
-    worker = await stage.worker(response(b"first"))
-    await stage.serve(worker, admin={"token": TOKEN})
-    client = await stage.client()
-    await client.send(get() + put_policy("random", BEARER) + get(b"/ghost"))
+    worker = await stage.serve_worker(response(b"first"), admin={"token": TOKEN})
+    client = await stage.sending(get() + put_policy("random", BEARER) + get(b"/ghost"))
     assert (await client.response()).body == b"first"
     answer = await client.response()
     assert json.loads(answer.body)["name"] == "random"
@@ -425,8 +420,7 @@ async def test_malformed_chunk_in_an_admin_request(stage: Stage) -> None:
 async def test_client_disconnects_within_an_admin_request(stage: Stage) -> None:
     """The command is not executed."""
     await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
-    client = await stage.client()
-    await client.send(put_policy("random", BEARER)[:-3])
+    client = await stage.sending(put_policy("random", BEARER)[:-3])
     await stage.eventually(lambda: stage.cluster.process.in_flight)
     stage.advance(1)
     client.reset()
@@ -454,8 +448,7 @@ async def answered(stage: Stage, request: bytes) -> Message:
 
 async def test_similar_paths_are_forwarded(stage: Stage) -> None:
     """Only paths that begin with /-/ are admin requests."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     for target in (b"/-", b"/-x/status", b"//-/status", b"/a/-/status", b"/?/-/"):
         assert (await answered(stage, get(target))).status == 200
     assert (await answered(stage, post(b"/-/status"))).status == 200

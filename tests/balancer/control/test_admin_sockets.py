@@ -198,8 +198,7 @@ async def test_changed_addresses_need_a_restart(stage: Stage) -> None:
 
 async def test_limits_of_admin_listen(stage: Stage) -> None:
     """Head timeout, unbuffered bodies, no forwarding, and a limit of clients."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, admin={"listen": "127.0.0.1:0", "token": TOKEN})
+    worker = await stage.serve_worker(response(), admin={"listen": "127.0.0.1:0", "token": TOKEN})
     client = await stage.listen_client()
     assert (await client.ask(get(b"/work"))).status == 404
     assert worker.connections == []
@@ -242,8 +241,7 @@ async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: b
 
 async def test_ipv4_client_of_an_ipv6_socket(stage: Stage) -> None:
     """Forwarding fields, trust and probes use its IPv4 address."""
-    worker = await stage.worker(response())
-    await stage.serve(worker, listen="[::]:0", trusted_proxies=["127.0.0.1/32"])
+    worker = await stage.serve_worker(response(), listen="[::]:0", trusted_proxies=["127.0.0.1/32"])
     client = await stage.client(host="127.0.0.1")
     assert (await client.ask(get())).status == 200
     assert worker.requests[0].value(b"X-Forwarded-For") == b"127.0.0.1"

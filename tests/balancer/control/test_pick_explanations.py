@@ -142,11 +142,11 @@ async def test_explanation_in_streamed_and_retried_responses(stage: Stage) -> No
 async def test_explanation_of_a_queued_request(stage: Stage) -> None:
     """The pick is explained although the request was queued first."""
     go = asyncio.Event()
-    worker = await stage.worker(answering_after(go))
-    await stage.serve(worker, max_in_flight=1, explain={"header": "X-Explain", "trust": "all"})
+    worker = await stage.serve_worker(
+        answering_after(go), max_in_flight=1, explain={"header": "X-Explain", "trust": "all"}
+    )
     first = await stage.asking(worker, get())
-    client = await stage.client()
-    await client.send(get(b"/", b"X-Explain: 1"))
+    client = await stage.sending(get(b"/", b"X-Explain: 1"))
     await stage.eventually(lambda: len(stage.cluster.queue))
     assert stage.cluster.router.trace is None
     go.set()

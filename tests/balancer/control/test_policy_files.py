@@ -228,8 +228,7 @@ async def test_reload_tries_a_policy_over_the_endpoints_present(stage: Stage, he
         "  if any(each.id == 'added' for each in available): raise KeyError('added')\n"
         "  return available[0]\n"
     )
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     await stage.reload(policy="mine.py:Known")
     policy = stage.cluster.router.policy
     assert getattr(policy, "picked", None) == ()

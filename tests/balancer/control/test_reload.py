@@ -114,8 +114,7 @@ async def test_smaller_queue_rejects_only_new_requests(stage: Stage) -> None:
 
 async def test_existing_connections_use_the_new_configuration(stage: Stage) -> None:
     """Trusted proxies, internal fields and the body limit."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await stage.client()
     request_with_fields = get(b"/", b"X-Forwarded-For: 192.0.2.1", b"X-Internal: 1")
     await client.ask(request_with_fields)
@@ -131,8 +130,7 @@ async def test_existing_connections_use_the_new_configuration(stage: Stage) -> N
 
 async def test_request_with_a_partial_head_survives_reload(stage: Stage) -> None:
     """The new configuration applies to it."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
+    worker = await stage.serve_worker(response())
     client = await stage.client()
     request = get(b"/", b"X-Internal: 1")
     await client.send(request[:30])
@@ -149,8 +147,7 @@ async def test_lower_client_limit(stage: Stage) -> None:
     for client in (first, second):
         assert (await client.ask(get())).status == 200
     await stage.reload(limits={"clients": 1})
-    third = await stage.client()
-    await third.send(get())
+    third = await stage.sending(get())
     assert (await first.ask(get())).value(b"Connection") == b"close"
     assert (await second.ask(get())).value(b"Connection") == b"close"
     assert (await third.response()).status == 200
@@ -257,8 +254,7 @@ async def test_hedged_request_survives_the_end_of_hedging(stage: Stage) -> None:
     go = asyncio.Event()
     workers = [await holding(stage, go), await holding(stage, go)]
     await stage.serve(*workers, hedging={"enabled": True}, policy="round-robin")
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: stage.cluster.router.in_flight == 1)
     hedges = stage.cluster.hedges
     assert hedges is not None

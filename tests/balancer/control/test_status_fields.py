@@ -61,8 +61,7 @@ async def statuses(stage: Stage, tmp_path: Path) -> list[Any]:
         clusters={"next": {"endpoints": [{"id": "n0", "address": "http://127.0.0.1:9"}]}},
     )
     for _ in range(4):
-        client = await stage.client()
-        await client.send(get())
+        await stage.sending(get())
     await stage.eventually(lambda: stage.cluster.counts.requests >= 4)
     refused = await stage.ask(b"GET / HTTP/9.9\r\n\r\n")
     assert refused.status >= 400

@@ -95,8 +95,7 @@ async def test_durations_of_each_phase(stage: Stage, watched: WatchedLog) -> Non
     go = asyncio.Event()
     worker = await stage.worker(playing(Wire.request, go, response(b"0123456789")[:-4], go, b"6789"))
     await watched.serve(worker, retries=0)  # else the head would wait for the rest
-    client = await stage.client()
-    await client.send(get()[:10])
+    client = await stage.sending(get()[:10])
     await stage.eventually(lambda: any(stage.heads_begun()))
     stage.clock.at += 3
     await client.send(get()[10:])
@@ -196,8 +195,7 @@ async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
         await wire.send(b"a pong")
 
     await watched.serve(await stage.worker(talks))
-    client = await stage.client()
-    await client.send(get(b"/chat", b"Connection: upgrade", b"Upgrade: x"))
+    client = await stage.sending(get(b"/chat", b"Connection: upgrade", b"Upgrade: x"))
     assert (await client.head()).status == 101
     await client.send(b"ping")
     assert await client.rest() == b"a pong"
@@ -312,8 +310,7 @@ async def test_rejected_request(
 async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
     """408 after the head timeout."""
     await watched.serve(await stage.worker(response()))
-    client = await stage.client()
-    await client.send(b"GET /slow HTTP/1.1\r\nHos")
+    client = await stage.sending(b"GET /slow HTTP/1.1\r\nHos")
     await stage.eventually(lambda: any(stage.heads_begun()))
     stage.advance(11)
     await client.response()

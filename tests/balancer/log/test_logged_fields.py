@@ -116,8 +116,7 @@ async def test_response_that_the_client_has_seen(stage: Stage, tmp_path: Path) -
     await stage.serve(busy, await stage.worker(BAR), log=log, clusters=pools, routes=routes)
     await stage.ask(get())
     for target in (b"/cut", b"/lost"):
-        client = await stage.client()
-        await client.send(get(target))
+        client = await stage.sending(get(target))
         with suppress(ConnectionResetError):
             await client.until(b"}" if target == b"/lost" else b"never")
     seen = [(line["status"], line["response:x-bar"]) for line in await lines_of(stage, path, 3)]

@@ -124,8 +124,7 @@ async def test_tls_and_proxy_protocol_of_a_listener(stage: Stage, tmp_path: Path
     """Each listener has its own; one without TLS beside one with."""
     shelf = Shelf(tmp_path)
     own = {"listen": ANY, "tls": shelf.pair("shop.example.org"), "proxy_protocol": ["127.0.0.1"]}
-    worker = await stage.worker(response())
-    await stage.serve(worker, listeners={"other": own})
+    worker = await stage.serve_worker(response(), listeners={"other": own})
     header = b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n"
     await (await client(stage, tls=shelf.client(), first=header)).ask(get())
     await (await client(stage, "")).ask(get())

@@ -73,8 +73,7 @@ async def test_body_of_a_refused_request_is_dropped(stage: Stage) -> None:
 
 async def test_pipelined_requests_are_limited_in_order(stage: Stage) -> None:
     await serve(stage, TWO)
-    client = await stage.client()
-    await client.send(get() * 3 + post(b"x") + get(method=b"HEAD"))
+    client = await stage.sending(get() * 3 + post(b"x") + get(method=b"HEAD"))
     found = [(await client.response()).status for _ in range(4)]
     assert [*found, (await client.response(to_head=True)).status] == [200, 200, 429, 429, 429]
     stage.jump(5.0)

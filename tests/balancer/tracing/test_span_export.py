@@ -124,8 +124,7 @@ async def test_spans_are_flushed_at_the_end(stage: Stage) -> None:
 async def test_reload(stage: Stage) -> None:
     """Off, propagation alone, export, and another collector, for connected clients, too."""
     one, two = await stage.worker(TAKEN), await stage.worker(TAKEN)
-    worker = await stage.worker(QUICK)
-    await stage.serve(worker)
+    worker = await stage.serve_worker(QUICK)
     client = await stage.client()
     await client.ask(get())
     await stage.reload(tracing={"enabled": True, "sample": 0.0})

@@ -246,8 +246,7 @@ async def test_hedged_and_retried_request(stage: Stage, traced: Traced) -> None:
     reset_late = playing(Wire.request, go, Wire.reset)
     workers = [await stage.worker(reset_late), await stage.worker(BUSY), await stage.worker(QUICK)]
     await traced.serve(*workers, hedging={"enabled": True}, retries=3)
-    client = await stage.client()
-    await client.send(get(b"/", PARENT))
+    client = await stage.sending(get(b"/", PARENT))
     await stage.eventually(lambda: workers[0].requests)
     stage.advance(LATE)
     await stage.eventually(lambda: stage.outcomes("w1") == {"error_status": 1})
@@ -277,8 +276,7 @@ async def test_losing_attempt_ends_after_the_request(stage: Stage, traced: Trace
     go = asyncio.Event()
     workers = [await stage.worker(answering_after(go)), await stage.worker(QUICK)]
     await traced.serve(*workers, hedging={"enabled": True})
-    client = await stage.client()
-    await client.send(get())
+    client = await stage.sending(get())
     await stage.eventually(lambda: workers[0].requests)
     stage.advance(LATE)
     assert (await client.response()).body == b"quick"
