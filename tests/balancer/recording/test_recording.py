@@ -233,6 +233,15 @@ def test_full_queue_drops_rows(tmp_path: Path) -> None:
     assert one.counts.written + one.counts.dropped == 10
 
 
+def test_row_after_the_end_is_dropped(tmp_path: Path) -> None:
+    """The row is counted as dropped."""
+    one = recorder(tmp_path / "r")
+    one.add(entry())
+    one.stop()
+    one.add(entry())
+    assert (one.counts.written, one.counts.dropped, one.waiting) == (1, 1, 0)
+
+
 def test_second_recorder_waits_for_the_file(tmp_path: Path) -> None:
     """As at a hot restart: rows wait in the queue while another process has the file."""
     path = tmp_path / "r"
