@@ -81,7 +81,6 @@ HOT = [
     "balancer/authorization/exchange.py",
     "balancer/exchange/field_edits.py",
     "balancer/exchange/hedging.py",
-    "balancer/upstream/request_body.py",
     "balancer/exchange/buffering.py",
     "balancer/exchange/receiving.py",
     "balancer/exchange/observers.py",

@@ -104,27 +104,22 @@ class PendingBytes:
     `client` is whose turn it takes in the queue.
     """
 
-    __slots__ = ("_charge", "_usages", "client")
+    __slots__ = ("_usages", "client", "size")
 
     def __init__(self, usages: ClientUsages, network: bytes) -> None:
         self._usages = usages
-        self._charge = Charge(usages.budget)
+        self.size = 0
         self.client = usages.hold(network)
-
-    @property
-    def size(self) -> int:
-        return self._charge.size
 
     def resize(self, size: int) -> bool:
         """Charge `size` bytes. Returns False, and changes nothing, if they are more than before and the client would
         have more than is left for others."""
-        charge, client = self._charge, self.client
-        grown, budget = size - charge.size, charge.budget
+        client, budget, grown = self.client, self._usages.budget, size - self.size
         if grown > 0 and client.bytes + grown > budget.total - budget.kept - grown:
             return False
         client.bytes += grown
         budget.kept += grown
-        charge.size = size
+        self.size = size
         return True
 
     def close(self) -> None:

@@ -166,7 +166,7 @@ class Cluster:
             timeouts.connect,
             upstream_limit,
             config.upstream_tls,
-            routes=Routes(config.network_routes, now),
+            routes=Routes(config.settings.names, config.settings.route_watch, now),
             seed=config.settings.seed,
             now=now,
         )
@@ -195,7 +195,7 @@ class Cluster:
         self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
         self.pools.apply(settings.pool, settings.timeouts.connect)
         self.pools.tls = config.upstream_tls
-        self.pools.routes.apply(config.network_routes)
+        self.pools.routes.apply(settings.names, settings.route_watch)
         kept = settings.buffering
         self.buffering = kept if kept.request > 0 or kept.response > 0 else None
         self._apply_hedging(config.hedging)

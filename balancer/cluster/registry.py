@@ -13,7 +13,7 @@ from typing import Protocol
 
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.runtime_config import RuntimeConfig
-from balancer.config.schema.endpoint import EndpointConfig, transports_of
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 from policies.endpoint.state import EndpointState
@@ -204,10 +204,7 @@ class EndpointRegistry:
         pools, config = self._control_plane.cluster.pools, member.config
         pools.tls = tls if tls is not None else pools.tls.with_one(config)
         self._members[config.id] = member
-        pools.transports.pop(config.id, None)
-        pools.transports.update(transports_of((config,)))
-        if config.keep_alive is (config.id in pools.without_reuse):
-            pools.without_reuse ^= {config.id}
+        pools.configs[config.id] = config
         self._control_plane.put_endpoint(config.endpoint())
 
     def _drop(self, state: EndpointState) -> None:
@@ -219,11 +216,8 @@ class EndpointRegistry:
         if len(self._leaving) > self._most_leaving:
             self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
         self._control_plane.drop_endpoint(state.id)
-        if pools.tls.has_own(state.id):
-            pools.tls = pools.tls.without(state.id)
-        pools.transports.pop(state.id, None)
-        if state.id in pools.without_reuse:
-            pools.without_reuse -= {state.id}
+        pools.tls = pools.tls.without(state.id)
+        pools.configs.pop(state.id, None)
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
@@ -235,8 +229,7 @@ class EndpointRegistry:
         for id_ in gone:
             self._weights.pop(id_, None)
         cluster.pools.tls = tls
-        cluster.pools.transports = transports_of(member.config for member in members.values())
-        cluster.pools.without_reuse = without_reuse(member.config for member in members.values())
+        cluster.pools.configs = {id_: member.config for id_, member in members.items()}
         self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
 
 
@@ -246,8 +239,3 @@ def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:
     for config in configs:
         found.setdefault(config.id, config)
     return found
-
-
-def without_reuse(configs: Iterable[EndpointConfig]) -> frozenset[str]:
-    """Ids of endpoints that get a new connection for each request."""
-    return frozenset(config.id for config in configs if not config.keep_alive)

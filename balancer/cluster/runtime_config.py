@@ -21,7 +21,6 @@ from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.tls.contexts import ServerTls, UpstreamTls, server_tls_of, upstream_tls_of
-from balancer.upstream.dial.target import RoutesPlan
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.health.health import Health
 from policies.overload.hedging import Hedging
@@ -40,7 +39,6 @@ class RuntimeConfig:
     hedging: Hedging | None
     health: Health
     http2: Http2Limits | None  # None: HTTP/2 is not spoken with clients
-    network_routes: RoutesPlan
     internal_fields: InternalFields | None
     allowed_methods: frozenset[bytes]
     server_tls: Mapping[str, ServerTls]
@@ -76,7 +74,6 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         hedging=settings.hedging.hedging(),
         health=settings.health(),
         http2=_http2_limits(settings),
-        network_routes=RoutesPlan(settings.names, settings.route_watch),
         internal_fields=internal,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         server_tls=server_tls_of(settings),

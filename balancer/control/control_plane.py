@@ -17,11 +17,10 @@ from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.discovery.discovery import Discovery, RemoteSource
 from balancer.cluster.explaining import Explanations
-from balancer.cluster.registry import EndpointRegistry, without_reuse
+from balancer.cluster.registry import EndpointRegistry, by_id
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.state_log import StateLog
 from balancer.config.problems import ConfigError, in_cluster
-from balancer.config.schema.endpoint import transports_of
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
@@ -100,8 +99,7 @@ class ControlPlane:
         self._sticky: StickyConfig | None = None
         self._update_shadows()
         self.apply_access_log()
-        cluster.pools.transports = transports_of(config.settings.endpoints)
-        cluster.pools.without_reuse = without_reuse(config.settings.endpoints)
+        cluster.pools.configs = by_id(config.settings.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
         self._link_pools()
         settings = config.settings

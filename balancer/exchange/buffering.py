@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from balancer.clients.client_usage import ByteBudget, Charge
-from balancer.upstream.request import UpstreamRequest
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody, UpstreamRequest
 
 BLOCK: Final = 16_384
 """Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""

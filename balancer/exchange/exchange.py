@@ -43,8 +43,7 @@ from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request
-from balancer.upstream.request import UpstreamRequest
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody, UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket

@@ -19,8 +19,7 @@ from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
-from balancer.upstream.request import ResponseSink
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody, ResponseSink
 from policies.facts import NONE_TRIED, OutcomeKind
 from policies.routing.assignment import Assignment
 

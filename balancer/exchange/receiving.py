@@ -12,7 +12,7 @@ from typing import Final, cast
 from balancer.exchange.buffering import KeptBody
 from balancer.exchange.exchange_state import ExchangeState, State
 from balancer.http.h1.fields import without
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody
 
 NEW: Final = State.NEW
 RECEIVING: Final = State.RECEIVING

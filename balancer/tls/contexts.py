@@ -228,20 +228,17 @@ class UpstreamTls:
     def with_one(self, endpoint: EndpointConfig) -> UpstreamTls:
         """Copy with one endpoint added or changed, or this object if that endpoint has no settings of its own. Raises
         `TlsProblem`."""
-        other = self
         if endpoint.tls is not None:
             other = self._with(self._own | {endpoint.id: (endpoint.tls, self._field_of(endpoint.id))})
-        elif self.has_own(endpoint.id):
+        else:
             other = self.without(endpoint.id)
         other.of(endpoint.endpoint(), endpoint.alpn)
         return other
 
-    def has_own(self, endpoint_id: str) -> bool:
-        """Whether an endpoint has its own table `tls`."""
-        return endpoint_id in self._own
-
     def without(self, endpoint_id: str) -> UpstreamTls:
-        """Copy without the table `tls` of one endpoint."""
+        """Copy without the table `tls` of one endpoint, or this object if it has none."""
+        if endpoint_id not in self._own:
+            return self
         return self._with({id_: own for id_, own in self._own.items() if id_ != endpoint_id})
 
     def _with(self, own: Mapping[str, tuple[UpstreamTlsConfig, str]]) -> UpstreamTls:

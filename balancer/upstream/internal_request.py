@@ -15,8 +15,7 @@ from balancer.config.schema.endpoint import authority_of
 from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
-from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
-from balancer.upstream.request_body import whole_body
+from balancer.upstream.request import UpstreamAttempt, UpstreamRequest, whole_body
 from policies.facts import Endpoint, OutcomeKind
 
 BODY_LIMIT: Final = 65_536

@@ -7,6 +7,7 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.dial.target import Routes
@@ -29,9 +30,8 @@ class PoolContext:
     """What connection pools share.
 
     `limit`: maximum number of connections of the `group`, which are the contexts of all clusters that share it; None:
-    unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `transports`: transport by
-    endpoint id, where it is not the native one. `without_reuse`: ids of endpoints that get a new connection for each
-    request.
+    unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `configs` by endpoint
+    id have its transport, and whether its connections are reused; one without has the native one, and reuses them.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PoolContext:
         self.limit = limit
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()
-        self.transports: dict[str, str] = {}
+        self.configs: dict[str, EndpointConfig] = {}
         self.clients: dict[str, TransportClient] = {}  # by transport, where all endpoints share one
         self.open_connections = 0
         self.is_full = False  # a connection for one more request would take a descriptor that is not there
@@ -62,7 +62,6 @@ class PoolContext:
         self.is_short = False  # a request waits for a descriptor
         self.by_id: dict[str, Pool] = {}
         self._retired: dict[Pool, None] = {}  # with connections still open
-        self.without_reuse: frozenset[str] = frozenset()
         self.group: list[PoolContext] = [self]
 
     @property

@@ -44,7 +44,8 @@ class Pools(PoolContext):
                 pool.route.is_down = before.route.is_down
                 self._retire(before)
             self.routes.put(pool.route)
-        if pool.keeps_alive is (endpoint.id in self.without_reuse):
+        config = self.configs.get(endpoint.id)
+        if pool.keeps_alive is not (config is None or config.keep_alive):
             pool.keep_alive(not pool.keeps_alive)
 
     def drop(self, endpoint_id: str) -> None:
@@ -66,13 +67,17 @@ class Pools(PoolContext):
         pool = self.by_id.get(endpoint.id)
         if pool is None or pool.endpoint.address != endpoint.address:
             return None
-        if pool.transport != self.transports.get(endpoint.id, NATIVE):
+        if pool.transport != self._transport_of(endpoint.id):
             return None
         pool.endpoint = pool.route.endpoint = endpoint
         return pool
 
+    def _transport_of(self, endpoint_id: str) -> str:
+        config = self.configs.get(endpoint_id)
+        return NATIVE if config is None else config.transport
+
     def _new(self, endpoint: Endpoint) -> Pool:
-        transport = self.transports.get(endpoint.id, NATIVE)
+        transport = self._transport_of(endpoint.id)
         if transport == NATIVE:
             return ConnectionPool(endpoint, self)
         # Imported here because most configurations do not need them.

@@ -26,8 +26,7 @@ from balancer.http.h1.field_list import FieldList, parse_head
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.dial.phases import NOTHING, DialTimes
-from balancer.upstream.request import ResponseSink, UpstreamRequest
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody, ResponseSink, UpstreamRequest
 
 LENGTH: Final = Framing.LENGTH
 

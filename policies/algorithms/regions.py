@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Annotated, Any
 
@@ -36,15 +36,12 @@ class PerRegion(WrappingPolicy):
         self._make = make
         self._rng = rng
         self._children: dict[Region, Policy] = {}
+        self._inner = self._children.values()
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
         if hasattr(make(Random(0)), "probes"):  # the router calls every hook that it finds
             self.probes = self._probes
             self.observe_probe = self._observe_probe
-
-    def inner_policies(self) -> Iterable[Policy]:
-        """Return the child policies of all regions."""
-        return self._children.values()
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Notify each child of the endpoints of its region."""

@@ -7,7 +7,6 @@ difference in placement, never how the candidate would do alone; for that, alter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from random import Random
 from typing import Final
@@ -67,16 +66,13 @@ class Canary(WrappingPolicy):
         self.keeps_to_regions = bool(getattr(live[1], "keeps_to_regions", False))
         self._random = rng.random
         self._last: Arm | None = None
-        combine_hooks(self, (live[1], candidate[1]))
+        self._inner = (live[1], candidate[1])
+        combine_hooks(self, self._inner)
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
         """Both arms, the live one first."""
         return self.live, self.candidate
-
-    def inner_policies(self) -> Iterable[Policy]:
-        """Return the live policy and the candidate."""
-        return (arm.policy for arm in self.arms)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Delegate to the live policy or to the candidate, by the canary's share."""

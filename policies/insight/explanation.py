@@ -11,9 +11,8 @@ in seconds may come with their parts by name. Notes must change nothing: a seede
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import Any, Final, NamedTuple
 
@@ -274,10 +273,11 @@ def set_trace(policy: object, trace: Trace | None) -> None:
         policy.trace = trace
 
 
-class WrappingPolicy(ABC):
-    """Base of policies that wrap others: inner policies share its trace."""
+class WrappingPolicy:
+    """Base of policies that wrap others: those whose reasons belong in the explanation share its trace."""
 
     _trace: Trace | None = None
+    _inner: Collection[object] = ()
 
     @property
     def trace(self) -> Trace | None:
@@ -287,12 +287,8 @@ class WrappingPolicy(ABC):
     @trace.setter
     def trace(self, trace: Trace | None) -> None:
         self._trace = trace
-        for policy in self.inner_policies():
+        for policy in self._inner:
             set_trace(policy, trace)
-
-    @abstractmethod
-    def inner_policies(self) -> Iterable[object]:
-        """Return the inner policies whose reasons belong in the explanation."""
 
 
 def _name(candidate: Candidate) -> str:

@@ -8,7 +8,7 @@ no request; a slow one delays every request, since it runs before the request is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -81,13 +81,10 @@ class Shadowed(WrappingPolicy):
 
     def __init__(self, live: Policy, shadows: Sequence[Shadow]) -> None:
         self.live = live
+        self._inner = (live,)  # shadows add no reasons to an explanation
         self.shadows = tuple(shadows)
         self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
         combine_hooks(self, (live, *map(Guarded, shadows)))
-
-    def inner_policies(self) -> Iterable[Policy]:
-        """Return the live policy only: shadows add no reasons to an explanation."""
-        return (self.live,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Delegate to the live policy, then let the shadows pick."""

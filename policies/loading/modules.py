@@ -60,8 +60,12 @@ class PrivateModules:
             __import__(self._main_module)
             return sys.modules[self._main_module]
 
-    def find(self, module: str) -> ModuleSpec | None:
-        """Return how a module of this package is loaded; None if no such file is beside the policy."""
+    def find_spec(self, module: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return how a module of this package is loaded; None for another one, or if no such file is beside the policy.
+
+        The import system calls it while this load is registered in `sys.meta_path`."""
+        if module.partition(".")[0] != self._package:
+            return None
         name = module.partition(".")[2].replace(".", "/")
         candidates = [f"{name}/__init__.py", f"{name}.py"] if module != self._main_module else [self._main]
         for candidate in candidates:
@@ -70,7 +74,7 @@ class PrivateModules:
                 loader: Any = PrivateLoader(self.files[candidate], path, self._builtins)
                 spec = ModuleSpec(
                     module, loader, origin=path, is_package=candidate.endswith("/__init__.py")
-                )  # a package gets an empty path: only `PrivateFinder` finds its modules
+                )  # a package gets an empty path: only `find_spec` finds its modules
                 spec.has_location = True
                 return spec
         return None
@@ -141,7 +145,7 @@ class PrivateModules:
         them up."""
         self._depth += 1
         if self._depth == 1:
-            FINDER.loads[self._package] = self
+            sys.meta_path.append(self)
             sys.modules.update(self._modules)
         try:
             yield
@@ -150,7 +154,7 @@ class PrivateModules:
             if self._depth == 0:
                 own = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
                 self._modules.update((name, sys.modules.pop(name)) for name in own)
-                del FINDER.loads[self._package]
+                sys.meta_path.remove(self)
 
 
 class PrivateLoader:
@@ -178,18 +182,3 @@ class PrivateLoader:
             if not ENCODING.search(b"\n".join(self._content.split(b"\n", 2)[:2])):
                 line = self._content.count(b"\n", 0, error.start) + 1
                 raise SyntaxError("the file is not UTF-8", (self._path, line, None, None)) from None
-
-
-class PrivateFinder:
-    """Finder of the modules of all loads that run now, the last one on `sys.meta_path`."""
-
-    def __init__(self) -> None:
-        self.loads: dict[str, PrivateModules] = {}
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        load = self.loads.get(name.partition(".")[0])
-        return load.find(name) if load is not None else None
-
-
-FINDER = PrivateFinder()
-sys.meta_path.append(FINDER)

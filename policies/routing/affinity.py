@@ -6,9 +6,8 @@ picks, so affinity never fails a request. No state is kept per client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from policies.algorithms.rendezvous import SLOTS, SlotOrders
 from policies.endpoint.available import Available
@@ -26,13 +25,6 @@ MOVED = "moved"
 reasons follow."""
 
 
-class Placement(Protocol):
-    """Maps a key to its endpoints, in order of preference."""
-
-    def of(self, key: str) -> Sequence[EndpointState]: ...
-    def members_changed(self, states: Sequence[EndpointState], now: float) -> None: ...
-
-
 @dataclass(slots=True)
 class StickyCounts:
     """Counts of requests with a key: `kept` went to the key's first endpoint, `moved` to another."""
@@ -46,13 +38,10 @@ class Sticky(WrappingPolicy):
 
     def __init__(self, inner: Policy, placement: Placement, counts: StickyCounts | None = None) -> None:
         self.inner = inner
+        self._inner = (inner,)
         self.counts = counts or StickyCounts()
         self._placement = placement
         combine_hooks(self, (placement, inner))
-
-    def inner_policies(self) -> Iterable[Policy]:
-        """Return the inner policy, whose reasons follow."""
-        return (self.inner,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the first available endpoint of the key, else what the inner policy picks."""
@@ -107,3 +96,7 @@ class ByRendezvous:
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Discard the cached orders; they are computed again on demand."""
         self._orders.learn((state, state.weight) for state in states)
+
+
+Placement = ByToken | ByRendezvous
+"""Maps a key to its endpoints, in order of preference."""

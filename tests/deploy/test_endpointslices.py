@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.cluster.discovery.kubernetes.access import SERVICE_ACCOUNT
+from balancer.cluster.discovery.kubernetes.api import SERVICE_ACCOUNT
 from balancer.configuration import load
 from tests.deploy.kinds import problems
 from tests.deploy.kubernetes_objects import HERE as BASE

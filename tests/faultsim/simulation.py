@@ -14,8 +14,9 @@ from itertools import count
 from typing import Any, cast
 
 from balancer.cluster.cluster import Cluster
+from balancer.cluster.registry import by_id
 from balancer.config.loading import Settings
-from balancer.config.schema.endpoint import EndpointConfig, transports_of
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.application import AdminApplication
@@ -159,7 +160,7 @@ class Simulation:
 
     def replace(self, endpoints: Sequence[EndpointConfig]) -> None:
         """Replace the endpoints and their transports, as the registry does."""
-        self.cluster.pools.transports = transports_of(endpoints)
+        self.cluster.pools.configs = by_id(endpoints)
         self.control_plane.replace_endpoints([endpoint.endpoint() for endpoint in endpoints])
         self._remember()
 

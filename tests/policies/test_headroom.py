@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from policies import Available, EndpointState, Outcome, RequestFacts, Trace, make
+from policies.algorithms.region_aware import BAND, Room
 from policies.policy import PolicyMaker
-from policies.selection.headroom import BAND, Room
 from tests.policies.region_simulation import World
 
 AWAY = {"ab": 0.1, "ac": 0.2, "bc": 0.2}

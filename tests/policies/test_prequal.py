@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from policies import EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
-from policies.algorithms.prequal import Prequal, uses
+from policies.algorithms.prequal import SAMPLES_PER_DEGREE, LatencyByLoad, Prequal, degree, uses
 from policies.contract import REGION, ManualClock, endpoints
 from policies.insight.explanation import Trace
 from policies.selection.probe_pool import ProbePool, ProbeResponse
-from policies.stats.latency_by_load import SAMPLES_PER_DEGREE, LatencyByLoad, degree
 
 FACTS = RequestFacts(region=REGION)
 

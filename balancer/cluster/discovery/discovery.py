@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
-from balancer.cluster.discovery.kubernetes.access import access_of
+from balancer.cluster.discovery.kubernetes.api import access_of
 from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 from balancer.cluster.registry import EndpointRegistry
 from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery, KubernetesDiscovery

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,11 +66,6 @@ def _installed(transport: str) -> str:
 
 
 Transport = Annotated[Literal["native", "http2", "curl", "aiohttp"], AfterValidator(_installed)]
-
-
-def transports_of(endpoints: Iterable[EndpointConfig]) -> dict[str, str]:
-    """Return transports by endpoint id, without the native ones."""
-    return {endpoint.id: endpoint.transport for endpoint in endpoints if endpoint.transport != "native"}
 
 
 LONGEST_ADDRESS = 300

@@ -187,7 +187,7 @@ async def open_connection(
 ) -> ProbeConnection:
     """Connect to the target. Raises `ConnectFailed`."""
     began_at = monotonic()
-    recorder, phases = await dial(ResponseRecorder, route.host, route.port, timeout, tls, route)
+    recorder, phases = await dial(ResponseRecorder, route, timeout, tls)
     return ProbeConnection(target, recorder, phases, began_at)
 
 

@@ -14,6 +14,7 @@ from itertools import count
 from statistics import median_low
 from time import monotonic
 
+from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
@@ -260,7 +261,9 @@ ANY_NUMBER = 1 << 31
 async def check_http2(target: ProbeTarget, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
     """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
     pools = Pools(monotonic(), PoolConfig(), timeout, tls=tls)
-    pools.transports = {target.name: "http2"}
+    pools.configs = {
+        target.name: EndpointConfig(id=target.name, address=target.endpoint.address, transport="http2")
+    }
     pools.replace([target.endpoint])
     pool = pools.by_id[target.name]
     assert isinstance(pool, MultiplexedPool)

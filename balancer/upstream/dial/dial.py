@@ -2,6 +2,10 @@
 
 Every failure is converted to a `ConnectFailed` here. Its message is what the client sees; system and OpenSSL errors and
 the addresses that were tried are in its detail, for the log. A cancelled dial leaves no connection open.
+
+Attempts to several addresses are staggered (RFC 8305): one begins `STAGGER` seconds after the previous one, or as soon
+as an attempt has failed. The first to connect wins and all others are cancelled; no connection stays open when the race
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -9,20 +13,119 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from time import monotonic
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved, WorkerUntrusted
 from balancer.tls.contexts import ClientTls
 from balancer.tls.transport import TlsTransport
-from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
 from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolver import LookupFailed
 
 if TYPE_CHECKING:
     from balancer.upstream.dial.target import NetworkRoute
+
+
+STAGGER = 0.25
+"""Seconds between attempts: the recommended Connection Attempt Delay (§ 5)."""
+
+T = TypeVar("T")
+
+
+def interleaved(hosts: Sequence[str], first: str | None = None) -> list[str]:
+    """Addresses with alternating families, beginning with the family of the first (§ 4); `first` is moved to the front
+    if present."""
+    is_six = bool(hosts) and ":" in hosts[0]
+    same = [host for host in hosts if (":" in host) is is_six]
+    other = [host for host in hosts if (":" in host) is not is_six]
+    turns = [host for pair in zip_longest(same, other) for host in pair if host is not None]
+    if first in turns:
+        turns.remove(first)
+        turns.insert(0, first)
+    return turns
+
+
+class Tried:
+    """Result of each attempted address, in order of attempts; None while an attempt is pending."""
+
+    def __init__(self) -> None:
+        self.by_address: dict[str, OSError | None] = {}
+
+    def __str__(self) -> str:
+        return "; ".join(f"{address}: {_words(error)}" for address, error in self.by_address.items())
+
+    @property
+    def fault(self) -> OSError:
+        """Most informative error: a refused or reset connection comes before an unreachable network, which may be of an
+        address family that this host lacks."""
+        faults = [error for error in self.by_address.values() if error is not None]
+        return next((error for error in faults if isinstance(error, ConnectionError)), faults[0])
+
+
+def _words(error: OSError | None) -> str:
+    return "no answer" if error is None else error.strerror or str(error)
+
+
+async def first_of(
+    addresses: Sequence[str], begin: Callable[[str], Awaitable[T]], discard: Callable[[T], None], tried: Tried
+) -> tuple[str, T]:
+    """Connect to the first of `addresses` that `begin` succeeds with; returns the address and the result.
+
+    `discard` receives connections that are not needed. Raises `OSError` if all attempts fail; `tried` holds the
+    details.
+    """
+    if len(addresses) > 1:
+        return await _race(addresses, begin, discard, tried)
+    (address,) = addresses
+    tried.by_address[address] = None
+    try:
+        return address, await begin(address)
+    except OSError as error:
+        tried.by_address[address] = error
+        raise
+
+
+async def _race(
+    addresses: Sequence[str], begin: Callable[[str], Awaitable[T]], discard: Callable[[T], None], tried: Tried
+) -> tuple[str, T]:
+    waiting = deque(addresses)
+    running: dict[asyncio.Future[T], str] = {}
+    try:
+        while waiting or running:
+            if waiting:
+                address = waiting.popleft()
+                tried.by_address[address] = None
+                running[asyncio.ensure_future(begin(address))] = address
+            await asyncio.wait(
+                running, timeout=STAGGER if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in [task for task in running if task.done()]:
+                address = running.pop(task)
+                error = task.exception()
+                if error is None:
+                    return address, task.result()
+                if not isinstance(error, OSError):
+                    raise error
+                tried.by_address[address] = error
+        raise tried.fault
+    finally:
+        for task in running:
+            task.cancel()
+            task.add_done_callback(lambda task: _discard_late(task, discard))
+
+
+def _discard_late(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
+    """Discard the result of a cancelled attempt that had succeeded nevertheless."""
+    try:
+        error = task.exception()
+    except asyncio.CancelledError:  # asking makes the task let go of it; its traceback holds the TLS context
+        return
+    if error is None:
+        discard(task.result())
+
 
 FAILED = "no TLS connection with the worker"
 NAME_UNRESOLVED = "the worker's name has no address"
@@ -52,12 +155,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def dial(
-    make: Callable[[], P],
-    host: str,
-    port: int,
-    timeout: float,
-    tls: ClientTls | None = None,
-    route: NetworkRoute | None = None,
+    make: Callable[[], P], route: NetworkRoute, timeout: float, tls: ClientTls | None = None
 ) -> tuple[P, DialTimes]:
     """Open a connection within `timeout` seconds; returns a connected protocol from `make`, and the connect phases.
 
@@ -66,19 +164,18 @@ async def dial(
     tried = Tried()
     try:
         async with asyncio.timeout(timeout):
-            return await _dial(make, host, port, tls, route, tried)
+            return await _dial(make, route, tls, tried)
     except (LookupFailed, OSError, UnicodeError, ConnectFailed) as error:
         # Tracebacks and kept errors would be cycles, which hold the TLS context until the garbage collector runs.
         error.__traceback__ = None
-        raise _fault(error, timeout, host, tried, route) from None
+        raise _fault(error, timeout, route, tried) from None
     finally:
         tried.by_address.clear()
 
 
-def _fault(
-    error: Exception, timeout: float, host: str, tried: Tried, route: NetworkRoute | None
-) -> ConnectFailed:
-    """Convert any error of `_dial` to a `ConnectFailed`, and tell the route."""
+def _fault(error: Exception, timeout: float, route: NetworkRoute, tried: Tried) -> ConnectFailed:
+    """Convert any error of `_dial` to a `ConnectFailed`, and report it to the route."""
+    host = route.host
     if isinstance(error, ConnectFailed):
         fault = error
     elif isinstance(error, TimeoutError):
@@ -87,39 +184,32 @@ def _fault(
         fault = NameUnresolved(NAME_UNRESOLVED, str(error))
     elif isinstance(error, OSError):
         fault = _failed(error, host, tried)
-    else:  # UnicodeError: not a valid host name
-        fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")
-    if route is not None:
-        route.failed(fault)
+    else:
+        fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")  # UnicodeError: not a valid host name
+    route.failed(fault)
     return fault
 
 
 async def _dial(
-    make: Callable[[], P],
-    host: str,
-    port: int,
-    tls: ClientTls | None,
-    route: NetworkRoute | None,
-    tried: Tried,
+    make: Callable[[], P], route: NetworkRoute, tls: ClientTls | None, tried: Tried
 ) -> tuple[P, DialTimes]:
-    now = monotonic if route is None else route.now
+    now = route.now
     began = now()
-    hosts = (host,) if route is None else await route.addresses()
+    hosts = await route.addresses()
     found_at = now()
-    session = None if route is None or tls is None else route.resumption.offer(tls)
+    session = None if tls is None else route.resumption.offer(tls)
 
     async def begin(address: str) -> _Line[P]:
-        return await _Line(make(), tls, session).connect(address, port)
+        return await _Line(make(), tls, session).connect(address, route.port)
 
-    order = hosts if route is None or len(hosts) == 1 else interleaved(hosts, route.best)
+    order = hosts if len(hosts) == 1 else interleaved(hosts, route.best)
     address, line = await first_of(order, begin, _Line.abort, tried)
     connected_at = now()
     handshake_at = connected_at if tls is None else await line.handshake_done(now)
     phases = DialTimes(found_at - began, connected_at - began, handshake_at - began)
-    if route is not None:
-        if tls is not None:
-            route.resumption.shaken(line.tls_object, tls, phases.handshake)
-        route.opened(address, phases)
+    if tls is not None:
+        route.resumption.shaken(line.tls_object, tls, phases.handshake)
+    route.opened(address, phases)
     return line.protocol, phases
 
 

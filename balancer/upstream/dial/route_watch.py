@@ -272,7 +272,7 @@ class RouteWatch:
     async def _connect(self, route: NetworkRoute) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(WatchConnection, route.host, route.port, CONNECT_TIMEOUT_S, None, route)
+            visit, _ = await dial(WatchConnection, route, CONNECT_TIMEOUT_S)
         except ConnectFailed:
             self.failed += 1
         else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -19,14 +18,6 @@ from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolver import is_literal
 from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch
 from policies.facts import Endpoint
-
-
-@dataclass(frozen=True, slots=True)
-class RoutesPlan:
-    """Configuration of name lookups and of the route watch."""
-
-    names: NamesConfig = field(default_factory=NamesConfig)
-    watch: RouteWatchConfig = field(default_factory=RouteWatchConfig)
 
 
 class NetworkRoute:
@@ -66,11 +57,15 @@ class NetworkRoute:
 class Routes:
     """Routes to all endpoints by id, with their names and the route watch. `now`: clock in seconds."""
 
-    def __init__(self, plan: RoutesPlan | None = None, now: Callable[[], float] = monotonic) -> None:
-        plan = plan or RoutesPlan()
+    def __init__(
+        self,
+        names: NamesConfig | None = None,
+        watch: RouteWatchConfig | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         self.now = now
-        self.watch = RouteWatch(plan.watch, now)
-        self.names = Names(plan.names, now, self.watch.resolved)
+        self.watch = RouteWatch(watch or RouteWatchConfig(), now)
+        self.names = Names(names or NamesConfig(), now, self.watch.resolved)
         self.by_id: dict[str, NetworkRoute] = {}
         self._hosts: Counter[str] = Counter()  # number of routes by host
 
@@ -95,10 +90,10 @@ class Routes:
             self.names.forget(route.host)
         self.watch.remove(route.watched)
 
-    def apply(self, plan: RoutesPlan) -> None:
+    def apply(self, names: NamesConfig, watch: RouteWatchConfig) -> None:
         """Apply a configuration; learned state is kept."""
-        self.names.apply(plan.names)
-        self.watch.config = plan.watch
+        self.names.apply(names)
+        self.watch.config = watch
 
     def sweep(self, now: float, room: int | None = None) -> None:
         """Start the name lookups and route-watch connects that are due at `now`. `room`: number of connections that may

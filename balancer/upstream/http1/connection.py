@@ -33,14 +33,10 @@ from balancer.http.h1.response_head import (
     keep_alive_timeout,
 )
 from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
-from balancer.tls.contexts import ClientTls
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
-from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import NOTHING
-from balancer.upstream.dial.target import NetworkRoute
-from balancer.upstream.request import ResponseSink, UpstreamRequest
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody, ResponseSink, UpstreamRequest
 
 UNCHECKED_HEAD_BYTES: Final = 2 * FIELDS_LIMIT
 """Head size in bytes below which the limits on its size need no check."""
@@ -393,21 +389,3 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self.is_closed = True
         self.is_reusable = False
         self._owner.connection_closed(self)
-
-
-async def connect(
-    owner: ConnectionOwner,
-    host: str,
-    port: int,
-    timeout: float,
-    tls: ClientTls | None = None,
-    route: NetworkRoute | None = None,
-) -> UpstreamConnection:
-    """Open an upstream connection within `timeout` seconds.
-
-    `route` supplies resolved names and the best known address; without it the name is resolved each time. Raises
-    `ConnectFailed` or a subclass.
-    """
-    upstream, phases = await dial(lambda: UpstreamConnection(owner), host, port, timeout, tls, route)
-    upstream.phases = phases
-    return upstream

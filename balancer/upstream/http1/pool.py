@@ -16,7 +16,8 @@ from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import WORKER, ConnectionInfo, local_address
-from balancer.upstream.http1.connection import UpstreamConnection, connect
+from balancer.upstream.dial.dial import dial
+from balancer.upstream.http1.connection import UpstreamConnection
 from balancer.upstream.http1.idle_connections import IdleConnections
 from balancer.upstream.http1.idle_timeout import MIN_IDLE_AGE, IdleTimeout
 from balancer.upstream.http1.preconnect import Preconnect
@@ -204,8 +205,10 @@ class ConnectionPool(Pool):
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
         """Open a connection. Raises `ConnectFailed`."""
-        route = self.route
-        return await connect(self, route.host, route.port, self.pools.connect_timeout, tls, route)
+        timeout = self.pools.connect_timeout
+        upstream, phases = await dial(lambda: UpstreamConnection(self), self.route, timeout, tls)
+        upstream.phases = phases
+        return upstream
 
     def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
         """Fail the connect's own lease waiter, or the first in the queue."""

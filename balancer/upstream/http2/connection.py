@@ -342,9 +342,8 @@ class Http2Session(asyncio.Protocol):
 async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:
     """Open a connection. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` if ALPN selects another
     protocol than h2."""
-    host, port = pool.origin
     scheme, timeout = b"http" if tls is None else b"https", pool.pools.connect_timeout
-    session, phases = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)
+    session, phases = await dial(lambda: Http2Session(pool, scheme), pool.route, timeout, tls)
     if session.agreed != "h2":
         session.transport.abort()
         raise WorkerUntrusted(

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from balancer.__main__ import cli
 from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS
-from balancer.cluster.discovery.kubernetes.access import access_of
-from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
-from balancer.cluster.discovery.kubernetes.objects import EndpointSlice
+from balancer.cluster.discovery.kubernetes.api import access_of
+from balancer.cluster.discovery.kubernetes.endpoints import EndpointSlice, Unusable, endpoints_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
 from balancer.config.schema.discovery import KubernetesDiscovery

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from balancer.clients.client_usage import ByteBudget, Charge
 from balancer.exchange.buffering import KeptBody
-from balancer.upstream.request_body import RequestBody
+from balancer.upstream.request import RequestBody
 from tests.support.example_counts import examples
 
 _sizes = st.integers(0, 100)

@@ -13,7 +13,7 @@ from balancer.exchange.buffering import BLOCK, KeptBody
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
-from balancer.upstream.request_body import RequestBody, whole_body
+from balancer.upstream.request import RequestBody, whole_body
 from balancer.upstream.stream import UpstreamStream
 from tests.support.wireless import Wireless, buffering, sends
 

@@ -87,7 +87,7 @@ class Network:
         return self.loop.create_task(connect())
 
     def dial(self, timeout: float = 2.0) -> tuple[Connected, DialTimes]:
-        return self.run(dial(Connected, "api.test", 80, timeout, None, self.route))
+        return self.run(dial(Connected, self.route, timeout))
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
         with self.loop:
@@ -200,22 +200,13 @@ def test_cancellation_leaks_no_connection(after: float) -> None:
     network = Network(SIX, FOUR)
     network.delays = {SIX: 0.3, FOUR: 0.05}
     with network.loop:
-        task = network.loop.create_task(dial(Connected, "api.test", 80, 2.0, None, network.route))
+        task = network.loop.create_task(dial(Connected, network.route, 2.0))
         if after:
             network.loop.advance(after)
         task.cancel()
         network.loop.advance(20.0)
     assert task.cancelled()
     assert network.open == []
-
-
-def test_dial_without_a_route() -> None:
-    """Without a route the loop resolves the name."""
-    network = Network()
-    network.delays = {"api.test": 0.3}
-    _, phases = network.run(dial(Connected, "api.test", 80, 2.0))
-    assert network.dialled == ["api.test"]
-    assert phases.namelookup <= phases.connect == phases.appconnect
 
 
 @pytest.mark.parametrize("hosts", [(FOUR,), (FOUR, OTHER_FOUR, SIX)])
@@ -238,7 +229,7 @@ def test_failed_dial_keeps_no_tls_context(
 
     async def fail(tls: ClientTls) -> None:
         with pytest.raises(ConnectFailed):
-            await dial(Connected, "api.test", 443, 2.0, tls, network.route)
+            await dial(Connected, network.route, 2.0, tls)
 
     with without_collections():
         network.run(fail(tls))

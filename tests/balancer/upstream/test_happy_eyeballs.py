@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from balancer.upstream.dial.happy_eyeballs import Tried, first_of, interleaved
+from balancer.upstream.dial.dial import Tried, first_of, interleaved
 from tests.support.virtual import VirtualLoop, settle
 
 SIX, OTHER_SIX, FOUR, OTHER_FOUR = "2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"

@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from balancer.cluster.discovery.kubernetes.access import ClusterAccess
 from balancer.cluster.discovery.kubernetes.api import (
     EXPIRED,
     ApiFailed,
     ApiRefused,
+    ClusterAccess,
     SliceApi,
     opened,
     refusal,
     valid,
 )
-from balancer.cluster.discovery.kubernetes.endpoints import Unusable, endpoints_of
-from balancer.cluster.discovery.kubernetes.objects import EndpointSlice, Versioned, WatchEvent
+from balancer.cluster.discovery.kubernetes.endpoints import (
+    EndpointSlice,
+    Unusable,
+    Versioned,
+    WatchEvent,
+    endpoints_of,
+)
 from balancer.config.problems import ConfigError
 from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
