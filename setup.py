@@ -124,7 +124,6 @@ HOT = [
     "balancer/tracing/identifiers.py",
     "balancer/tracing/tracing.py",
     "balancer/exchange/tunnel.py",
-    "balancer/downstream/request_handler.py",
     "balancer/cluster/cluster.py",
     "balancer/upstream/http1/connection.py",
     "balancer/cluster/affinity.py",

@@ -268,7 +268,7 @@ CIRCLES = {
     "balancer.exchange responder tunnel": "a responder has its pending upgrade, which goes back to it",
     "balancer.exchange attempt client_bounds exchange_state": "an exchange has its attempt, which reports to it",
     "balancer.mirroring copy_attempt mirror": "a mirror has its copies, a copy its attempt",
-    "balancer.downstream.http2 open_streams stream": "a connection has its streams, which write to it",
+    "balancer.downstream.http2 open_streams stream stream_transport": "a connection has streams, a stream its tunnel",
     "balancer.control.admin application connection exchange": "connections hand requests to the application",
     "experiments.simulator attempt worker worker_connections": "an attempt holds a connection to its worker",
     "experiments.simulator fleet oracles": "oracles see the whole fleet, which has them",

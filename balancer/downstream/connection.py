@@ -15,10 +15,9 @@ from typing import Final, cast
 
 from balancer.clients.client_usage import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.dispatch import handler_of
+from balancer.downstream.dispatch import AdminExchanges, RequestHandler, handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
-from balancer.downstream.request_handler import AdminExchanges, RequestHandler
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.tunnel import PendingUpgrade

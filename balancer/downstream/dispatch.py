@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from balancer.authorization.authorizer import Authorizer
 from balancer.authorization.exchange import AuthorizedExchange
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.request_handler import AdminExchanges, RequestHandler
-from balancer.errors import AmbiguousPath, NoRoute
+from balancer.errors import AmbiguousPath, ConnectionCut, ForwardingError, NoRoute
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.observers import ExchangeObserver, RequestLog, RequestTrace
 from balancer.exchange.responder import Responder
@@ -20,6 +20,29 @@ from balancer.routes.own_response import OwnResponse
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
+
+
+class RequestHandler(Protocol):
+    """Handler of one request: it answers on its stream, or on its connection after the requests before it.
+
+    It is a forwarded request (`exchange/exchange.py`), an admin request (`control/admin/exchange.py`) or one that is
+    answered without a worker (`routes/own_response.py`). `head` is the request head, as far as it has come."""
+
+    @property
+    def head(self) -> bytes: ...
+    def start(self) -> None: ...
+    def request_body(self, data: bytes) -> None: ...
+    def request_ended(self, trailers: bytes) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
+    def abandon(self, error: ConnectionCut) -> None: ...
+    def reject(self, error: ForwardingError) -> None: ...
+    def check(self, now: float) -> None: ...
+
+
+AdminExchanges = Callable[[Any, Request], RequestHandler]
+"""Creates the handler of an admin request, for its connection or stream."""
+
 
 NO_ROUTE: Final = NoRoute("no route matches this host and path")
 

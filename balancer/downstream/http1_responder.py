@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.request_handler import RequestHandler
+from balancer.downstream.dispatch import RequestHandler
 from balancer.errors import ClientStalled
 from balancer.exchange.responder import Responder
 from balancer.http.h1.chunks import chunk, last_chunk

@@ -73,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         fail(str(error))
     except KeyboardInterrupt:
         return 130
-    print(f"\n{verdict(broken)}")
+    number = len(contract.RULES)
+    print(f"\nIt breaks {broken} of {number} rules." if broken else f"\nIt keeps all {number} rules.")
     return 1 if broken else 0
 
 
@@ -130,13 +131,6 @@ def seconds_per_pick(make: PolicyMaker, size: int) -> float:
     for _ in range(PICKS):
         trial.send()
     return (clock.now() - began) / PICKS
-
-
-def verdict(broken: int) -> str:
-    """Return the result as a sentence."""
-    if not broken:
-        return f"It keeps all {len(contract.RULES)} rules."
-    return f"It breaks {broken} of {len(contract.RULES)} rules."
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ from typing import Final, cast
 from balancer.clients.client_usage import HELD_BY_TURN
 from balancer.clients.turns import BYTES_PER_STEP, LARGE_HEAD, STEPS_PER_REFUSED_HEAD, STEPS_PER_RESET
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.dispatch import handler_of
+from balancer.downstream.dispatch import AdminExchanges, handler_of
 from balancer.downstream.http2.open_streams import OpenStreams
 from balancer.downstream.http2.request_heads import FieldPairs, StreamRequestHeads
 from balancer.downstream.http2.stream import Http2Stream
-from balancer.downstream.request_handler import AdminExchanges
 from balancer.errors import CLIENT_LEFT, Http2Error, RequestRejected
 from balancer.http.h1.client import HTTP2
 from balancer.http.h1.field_list import trailers_of

@@ -11,9 +11,9 @@ import asyncio
 from balancer.clients.client_usage import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
+from balancer.downstream.dispatch import RequestHandler
 from balancer.downstream.http2.open_streams import CROWD, OpenStreams, own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, AdminTransport, StreamTransport
-from balancer.downstream.request_handler import RequestHandler
 from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
 from balancer.exchange.responder import Responder
 from balancer.exchange.tunnel import PendingUpgrade

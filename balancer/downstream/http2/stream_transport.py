@@ -7,33 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.fields import END_OF_HEAD
 from balancer.http.h1.response_head import incoming_response
-from balancer.http.h2.events import Fields
+
+if TYPE_CHECKING:
+    from balancer.downstream.http2.stream import Http2Stream
 
 NO_PROTOCOL, NO_TRANSPORT = asyncio.Protocol(), asyncio.Transport()
 """What replaces the real ones after the stream has ended; it breaks the reference cycles."""
 
 
-class TakenStream(Protocol):
-    """A stream, as its transport needs it."""
-
-    @property
-    def unsent(self) -> int: ...
-    def heads_of(self, status: int, block: bytes) -> Fields: ...
-    def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None: ...
-    def end_tunnel(self) -> None: ...
-    def finish(self) -> None: ...
-    def reset(self) -> None: ...
-
-
 class StreamTransport(asyncio.Transport):
     """A stream as a connection: END_STREAM is its FIN, RST_STREAM its RST."""
 
-    def __init__(self, stream: TakenStream) -> None:
+    def __init__(self, stream: Http2Stream) -> None:
         super().__init__()
         self._stream = stream
         self._protocol: asyncio.BaseProtocol = NO_PROTOCOL
@@ -134,7 +124,7 @@ class AdminTransport(StreamTransport):
 
     It translates one response; the application closes after it."""
 
-    def __init__(self, stream: TakenStream) -> None:
+    def __init__(self, stream: Http2Stream) -> None:
         super().__init__(stream)
         self._head = b""  # as far as it has come
         self._body: Body | None = None

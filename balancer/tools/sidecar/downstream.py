@@ -8,7 +8,7 @@ from __future__ import annotations
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.sidecar import MARKER
 from balancer.downstream.connection import Http1Connection
-from balancer.downstream.request_handler import AdminExchanges
+from balancer.downstream.dispatch import AdminExchanges
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,

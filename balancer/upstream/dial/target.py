@@ -5,19 +5,203 @@ A route lives as long as its endpoint's pool. Apart from resolving a name, nothi
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from time import monotonic
 from urllib.parse import urlsplit
 
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
-from balancer.upstream.dial.names import Names
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.resolver import is_literal
+from balancer.upstream.dial.resolver import LookupFailed, is_literal, lookup_of
 from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch
 from policies.facts import Endpoint
+
+MAX_LOOKUPS = 16
+"""Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""
+
+OnAnswer = Callable[[str, tuple[str, ...], float], None]
+"""Callback for each answer: name, addresses, time in seconds."""
+
+
+@dataclass(slots=True)
+class NameCounts:
+    """Totals since the start. Requests for addresses: `fresh` and `stale` were answered from the cache, `waited` waited
+    for a lookup, `refused` failed at once because of a cached failure. Lookups: `answered` and `failed`."""
+
+    fresh: int = 0
+    stale: int = 0
+    waited: int = 0
+    refused: int = 0
+    answered: int = 0
+    failed: int = 0
+
+
+class CacheState(Enum):
+    """State of a cached name when its addresses are requested."""
+
+    FRESH = "fresh"
+    STALE = "stale"  # usable, to be refreshed
+    FAILED = "failed"  # cached failure, too early for a new lookup
+    UNKNOWN = "unknown"  # needs a lookup before use
+
+
+class CachedName:
+    """Cache entry of one name. `hosts`: addresses of the last answer; `fault`: reason of the last lookup's failure,
+    None if it succeeded."""
+
+    def __init__(self) -> None:
+        self.hosts: tuple[str, ...] = ()
+        self.fault: str | None = None
+        self.answered_at: float | None = None
+        self._fresh_until = 0.0
+        self._due_at = float("-inf")
+
+    def answered(self, hosts: tuple[str, ...], ttl: float, config: NamesConfig, now: float) -> None:
+        """Store an answer with its TTL in seconds."""
+        self.hosts, self.fault, self.answered_at = hosts, None, now
+        self._fresh_until = self._due_at = now + min(max(ttl, config.min_ttl), config.max_ttl)
+
+    def failed(self, fault: str, config: NamesConfig, now: float) -> None:
+        """Store a failed lookup; the addresses of the last answer are kept."""
+        self.fault = fault
+        self._due_at = now + config.negative_ttl
+
+    def worth(self, config: NamesConfig, now: float) -> CacheState:
+        """State of the entry at `now`."""
+        if self.hosts and now < self._fresh_until:
+            return CacheState.FRESH
+        if self.hosts and now < self._fresh_until + config.max_stale:
+            return CacheState.STALE
+        return CacheState.FAILED if self.fault is not None and not self.is_due(now) else CacheState.UNKNOWN
+
+    def is_due(self, now: float) -> bool:
+        """Whether a new lookup should start."""
+        return now >= self._due_at
+
+    def age(self, now: float) -> float | None:
+        """Seconds since the last answer; None if there was none."""
+        return None if self.answered_at is None else now - self.answered_at
+
+
+class Names:
+    """Cache of the names of all endpoints, refreshed in the background, so that no request waits for a name that was
+    resolved before. `now`: clock in seconds.
+
+    The sweep starts lookups, at most one at a time per name. A request starts one only for a name that was never
+    resolved or whose answer is too old to serve stale; concurrent requests for it share the lookup. A fresh answer is
+    used; a stale one is also used while a lookup is in progress or fails (serve-stale, RFC 8767). A failure is cached,
+    too, so that a name that does not resolve is not looked up for every request (negative caching, RFC 2308).
+    """
+
+    def __init__(
+        self, config: NamesConfig, now: Callable[[], float], on_answer: OnAnswer | None = None
+    ) -> None:
+        self.apply(config)
+        self.counts = NameCounts()
+        self.known: dict[str, CachedName] = {}
+        self._now = now
+        self._on_answer = on_answer
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(MAX_LOOKUPS)
+
+    def apply(self, config: NamesConfig) -> None:
+        """Apply a configuration; cached names are kept."""
+        self.config, self.look = config, lookup_of(config)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a lookup is in progress."""
+        return bool(self._tasks)
+
+    def add(self, host: str) -> None:
+        """Add the host of an endpoint."""
+        if not is_literal(host):
+            self.known.setdefault(host, CachedName())
+
+    def forget(self, host: str) -> None:
+        """Drop a host that no endpoint uses any more."""
+        self.known.pop(host, None)
+        if host in self._tasks:
+            self._tasks[host].cancel()
+
+    def sweep(self, now: float) -> None:
+        """Start the lookups that are due."""
+        if not self.config.prefetch:
+            return
+        for host, known in self.known.items():
+            if known.is_due(now):
+                self._start(host, known)
+
+    async def addresses(self, host: str) -> tuple[str, ...]:
+        """Addresses of `host`, from the cache if possible. Raises `LookupFailed`."""
+        if is_literal(host):
+            return (host,)
+        known = self.known.get(host) or self.known.setdefault(host, CachedName())
+        worth = known.worth(self.config, self._now())
+        if worth is CacheState.FRESH:
+            self.counts.fresh += 1
+        elif worth is CacheState.STALE:
+            self.counts.stale += 1
+            if not self.config.prefetch and known.is_due(self._now()):
+                self._start(host, known)
+        elif worth is CacheState.FAILED:
+            self.counts.refused += 1
+            raise LookupFailed(known.fault or "")
+        else:
+            self.counts.waited += 1
+            await self._answer(host, known)
+        return known.hosts
+
+    async def settled(self) -> None:
+        """Wait for all lookups in progress."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Cancel all lookups and wait for them to end."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self.settled()
+
+    async def _answer(self, host: str, known: CachedName) -> None:
+        """Wait for a lookup of `host`, starting it if necessary.
+
+        Cancelling the wait does not cancel the lookup, which others may share. The answer is used whatever its TTL.
+        Raises `LookupFailed`.
+        """
+        look = self._start(host, known)
+        await asyncio.wait([look])
+        if look.cancelled() or look.exception() is not None or known.fault is not None:
+            raise LookupFailed(known.fault or f"{host}: the look-up was given up")
+
+    def _start(self, host: str, known: CachedName) -> asyncio.Task[None]:
+        task = self._tasks.get(host)
+        if task is None:
+            task = self._tasks[host] = asyncio.get_running_loop().create_task(self._look(host, known))
+            task.add_done_callback(lambda done: self._ended(host, done))
+        return task
+
+    def _ended(self, host: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(host) is task:
+            del self._tasks[host]
+
+    async def _look(self, host: str, known: CachedName) -> None:
+        try:
+            async with self._places:
+                found = await self.look(host)
+        except LookupFailed as error:
+            self.counts.failed += 1
+            known.failed(str(error), self.config, self._now())
+            return
+        self.counts.answered += 1
+        known.answered(found.hosts, found.ttl, self.config, self._now())
+        if self._on_answer is not None:
+            self._on_answer(host, found.hosts, self._now())
 
 
 class NetworkRoute:

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from balancer.config.schema.names import NamesConfig
-from balancer.upstream.dial.names import MAX_LOOKUPS, CachedName, CacheState, Names
 from balancer.upstream.dial.resolver import (
     Addresses,
     Look,
@@ -18,6 +17,7 @@ from balancer.upstream.dial.resolver import (
     is_literal,
     system_lookup,
 )
+from balancer.upstream.dial.target import MAX_LOOKUPS, CachedName, CacheState, Names
 from tests.support.admin_requests import status
 from tests.support.name_server import AAAA, SERVFAIL, A, NameServer
 from tests.support.stage import ManualClock, Stage
