@@ -207,7 +207,7 @@ def test_invalid_runs_are_left_out_and_reported(write: Write) -> None:
     assert "nan" not in found.output
 
 
-def test_different_scenarios_are_rejected(write: Write) -> None:
+def test_different_scenarios_are_rejected(write: Write, tmp_path: Path) -> None:
     """The message names the differences: a timeout and a region."""
     scenario = scenario_of(8, 50, 2)
     far = tuple(region.model_copy(update={"rtt": 0.1}) for region in scenario.regions)
@@ -216,6 +216,12 @@ def test_different_scenarios_are_rejected(write: Write) -> None:
     assert isinstance(found.exception, BadInputError)
     assert "they differ in timeout, regions.here.rtt; --anyway" in str(found.exception)
     assert "differs: timeout: 30.0 → 3.0" in ran(before, after, "--anyway").output
+    others = tuple(
+        entry.model_copy(update={"label": f"new {entry.label}", "repeat_of": None})
+        for entry in scenario.entries
+    )
+    found = ran(before, write(entries=others, baseline="new a"), "--anyway", "--html", tmp_path / "page.html")
+    assert "have no entry of the same label" in str(found.exception)
 
 
 def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
