@@ -41,14 +41,10 @@ def pooled(scenario: Scenario) -> float:
 def rates_in(text: str, whole: float) -> list[float]:
     """Ascending rates per second; `70%` is of `whole`. Raises `BadInputError`."""
     try:
-        found = [rate_in(part.strip(), whole) for part in text.split(",")]
+        parts = [part.strip() for part in text.split(",")]
+        found = [float(one[:-1]) / 100 * whole if one.endswith("%") else float(one) for one in parts]
     except ValueError:
         found = []
     if not found or not all(0 < rate < math.inf for rate in found) or len(set(found)) < len(found):
         raise BadInputError(f"--rates: {text!r}: positive rates like 60,120 or 50%,90%, each once")
     return sorted(found)
-
-
-def rate_in(part: str, whole: float) -> float:
-    """Parse one rate. Raises `ValueError`."""
-    return float(part[:-1]) / 100 * whole if part.endswith("%") else float(part)

@@ -214,7 +214,7 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
     from experiments.report.terminal_tables import whole_table
     from experiments.sweep.catalogue import chosen_grid, to_read
     from experiments.sweep.matrix import matrix_of
-    from experiments.sweep.overview import distance_table, overview_table
+    from experiments.sweep.sentences import distance_table, overview_table
     from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
 
     if not file.exists() and not file.suffix:

@@ -16,7 +16,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,7 +157,10 @@ def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> l
 def compute_missing(
     missing: list[Cell], catalogue: Catalogue, options: SweepOptions, simulate: Simulate, progress: Progress
 ) -> None:
-    """Compute cells and store each in the catalogue before the next outcome is handled."""
+    """Compute cells and store each in the catalogue before the next outcome is handled.
+
+    On the chosen cluster, or on as many local processes as chosen, as there are processors, at most as many as cells.
+    """
 
     def ended(cell: Cell, outcome: CellOutcome) -> None:
         catalogue.record(cell, outcome)
@@ -165,18 +168,13 @@ def compute_missing(
 
     @contextmanager
     def opened() -> Iterator[Computers]:
-        with computers_of(options, len(missing)) as computers:
+        count = min(options.workers or os.cpu_count() or 1, len(missing))
+        scheduler = options.scheduler
+        with local_processes(count) if scheduler is None else dask_cluster(scheduler) as computers:
             progress.threads = computers.count
             yield computers
 
     Computation(missing, simulate, options.keep_samples, ended).run(opened)
-
-
-def computers_of(options: SweepOptions, cells: int) -> AbstractContextManager[Computers]:
-    """The chosen cluster, or as many local processes as chosen, as there are processors, at most as many as cells."""
-    if options.scheduler is not None:
-        return dask_cluster(options.scheduler)
-    return local_processes(min(options.workers or os.cpu_count() or 1, cells))
 
 
 def greeting(planned: int, missing: int, out: Path) -> str:

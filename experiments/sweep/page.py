@@ -40,8 +40,15 @@ from experiments.report.pages import write
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
 from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts, chosen_grid
 from experiments.sweep.matrix import Matrix, Square, matrix_of
-from experiments.sweep.overview import distance_table, distances, overview_table, standings
-from experiments.sweep.sentences import has_no_verdict, headline, sentences
+from experiments.sweep.sentences import (
+    distance_table,
+    distances,
+    has_no_verdict,
+    headline,
+    overview_table,
+    sentences,
+    standings,
+)
 from experiments.sweep.tables import best_table, failure_table, matrix_table
 
 CAPTION = (

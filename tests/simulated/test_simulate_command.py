@@ -73,7 +73,7 @@ entries = [{ label = "o", policy = { name = "oracle-least-work", power = 2 } }]
         ),
         (
             ("steady", "--simulated", "--patience", "4m"),
-            "--patience: only for measured runs; nothing disturbs",
+            "--patience: only for measured runs; ",
         ),
         (("odd.toml", "--simulated"), "unexpected keyword argument 'power'"),
     ],

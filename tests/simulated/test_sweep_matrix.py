@@ -20,9 +20,16 @@ from experiments.sweep.catalogue import CellRow, State
 from experiments.sweep.cells import cells_of
 from experiments.sweep.matrix import Matrix, matrix_of
 from experiments.sweep.outcome import CellOutcome
-from experiments.sweep.overview import distance_table, distances, overview_table, standings
 from experiments.sweep.page import heat_map, ink_on, strips_of, write_page
-from experiments.sweep.sentences import headline, is_met, sentences
+from experiments.sweep.sentences import (
+    distance_table,
+    distances,
+    headline,
+    is_met,
+    overview_table,
+    sentences,
+    standings,
+)
 from experiments.sweep.tables import matrix_table
 from tests.simulated.sweeping import small_grid
 
