@@ -16,7 +16,7 @@ import pytest
 
 from tests.faultsim.draw import draw
 from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest, Reply
-from tests.faultsim.reading import Content, Violation, content
+from tests.faultsim.reading import Content, Reader, Violation, content
 from tests.faultsim.search import fault_of, kind_of
 from tests.faultsim.shrink import shrunk
 from tests.support.root import ROOT
@@ -108,6 +108,37 @@ def test_kind_of_a_violation_ignores_numbers() -> None:
     assert kind_of("Violation: POST /12 was executed twice") == kind_of(
         "Violation: POST /34 was executed twice"
     )
+
+
+class RecordingReader(Reader):
+    """A reader that records what it reads."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.seen: list[bytes] = []
+        self._size = size
+
+    def head(self, head: bytes) -> int:
+        self.seen.append(head)
+        return self._size
+
+    def piece(self, data: bytes) -> None:
+        self.seen.append(data)
+
+    def whole(self) -> None:
+        self.seen.append(b"whole")
+
+
+@pytest.mark.parametrize(
+    ("size", "data"), [(3, b"a\r\n\r\nabc"), (-1, b"a\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")]
+)
+def test_reader_accepts_messages_in_any_pieces(size: int, data: bytes) -> None:
+    for step in (1, 2, 5, 100):
+        reader = RecordingReader(size)
+        for at in range(0, len(data), step):
+            reader.feed(data[at : at + step])
+        assert b"".join(reader.seen[1:-1]) == b"abc"
+        assert (reader.seen[-1], reader.is_amid) == (b"whole", False)
 
 
 def test_changed_byte_of_a_body_is_found() -> None:

@@ -65,14 +65,6 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
     assert checks(stage)[:2] == (3, 0)
 
 
-async def test_no_checks_by_default(stage: Stage) -> None:
-    """Checks need a path."""
-    worker = await stage.serve_worker(response())
-    for _ in range(5):
-        await check(stage)
-    assert worker.connections == []
-
-
 async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
     """At the start and after it is added, without a request; the first request uses that connection."""
     worker, other = await stage.worker(response()), await stage.worker(response())

@@ -201,22 +201,6 @@ async def test_slow_client_blocks_only_its_stream(stage: Stage) -> None:
         assert await slow.exactly(len(MEBI)) == MEBI
 
 
-async def test_changing_window_size(stage: Stage) -> None:
-    """The worker's SETTINGS shrink and enlarge windows (RFC 9113 § 6.9.2): the body arrives."""
-
-    async def script(play: Play) -> None:
-        assert isinstance(play, Http2)
-        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
-        play.peer.flush()
-        await asyncio.sleep(0)
-        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100_000})
-        await echo(play)
-
-    await serve_plays(stage, script)
-    for _ in range(2):
-        assert (await stage.ask(post(MEBI))).body == MEBI
-
-
 # --- protocol errors
 
 

@@ -7,31 +7,12 @@ from typing import Any
 
 import pytest
 
-from balancer.cluster.runtime_config import runtime_config_of
-from balancer.config.schema.limits import BufferingLimits
-from balancer.configuration import load
 from tests.support.admin_requests import metrics, status
-from tests.support.config_files import ENDPOINT, problem, write
+from tests.support.config_files import ENDPOINT, problem
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, post, response
 
 BODY = b"x" * 100
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", BufferingLimits(request=0, response=0, total=64 << 20)),
-        ("request = 1000", BufferingLimits(request=1000, response=0, total=64 << 20)),
-        (
-            "response = 67108864\ntotal = 67_108_864",
-            BufferingLimits(request=0, response=64 << 20, total=64 << 20),
-        ),
-    ],
-)
-def test_keys(tmp_path: Path, text: str, expected: BufferingLimits) -> None:
-    settings = load(write(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n"), {})
-    assert runtime_config_of(settings).settings.buffering == expected
 
 
 @pytest.mark.parametrize(

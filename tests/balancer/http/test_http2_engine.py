@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hpack import Encoder
 
-from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
+from balancer.http.h2.client_engine import ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import (
     CANCEL,
@@ -377,22 +377,6 @@ def test_scarce_window_of_the_connection_is_shared() -> None:
     assert max(counts) < 2 * min(counts)
 
 
-def test_unsent_bytes_in_all_are_those_of_the_streams() -> None:
-    """Also those that wait because the transport takes no more."""
-    server = lone_server()
-    window = frame(frames.WINDOW_UPDATE, struct.pack("!I", 1 << 20))
-    server.receive(frame(frames.SETTINGS, struct.pack("!HI", 4, 1 << 20)) + window + head(1, *GET))
-    server.respond(1, OK, is_last=False)
-    for number in range(20):
-        server.send_data(1, bytes(20_000), is_last=number == 19)
-    left = []
-    while server.data_to_send(100_000):
-        left.append(server.unsent(1))
-        assert server.unsent_in_all == left[-1]
-    assert len(left) > 2
-    assert left[-1] == 0
-
-
 def test_trailers_follow_a_body_that_waits() -> None:
     pair = Pair()
     stream, other = pair.client.request(GET, is_last=True), pair.client.request(GET, is_last=True)
@@ -427,31 +411,6 @@ def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
     parts = [server.data_to_send(100_000) for _ in range(4)]
     ours = [(kind, flags) for kind, stream, flags, _ in frames_of(b"".join(parts)) if stream == 3]
     assert ours == [(frames.DATA, frames.END_STREAM), (frames.RST_STREAM, 0)]
-
-
-def test_leaving_loses_no_request() -> None:
-    """The first GOAWAY refuses nothing; requests on their way are served, later ones cannot be begun."""
-    pair = Pair()
-    first = pair.client.request(GET, is_last=True)
-    pair.turn()
-    pair.server.leave()
-    notice = pair.server.data_to_send()
-    second = pair.client.request(GET, is_last=True)
-    on_its_way = pair.client.data_to_send()
-    pair.client_heard += pair.client.receive(notice)
-    assert pair.client_heard == [(GOAWAY, 2**31 - 1, NO_ERROR, False)]
-    with pytest.raises(CannotOpenStream):
-        pair.client.request(GET, is_last=True)
-    pair.server_heard += pair.server.receive(on_its_way)
-    pair.turn()
-    assert pair.server_heard[-1] == (HEAD, second, tuple(GET), True)
-    assert pair.client_heard[-1] == (GOAWAY, second, NO_ERROR, False)
-    assert pair.client.is_leaving
-    for stream in (first, second):
-        pair.server.respond(stream, OK, is_last=True)
-    pair.turn()
-    assert kinds(pair.client_heard[-3:]) == [HEAD, HEAD, CLOSED]
-    assert pair.server.is_closed or kinds(pair.server.events()) == [CLOSED]
 
 
 def test_empty_data_before_a_response() -> None:
@@ -491,17 +450,6 @@ def test_request_that_goaway_overtakes() -> None:
     assert client.request(GET, is_last=True) == 3
     heard = client.receive(frame(frames.GOAWAY, struct.pack("!II", 1, NO_ERROR)))
     assert heard[:2] == [(GOAWAY, 1, NO_ERROR, False), (RESET, 3, REFUSED_STREAM, False)]
-
-
-def test_terminate() -> None:
-    pair = Pair()
-    pair.client.request(GET, is_last=True)
-    pair.turn()
-    pair.server.terminate(ENHANCE_YOUR_CALM, "enough")
-    assert pair.server.is_closed
-    pair.turn()
-    assert pair.client_heard[-1] == (GOAWAY, 1, ENHANCE_YOUR_CALM, False)
-    assert pair.server_heard[-1] == (CLOSED, 0, (ENHANCE_YOUR_CALM, "enough"), False)
 
 
 # --- settings
@@ -576,17 +524,6 @@ def test_a_flood_costs_no_more_than_a_piece_of_a_read() -> None:
     server = lone_server()
     server.receive(b"".join(head(stream, *GET) + rst(stream) for stream in range(1, 60_001, 2)))
     assert LIMITS.resets < server.resets <= PIECE // len(head(1, *GET) + rst(1)) + 1
-
-
-def test_resets_in_time() -> None:
-    """Each tick allows some more."""
-    server = lone_server()
-    for tick in range(20):
-        for i in range(LIMITS.resets_per_tick):
-            stream = 2 * (tick * LIMITS.resets_per_tick + i) + 1
-            server.receive(head(stream, *GET) + rst(stream))
-        server.tick()
-    assert not server.is_closed
 
 
 FLOODS = {

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import signal
-import ssl
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +13,6 @@ from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.support.certificates import Shelf
 from tests.support.command_line import complaint
-from tests.support.stage import Stage
-from tests.support.wire import Wire, get, response
 
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "https://127.0.0.1:9"\n'
 
@@ -154,45 +148,3 @@ def test_check_reports_an_encrypted_key(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(folder)
     path = write_config(folder, tls(key="locked.key"))
     assert f"tls.key: {folder}/locked.key" in complaint(main, "balancer", "check", str(path))
-
-
-async def test_sighup_reloads_certificates(stage: Stage, folder: Path) -> None:
-    """A bad file keeps the old certificates and is logged; connections stay."""
-    worker = await stage.worker(response(b"hello"))
-    path = folder / "balancer.toml"
-    endpoint = f'[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
-    path.write_text(f'listen = "127.0.0.1:0"\n{tls()}{endpoint}')
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "balancer", "serve", "--config", str(path)), cwd=folder, stdout=-1, stderr=-1
-    )
-    assert process.stdout is not None
-    try:
-        ready = await process.stdout.readline()
-        assert ready.startswith(b"balancer ready on https://127.0.0.1:"), ready
-        port = int(ready.split(b" ")[3].rpartition(b":")[2])
-        context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-        client = Wire(
-            *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="a.example.org")
-        )
-        assert (await client.ask(get())).body == b"hello"
-        for kind in ("pem", "key"):
-            (folder / f"a.{kind}").write_bytes((folder / f"b.{kind}").read_bytes())
-        process.send_signal(signal.SIGHUP)
-        assert await process.stdout.readline() == b"balancer has reloaded\n"
-        (folder / "a.key").write_bytes(b"")
-        process.send_signal(signal.SIGHUP)
-        line = await process.stdout.readline()
-        assert f"tls.key: {folder}/a.key".encode() in line
-        fresh = Wire(
-            *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="b.example.org")
-        )
-        for wire in (client, fresh):
-            assert (await wire.ask(get())).body == b"hello"
-            await wire.close()
-        process.send_signal(signal.SIGTERM)
-        await process.wait()
-        assert process.returncode == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()

@@ -115,14 +115,3 @@ async def test_body_until_close_needs_close_notify(stage: Stage, shelf: Shelf, i
     else:
         with pytest.raises(ConnectionResetError):
             await client.ask(get())
-
-
-async def test_reload_reads_the_ca_file(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    old = Shelf(tmp_path / "old")
-    worker = await stage.worker(response(b"trusted"), tls=shelf.worker("127.0.0.1"))
-    server = await stage.serve(worker, upstream_tls={"ca": str(old.ca)}, retries=0)
-    assert (await stage.ask(get())).status == 502
-    old.ca.write_bytes(shelf.ca.read_bytes())
-    await server.reload()
-    assert (await stage.ask(get())).body == b"trusted"
