@@ -122,8 +122,12 @@ def test_speed_for_a_ratio(ratio: float) -> None:
 
 
 @pytest.mark.second_tier
-def test_prequal(tmp_path: Path) -> None:
-    """Above the allocation the tail of weighted round-robin grows, and that of Prequal much less."""
+def test_prequal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the allocation the tail of weighted round-robin grows, and that of Prequal much less.
+
+    Three steps of the ramp: the first, the middle, and the last.
+    """
+    monkeypatch.setattr(PrequalRamp, "cases", STEPS[::4])
     found = measured(PrequalRamp, tmp_path)
     assert agreements(found)[:2] == [True, True]
     runs = {(one["load"], one["policy"]): one["runs"] for one in found.content()["found"]}
