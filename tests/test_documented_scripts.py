@@ -103,7 +103,7 @@ def test_example_is_the_policy_of_the_page() -> None:
 @pytest.mark.timeout(150)
 def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
     (tmp_path / "my_policy.py").write_text(block("my_policy.py"), encoding="utf-8")
-    ports = free_ports(len(PORTS))
+    ports = [*free_ports(len(PORTS))]
     code, output = run_script(
         with_ports(block("in thirty seconds") + block("change it"), ports), tmp_path, str(ports[0])
     )
@@ -135,7 +135,7 @@ def test_first_experiment(tmp_path: Path) -> None:
 @pytest.mark.second_tier
 @pytest.mark.timeout(900)
 def test_quick_start_of_the_readme(tmp_path: Path) -> None:
-    ports = free_ports(len(PORTS))
+    ports = [*free_ports(len(PORTS))]
     code, output = run_script(with_ports(quick_start(), ports), tmp_path, str(ports[0]), patience=840.0)
     assert code == 0, output
     assert "Traceback" not in output
