@@ -149,6 +149,7 @@ def test_canary_picks_have_a_reason_of_their_own() -> None:
     routes.explain(trace)
     serve(routes, 50)
     assert 10 < trace.counts["canary"] < 40
+    assert trace.counts["in-turn"] > 10, "the live policy's own reason"
     routes.explain(None)
 
 

@@ -162,12 +162,12 @@ def test_modules_beside_the_file_are_imported_and_read_again(here: Path) -> None
         + text,
     )
     write(here / "lately.py", "ZERO = 0\n")
-    before, path_before = set(sys.modules), list(sys.path)
+    before, path_before, finders_before = set(sys.modules), list(sys.path), list(sys.meta_path)
     assert picked(made("mine.py:Last")) == "here-2"
     write(here / "place.py", "AT = -2\n")
     assert picked(made("mine.py:Last")) == "here-1"
     assert {name for name in set(sys.modules) - before if not name.startswith("encodings")} == set()
-    assert sys.path == path_before
+    assert (sys.path, sys.meta_path) == (path_before, finders_before)
     assert not list(here.rglob("__pycache__"))
 
 
