@@ -141,7 +141,7 @@ class Names:
         """Addresses of `host`, from the cache if possible. Raises `LookupFailed`."""
         if is_literal(host):
             return (host,)
-        known = self.known.get(host) or self.known.setdefault(host, CachedName())
+        known = self.known.get(host) or CachedName()  # of a removed endpoint: not kept
         worth = known.worth(self.config, self._now())
         if worth is CacheState.FRESH:
             self.counts.fresh += 1

@@ -62,6 +62,7 @@ class Network:
         self.routes = Routes(now=self.loop.now)
         self.routes.names.look = self._look
         self.route = NetworkRoute(Endpoint("a", "http://api.test:80", "r"), self.routes)
+        self.routes.put(self.route)
 
     async def _look(self, name: str) -> Addresses:
         if self.lookup is None:
