@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +22,10 @@ Program = click.Group | Callable[[], object]
 
 
 def run_in_process(program: Program, name: str, *arguments: str) -> CompletedProcess[str]:
-    """Run the program with `arguments`; returns its exit code and what it writes, as `subprocess.run` does."""
+    """Run the program with `arguments`; returns its exit code and what it writes, as `subprocess.run` does.
+
+    Its handler of Ctrl-C is replaced again: an event loop leaves its own behind."""
+    handler = signal.getsignal(signal.SIGINT)
     stdout, stderr = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
         patch.setattr(sys, "argv", [name, *arguments])
@@ -30,6 +34,8 @@ def run_in_process(program: Program, name: str, *arguments: str) -> CompletedPro
             run_command_line(program, name) if isinstance(program, click.Group) else program()
         except SystemExit as ended:
             code = ended.code
+        finally:
+            signal.signal(signal.SIGINT, handler)
     assert isinstance(code, int)
     return CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
 
