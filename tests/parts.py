@@ -2,8 +2,8 @@
 
 `first` is what `make test` runs; `second`, what `make test-all` adds.
 pytest-xdist divides the tests of a part between processes. In the first tier, mypy runs beside them; in the second, the
-environments of other interpreters and of the compiled build are made beside the first part.
-The parts of the second tier are in order of value: with `--minutes`, a part that does not fit into the time left is not
+environments of other interpreters and of the compiled build are made beside the first part. The others are in order of
+value: with `--minutes`, a part that does not fit into the time left is not
 begun, one that takes three times its usual time is stopped, and the last lines name both.
 """
 
@@ -139,7 +139,8 @@ def other_interpreters(choice: Choice) -> list[Part]:
 def second_tier(choice: Choice) -> list[Part]:
     """The most valuable first. Coverage is of the first tier's tests, here without long simulations, unless it is
     measured on another interpreter. Environments are made beside the first part, so that both processors have work
-    while packages are downloaded and translated to C; a part makes its own again where that was stopped.
+    while packages are downloaded and translated to C: its tests do not depend on the wall's time. A part makes its own
+    again where that was stopped.
     """
     environments = (*(environment_of(*one) for one in choice.found.items()), ("make", "compiled"))
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
@@ -160,10 +161,10 @@ def second_tier(choice: Choice) -> list[Part]:
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
     return [
-        Part("policies and balancer", 450, (here("tests/policies", "tests/balancer", *TWO_PROCESSES),), environments),
+        Part("more examples", 200, (more_examples,), environments),
+        Part("policies and balancer", 360, (here("tests/policies", "tests/balancer", *TWO_PROCESSES),)),
         *other_interpreters(choice),
         Part("compiled", 80, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
-        Part("more examples", 60, (more_examples,)),
         Part("faultsim and simulated", 130, (pytest(COMPILED, *COMPUTED, *SECOND, *TWO_PROCESSES),)),
         Part("experiments and rest", 300, (here(*REST, *THREE_PROCESSES),)),
         Part("benchmarks", 135, (here("tests/benchmarks", *TWO_PROCESSES),)),

@@ -89,7 +89,8 @@ async def until_workers_stand_still(program: Program) -> None:
     normal = await program.client()
     seen: list[int] = []
     while len(seen) < STILL or len(set(seen[-STILL:])) > 1 or len(Worker.all) < CONNECTIONS * STREAMS:
-        assert (await normal.ask(get())).body == b"ok"
+        answer = await normal.ask(get())
+        assert answer.body == b"ok", answer.body
         seen.append(Worker.unsent())
     await normal.close()
     assert seen[-1] > CONNECTIONS * STREAMS * MIB
