@@ -139,8 +139,7 @@ def other_interpreters(choice: Choice) -> list[Part]:
 def second_tier(choice: Choice) -> list[Part]:
     """The most valuable first. Coverage is of the first tier's tests, here without long simulations, unless it is
     measured on another interpreter. Environments are made beside the first part, so that both processors have work
-    while packages are downloaded and translated to C: its tests do not depend on the wall's time. A part makes its own
-    again where that was stopped.
+    while packages are downloaded and translated to C: its tests do not depend on the wall's time.
     """
     environments = (*(environment_of(*one) for one in choice.found.items()), ("make", "compiled"))
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
@@ -164,7 +163,7 @@ def second_tier(choice: Choice) -> list[Part]:
         Part("more examples", 200, (more_examples,), environments),
         Part("policies and balancer", 360, (here("tests/policies", "tests/balancer", *TWO_PROCESSES),)),
         *other_interpreters(choice),
-        Part("compiled", 80, (("make", "compiled"), pytest(COMPILED, *compiled, *TWO_PROCESSES))),
+        Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
         Part("faultsim and simulated", 130, (pytest(COMPILED, *COMPUTED, *SECOND, *TWO_PROCESSES),)),
         Part("experiments and rest", 300, (here(*REST, *THREE_PROCESSES),)),
         Part("benchmarks", 135, (here("tests/benchmarks", *TWO_PROCESSES),)),
