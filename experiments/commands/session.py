@@ -6,6 +6,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def run_campaign(
             if otlp is not None:
                 from experiments.running.otlp import exported
 
-                warn = lambda line: console.print(Text(line, "yellow"))  # noqa: E731
+                warn = partial(console.print, style="yellow", markup=False, highlight=False)
                 observers.append(stack.enter_context(exported(otlp, campaign, warn)))
             execute(campaign, directory, runner, Observers(observers), Patience(patience))
     except KeyboardInterrupt:

@@ -93,7 +93,7 @@ RUNS: dict[str, Row] = {
     "two share a processor": (
         model(worker(service=Fixed(1.0), discipline="shared")), [0.0, 0.5], [1.5, 1.5], [],
     ),
-    # at the end of the run the worker still works on requests that nobody waits for; the audit counts that work
+    # at the end the worker still serves requests whose clients have left; the audit counts that work
     "clients leave shared processors": (
         model(worker(service=Fixed(1.0), discipline="shared"), timeout=2.5), [0.0] * 4, [2.5] * 4, [0] * 4,
     ),

@@ -147,7 +147,7 @@ async def test_reload_of_the_fields(stage: Stage, tmp_path: Path) -> None:
 async def test_log_has_the_target_received_and_the_one_sent(
     stage: Stage, tmp_path: Path, version: int
 ) -> None:
-    """Whatever answers: a worker, a rate limit, a fixed answer, nobody; `sent_path` only where a worker got another."""
+    """Answered by a worker, a rate limit, a fixed answer, nobody; `sent_path` only where a worker got another path."""
     log = tmp_path / "log"
     routes: list[dict[str, Any]] = [
         {"prefix": "/api", "cluster": "api", "strip_prefix": True},
