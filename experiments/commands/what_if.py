@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from experiments.commands.options import JSON, SHOW_DEFAULTS, require_none, table_in
+from experiments.commands.options import A_DURATION, JSON, SHOW_DEFAULTS, require_none, table_in
 from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, write_json
 from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
@@ -27,6 +27,7 @@ from experiments.what_if.fit import RegionFit, fit, longest_span
 from policies import registry
 from policies.errors import PoliciesError
 from policies.loading.reference import located_here
+from workers.durations import parse_duration
 
 EPILOG = """\b
 Examples:
@@ -42,6 +43,9 @@ The recording is written by a balancer that is configured to:
   [record]
   path = "balancer.recording"                                   then POST /-/record, or enabled = true
 """
+
+HIDDEN_DISTANCE = 5
+"""Fastest service as a multiple of a handshake, beyond which distance may be hidden in it."""
 
 HEADS = (
     "policy",
@@ -74,6 +78,13 @@ HEADS = (
     help="Of a log: the region of workers whose name or address begins so; may be repeated.",
 )
 @click.option(
+    "--round-trip",
+    "round_trips",
+    multiple=True,
+    metavar="[NAME=]TIME",
+    help="Of a log: the round trip to a region, where handshakes do not show it; may be repeated.",
+)
+@click.option(
     "--placed-by",
     metavar="NAME|JSON",
     help="Of a log: the policy that the proxy picked by.  [default: round-robin]",
@@ -98,6 +109,7 @@ def what_if(
     recording: tuple[Path, ...],
     name: str,
     regions: tuple[str, ...],
+    round_trips: tuple[str, ...],
     placed_by: str | None,
     lost: tuple[str, ...],
     policies: tuple[str, ...],
@@ -114,14 +126,17 @@ def what_if(
 
     console = console_here()
     if name == "steelyard":
-        require_none({"region": regions, "placed_by": placed_by}, "is for a log; a recording knows it")
+        only_of_logs = {"region": regions, "round_trip": round_trips, "placed_by": placed_by}
+        require_none(only_of_logs, "is for a log; a recording knows it")
         whole = read_recording(recording)
     else:
-        whole = read_log(console, recording, name, regions, placed_by)
+        whole = with_round_trips(read_log(console, recording, name, regions, placed_by), round_trips)
     read, left_out = longest_span(whole)
-    fitted = [region if slots is None else replace(region, slots=slots) for region in fit(read)]
+    fitted = list(fit(read, slots))
     question = Question(checked(lost, fitted), chosen(policies, read), blocks, seed)
     introduce(console, read, fitted)
+    if name != "steelyard" and not round_trips:
+        doubt_distances(console, fitted)
     if left_out:
         console.print(Text(left_out, style="yellow"))
     with Progress(
@@ -158,6 +173,23 @@ def read_log(
     if others:
         console.print(Text(f"{others} lines are no requests in this format", style="yellow"))
     return found
+
+
+def with_round_trips(recording: Recording, given: tuple[str, ...]) -> Recording:
+    """Replace handshakes by what is given, `TIME` or `NAME=TIME` of a region. Raises `BadInputError`."""
+    endpoints = recording.endpoints
+    for text in given:
+        name, _, time = text.rpartition("=")
+        if name and name not in recording.regions:
+            raise BadInputError(f"--round-trip: unknown {name!r}; known: {', '.join(recording.regions)}")
+        try:
+            seconds = parse_duration(time)
+        except ValueError:
+            raise BadInputError(f"--round-trip: must be {A_DURATION}, got {time!r}") from None
+        endpoints = tuple(
+            replace(each, connect=seconds) if name in ("", each.region) else each for each in endpoints
+        )
+    return replace(recording, endpoints=endpoints)
 
 
 def write_instants(recording: Recording, path: Path) -> None:
@@ -217,6 +249,21 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
         console.print(Text(f"  {recording.dropped} more requests were not recorded", style="yellow"))
     if recording.left_out:
         console.print(Text(f"  the last recording of {recording.left_out + 1} in these files", style="dim"))
+
+
+def doubt_distances(console: Console, regions: list[RegionFit]) -> None:
+    """Print where distance may be counted as service, because handshakes do not show it."""
+    for region in regions:
+        fastest = min(float(worker.service.min()) for worker in region.workers)
+        if fastest > HIDDEN_DISTANCE * max(region.rtt, 1e-3):
+            console.print(
+                Text(
+                    f"  {region.name}: handshakes took {region.rtt * 1e3:.0f} ms, and no request was served in less "
+                    f"than {fastest * 1e3:.0f} ms. If that is distance, give it with --round-trip: "
+                    "it counts as service here",
+                    style="yellow",
+                )
+            )
 
 
 def present(console: Console, found: WhatIfAnswer) -> None:

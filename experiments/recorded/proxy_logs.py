@@ -23,7 +23,7 @@ from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, ROW, RecordedEn
 REGION = "here"
 """Region of workers for which none is given."""
 
-FAILED = ENDS.index("error_status")
+FAILED, TIMEOUT = ENDS.index("error_status"), ENDS.index("timeout")
 
 
 class LoggedRequest(NamedTuple):
@@ -134,13 +134,14 @@ def traefik(line: str) -> LoggedRequest | None:
 
 _NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
-NO_WORK = "not how long workers themselves took: distance and time of service are estimated"
+NO_WORK = "not how long workers themselves took: time of service and slots are estimated"
+NO_DISTANCE = "no time of connecting (see --round-trip)"
 FORMATS = {
     "nginx": LogFormat(nginx, f"milliseconds only; {NO_WORK}"),
     "haproxy": LogFormat(haproxy, f"milliseconds only; {NO_WORK}"),
-    "envoy": LogFormat(envoy, f"milliseconds only, no time of connecting, and of retries the sum; {NO_WORK}"),
-    "alb": LogFormat(alb, f"no time of connecting; {NO_WORK}"),
-    "traefik": LogFormat(traefik, f"no time of connecting; {NO_WORK}"),
+    "envoy": LogFormat(envoy, f"milliseconds only, {NO_DISTANCE}, and of retries the sum; {NO_WORK}"),
+    "alb": LogFormat(alb, f"{NO_DISTANCE}; {NO_WORK}"),
+    "traefik": LogFormat(traefik, f"{NO_DISTANCE}; {NO_WORK}"),
 }
 
 
@@ -178,7 +179,8 @@ def read_proxy_logs(
     rows["first_byte"], rows["reported"] = rows["service"], nan
     rows["endpoint"] = [numbers[request.endpoint] for request in found]
     is_ok = (rows["status"] < 500) & (rows["status"] > 0) & (rows["endpoint"] >= 0)
-    rows["end"], rows["attempts"] = np.where(is_ok, OK, FAILED), 1
+    rows["end"] = np.where(is_ok, OK, np.where(rows["status"] == 504, TIMEOUT, FAILED))
+    rows["attempts"] = 1
     endpoints = tuple(
         RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))
         for number, name in enumerate(names)

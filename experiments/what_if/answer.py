@@ -159,7 +159,7 @@ def described(region: RegionFit) -> dict[str, Any]:
 def region_in_words(region: RegionFit, rate: float) -> str:
     """Estimates of a region as one line with their source. `rate` is its recorded requests per second."""
     is_reported = all(worker.is_reported for worker in region.workers)
-    source = "as workers report" if is_reported else "from unloaded latencies"
+    source = "as workers report" if is_reported else "from latencies"
     count, slots = len(region.workers), region.slots
     return (
         f"{region.name}: {count} worker{'s' * (count != 1)}, {region.shape.text(region.mean)} {source} "

@@ -2,14 +2,12 @@
 
 For each endpoint:
 
-- **service**: as reported by the worker (X-Worker-Service-Time). Otherwise the time from sending to the last byte, less
-  the round trip, of the quarter of requests with the fewest others in flight.
+- **service**: as reported by the worker (X-Worker-Service-Time). Otherwise the time from sending, or from the instant
+  at which one of the worker's slots was free for it, to the last byte, less the round trip.
 - **round trip**: the time outside the worker, latency − reported service: its median over requests with the fewest
   others in flight. Without reports, the quickest TCP handshake.
-- **slots**: the most requests in flight while the median wait, or without reports the median stay, was at most a tenth
-  of a service time above that of requests that found none: one more has to wait for another to end. At least as many as
-  served at a time on average (Little's law). For a worker that was never busy it is a lower bound, so a simulation with
-  it is rather too slow than too fast.
+- **slots**: the fewest that explain the waits, in order of arrival (`estimated_slots`). For a worker that was never
+  busy it is a lower bound, and a simulation with it rather too slow than too fast.
 
 A region gets one distribution, the nearest by Kolmogorov-Smirnov distance to its workers' times divided by their means,
 among fixed, uniform, exponential and lognormal; a worker's speed is relative to the region's mean.
@@ -19,7 +17,9 @@ Only within a span under one policy do the recorded figures belong to that polic
 
 from __future__ import annotations
 
+import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.recorded.recording import OK, RecordedEndpoint, Recording
+from experiments.recorded.recording import ENDS, OK, RecordedEndpoint, Recording
 from experiments.run_data import Floats, Ints
 
 
@@ -61,13 +61,17 @@ def longest_span(recording: Recording) -> tuple[Recording, str]:
 MIN_SUCCESSES = 30
 """Least successes of an endpoint to estimate its service times."""
 
-WAIT_LIMIT = 0.1
-"""Wait as a fraction of a service time beyond which a request has waited for a slot. With c slots in use the first is
-free after 1 − 2^(−1/c) of a service time, at the median: a tenth finds up to six slots exactly, and somewhat too many
-of more.
-"""
+MOST_TRACED = 10_000
+"""Requests of an endpoint by which its slots are estimated."""
+
+DEALS = 10
+"""Times that service times are dealt out anew."""
+
+LEAST_EXCESS, MOST_EXCESS = 0.001, 0.05
+"""Bounds on the share by which requests may stay longer than they did: between them, two standard deviations."""
 
 LEAST_SERVICE = 1e-5
+ERROR_STATUS = ENDS.index("error_status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +135,11 @@ class RegionFit:
         return sum(worker.requests for worker in self.workers)
 
 
-def fit(recording: Recording) -> tuple[RegionFit, ...]:
-    """Estimate every region with an endpoint of which enough is known."""
+def fit(recording: Recording, slots: int | None = None) -> tuple[RegionFit, ...]:
+    """Estimate every region with an endpoint of which enough is known; `slots` of a worker if known."""
     known: dict[str, list[WorkerFit]] = {region: [] for region in recording.regions}
     for number, rows in rows_by_endpoint(recording):
-        worker = fit_worker(recording.endpoints[number], rows)
+        worker = fit_worker(recording.endpoints[number], rows, slots)
         if worker is not None:
             known[worker.endpoint.region].append(worker)
     return tuple(fit_region(region, tuple(workers)) for region, workers in known.items() if workers)
@@ -149,8 +153,8 @@ def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]
     yield from zip(numbers.tolist(), np.split(rows, begins[1:]), strict=True)
 
 
-def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any]) -> WorkerFit | None:
-    """Estimate one endpoint from its requests; None if there are too few."""
+def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any], slots: int | None = None) -> WorkerFit | None:
+    """Estimate one endpoint from its requests, its slots unless given; None if there are too few."""
     good = rows["end"] == OK
     if int(good.sum()) < MIN_SUCCESSES:
         return None
@@ -162,21 +166,27 @@ def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any]) -> WorkerFit | No
     if is_reported:
         good = known
         rtt = max(0.0, float(np.percentile(latency[known] - reported[known], 5)))
-    else:
-        rtt = min(endpoint.connect, float(latency[good].min()))
-    ahead = in_flight(sent, sent + latency - rtt)[good]  # at the worker, not on the network
-    inside = latency[good] - rtt
-    if is_reported:
-        service = reported[good]
-        waited = inside - service
+        ahead = in_flight(sent, sent + latency - rtt)[good]  # at the worker, not on the network
+        waited = latency[good] - rtt - reported[good]
         rtt += float(np.median(waited[ahead == ahead.min()]))
     else:
-        unloaded = ahead <= np.percentile(ahead, 25)
-        service, waited = np.maximum(inside[unloaded], LEAST_SERVICE), inside
-    span = float(sent.max() - sent.min())
-    served_at_once = math.ceil(len(rows) * float(service.mean()) / span) if span else 1
-    slots = max(served_at_once, estimated_slots(waited, ahead, float(service.mean())))
+        rtt = min(endpoint.connect, float(latency[good].min()))
+    done = good | (rows["end"] == ERROR_STATUS)  # what timed out may not have taken a slot
+    order = np.flatnonzero(done)[np.argsort(sent[done], kind="stable")]
+    begin, end = sent[order], (sent + latency - rtt)[order]
+    if slots is None:
+        part = busiest(begin)
+        slots = estimated_slots(begin[part], end[part], reported[order][part] if is_reported else None)
+    service = reported[good] if is_reported else served_in_order(begin, end, slots)[good[order]]
     return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported)
+
+
+def busiest(begin: Floats) -> slice:
+    """The `MOST_TRACED` requests in a row that came in the shortest time."""
+    if len(begin) <= MOST_TRACED:
+        return slice(None)
+    first = int(np.argmin(begin[MOST_TRACED:] - begin[:-MOST_TRACED]))
+    return slice(first, first + MOST_TRACED)
 
 
 def in_flight(begin: Floats, end: Floats) -> Ints:
@@ -185,19 +195,59 @@ def in_flight(begin: Floats, end: Floats) -> Ints:
     return np.asarray(begun - np.searchsorted(np.sort(end), begin, side="right"))
 
 
-def estimated_slots(waited: Floats, ahead: Ints, service: float) -> int:
-    """Largest number in flight, itself included, with a median of `waited` near that of unhindered requests."""
-    alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
-    most = 1
+def served_in_order(begin: Floats, end: Floats, slots: int) -> Floats:
+    """Service times of requests that, in order of their beginning, waited for one of `slots`."""
+    latest = [-math.inf] * slots  # ends of earlier requests: the first of these frees a slot
+    times = []
+    for came, left in zip(begin.tolist(), end.tolist(), strict=True):
+        times.append(max(left - max(came, latest[0]), LEAST_SERVICE))  # less: it did not wait
+        heapq.heappushpop(latest, left)
+    return np.array(times)
+
+
+def queued(begin: Floats, service: Floats, slots: int) -> Floats:
+    """Times from beginning to end, waiting included, if requests are served in order by `slots`."""
+    frees = [-math.inf] * slots
+    ends = []
+    for came, takes in zip(begin.tolist(), service.tolist(), strict=True):
+        ends.append(max(came, frees[0]) + takes)
+        heapq.heapreplace(frees, ends[-1])
+    return np.array(ends) - begin
+
+
+def estimated_slots(begin: Floats, end: Floats, reported: Floats | None) -> int:
+    """The fewest slots that explain how long requests stayed.
+
+    With too few slots those who wait begin so late that they seem to be served for a shorter time than reported, or
+    than those who did not wait. That is also so if a worker serves all at a time, each slower. So slots are enough as
+    well if requests stay no longer than they did when the service times are dealt out anew.
+    """
+    ahead = in_flight(begin, end)
     order = np.argsort(ahead, kind="stable")
-    found, begins = np.unique(ahead[order], return_index=True)
-    for others, there in zip(found.tolist(), np.split(waited[order], begins[1:]), strict=True):
-        if others < 1 or len(there) < MIN_SUCCESSES:
-            continue
-        if np.median(there) > alone + WAIT_LIMIT * service:
-            break
-        most = others + 1
-    return most
+    found = ahead[order]
+    stays = np.maximum(end - begin, LEAST_SERVICE)
+    rng = np.random.default_rng(1)
+
+    def is_enough(slots: int) -> bool:
+        free = max(MIN_SUCCESSES, int(np.searchsorted(found, slots)))
+        alone, waited = order[:free], order[free:]
+        served = served_in_order(begin, end, slots)
+        more = served[waited] - (stays[alone].mean() if reported is None else reported[waited])
+        more = more[np.isfinite(more)]
+        if len(more) < MIN_SUCCESSES:
+            return True
+        error = error_of(more) if reported is not None else math.hypot(error_of(more), error_of(stays[alone]))
+        if more.mean() >= -2 * error or reported is not None:
+            return bool(more.mean() >= -2 * error)
+        dealt = [queued(begin, rng.permutation(served), slots).mean() / stays.mean() for _ in range(DEALS)]
+        return bool(np.mean(dealt) - 1 <= min(max(2 * np.std(dealt, ddof=1), LEAST_EXCESS), MOST_EXCESS))
+
+    return 1 + bisect_left(range(1, int(found[-1]) + 2), True, key=is_enough)
+
+
+def error_of(sample: Floats) -> float:
+    """Standard error of a mean."""
+    return float(sample.std()) / math.sqrt(len(sample))
 
 
 def fit_region(name: str, workers: tuple[WorkerFit, ...]) -> RegionFit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from heapq import heappop, heappush
 from math import isnan, nan
 from pathlib import Path
 from random import Random
@@ -105,7 +106,7 @@ def test_haproxy_connection_without_a_whole_request_is_no_request() -> None:
 
 
 def log_of(path: Path, number: int = 4000) -> Path:
-    """Requests of two regions by turns, 5 and 50 ms away, 100 a second, exponential 20 ms, one at a time."""
+    """Requests of two regions by turns, 5 and 50 ms away, 100 a second, exponential 20 ms, without a wait."""
     rng, at, lines = Random(1), 1_795_885_200.0, []
     for one in range(number):
         at += rng.expovariate(100)
@@ -141,6 +142,29 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
     assert not isnan(chosen["p99"])
 
 
+def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
+    """Without them distance counts as service."""
+    log, found = log_of(tmp_path / "access.log"), tmp_path / "found.json"
+    hidden = re.sub(r"connect_time=\S+", "connect_time=0.000", log.read_text(encoding="utf-8"))
+    log.write_text(hidden, encoding="utf-8")
+    asked = ("what-if", str(log), "--format", "nginx", "--region", "eu=10.0.1.", "--region", "us=10.0.2.")
+    given = ("--round-trip", "5ms", "--round-trip", "us=50ms")
+    fitted = []
+    for options in ((), given):
+        ran = CliRunner().invoke(cli, [*asked, *options, "--blocks", "1", "--json", str(found)])
+        assert ran.exit_code == 0, ran.output
+        said = " ".join(ran.output.split())
+        assert ("us: handshakes took 0 ms, and no request was served in less than 21 ms." in said) == (
+            not options
+        )
+        regions = json.loads(found.read_text(encoding="utf-8"))["regions"]
+        fitted.append({each["region"]: (each["rtt"], each["slots"], each["service"]) for each in regions})
+    hidden_, stated = fitted
+    assert [hidden_["us"][0], stated["eu"][0], stated["us"][0]] == pytest.approx([0, 0.005, 0.05])
+    assert stated["us"][1] < hidden_["us"][1]
+    assert stated["us"][2].startswith("exponential:2")
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -148,6 +172,9 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
         (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
         (("--format", "nginx", "--placed-by", "nonsense"), "--placed-by: unknown policy 'nonsense'"),
         (("--region", "eu=10."), "--region: is for a log"),
+        (("--round-trip", "5ms"), "--round-trip: is for a log"),
+        (("--format", "nginx", "--round-trip", "us=5ms"), "--round-trip: unknown 'us'; known: here"),
+        (("--format", "nginx", "--round-trip", "soon"), "--round-trip: must be a duration such as"),
         (
             ("--format", "nginx", "--slots", "8", "--without-region", "eu"),
             "--without-region: unknown 'eu'; known: here",
@@ -159,12 +186,20 @@ def test_mistakes_are_one_line(tmp_path: Path, options: tuple[str, ...], complai
         cli.main(["what-if", str(log_of(tmp_path / "access.log", 200)), *options], standalone_mode=False)
 
 
-def test_worker_serves_as_many_at_a_time_as_it_did_on_average() -> None:
-    """Noise that grows with the requests in flight looks like waiting from the second on."""
-    rows = np.zeros(2000, dtype=ROW)
-    rows["at"] = np.arange(2000) * 0.01
-    rows["service"] = np.where(np.arange(2000) % 4, 0.05, 0.03)
-    rows["reported"] = nan
-    worker = fit_worker(RecordedEndpoint("a", "here", 1.0, 0.0), rows)
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+@pytest.mark.parametrize("busy", [0.5, 0.95])
+def test_capacity_of_a_worker_that_reports_nothing(slots: int, busy: float) -> None:
+    """Exponential, 20 ms, logged in whole milliseconds; most requests of the busier worker wait."""
+    rng = np.random.default_rng(slots)
+    begin, service = np.cumsum(rng.exponential(0.02 / slots / busy, 4000)), rng.exponential(0.02, 4000)
+    free, end = [0.0] * slots, np.empty(4000)
+    for one in range(4000):
+        end[one] = max(begin[one], heappop(free)) + service[one]
+        heappush(free, end[one])
+    rows = np.zeros(4000, dtype=ROW)
+    rows["at"], rows["reported"] = np.floor(1e3 * begin) / 1e3, nan
+    rows["service"] = np.floor(1e3 * (end + 0.05)) / 1e3 - rows["at"]
+    worker = fit_worker(RecordedEndpoint("a", "here", 1.0, 0.05), rows)
     assert worker is not None
-    assert worker.slots >= 100 * worker.mean
+    assert abs(worker.slots - slots) <= (slots > 2)
+    assert worker.slots / worker.mean == pytest.approx(slots / service.mean(), rel=0.15)

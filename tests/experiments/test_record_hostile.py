@@ -19,7 +19,7 @@ from experiments.errors import BadInputError
 from experiments.recorded import recording as reader
 from experiments.recorded.instants import recorded
 from experiments.recorded.recording import LARGEST_BLOCK, read_recording
-from experiments.what_if.fit import MIN_SUCCESSES, estimated_slots, fit
+from experiments.what_if.fit import MIN_SUCCESSES, MOST_TRACED, busiest, estimated_slots, fit
 from tests.experiments.tapes import Row, Tape, block
 
 NAN, INF = float("nan"), float("inf")
@@ -151,9 +151,11 @@ def test_time_does_not_grow_with_the_number_of_endpoints(tmp_path: Path) -> None
 
 
 def test_time_of_slots_with_many_in_flight() -> None:
-    """Numbers in flight that few requests found are skipped."""
-    ahead = np.arange(300_000)
-    assert estimated_slots(np.zeros(len(ahead)), ahead, 1.0) == 1
+    """Of a long recording a part is used, and the range of slots is halved again and again."""
+    begin = np.arange(300_000.0)
+    part = busiest(begin)
+    assert len(begin[part]) == MOST_TRACED
+    assert estimated_slots(begin[part], begin[part] + 1e6, None) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
