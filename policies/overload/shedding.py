@@ -24,8 +24,18 @@ when it ends, in 4; the p99 of the other 769 scenarios was the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, inf
 from typing import Final
+
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.errors import Overloaded
+from policies.facts import Outcome, OutcomeKind
+
+_OK: Final = OutcomeKind.OK
+_ABANDONED: Final = OutcomeKind.ABANDONED
+_TIMEOUT: Final = OutcomeKind.TIMEOUT
 
 TAU: Final = 30.0
 """Seconds after which a request or a failure counts 1/e."""
@@ -78,29 +88,72 @@ one or four balancers: with 2 up to 5 % more of the capacity is used, and answer
 with one balancer and half as many with four that share nothing."""
 
 
-class Shedding:
-    """Whether requests are rejected: until the time `until`. `requests` counts those since the last failure."""
+SAME_ABANDON_S: Final = 0.001
+"""Seconds within which requests that clients give up count as one: a client that closes a connection with a hundred
+requests leaves all of them at once, for whatever reason, while many clients that wait in a queue leave one by one."""
 
-    def __init__(self) -> None:
+
+class Shedding:
+    """Decides which requests are rejected: until the time `until` those that would wait.
+
+    `requests` counts those since the last one that failed in a queue; the caller adds each, which costs no call.
+
+    `waits` returns the expected wait of one more request at an endpoint in service times, 0 where it is not known, and
+    `slots` how many requests endpoints serve at a time."""
+
+    def __init__(
+        self, waits: Callable[[EndpointState, float], float], slots: Callable[[Available], float]
+    ) -> None:
         self.until = -inf
+        self._waits, self._slots = waits, slots
         self.requests = 0
         self._at = self._began_at = self._lost = self._recent = 0.0
+        self._left_at = -inf  # when a client gave up last
 
-    def lose(self, now: float) -> None:
-        """Count a request that failed in a queue."""
+    def admit(self, state: EndpointState, available: Available, now: float) -> None:
+        """Judge a request to the cheapest available endpoint, until WATCH after `until`. Raises Overloaded."""
+        if now < self.until:
+            if self._waits(state, now) >= SHORT_WAIT:
+                raise Overloaded()
+            return
+        slots = self._slots(available)
+        least = max(LONG_WAIT, MIN_QUEUED / slots)
+        if now < self.until + PERIOD:
+            least = min(least, max(DEEP_WAIT, MIN_QUEUED_SOON / slots))
+        if self._waits(state, now) >= least:
+            self._begin(now)
+
+    def observe(self, state: EndpointState, outcome: Outcome, answered_at: float, now: float) -> None:
+        """Note how a request ended at an endpoint that has answered others last at `answered_at`.
+
+        One that its client or a timeout ended has failed in a queue unless its answer had begun, requests that took
+        much longer have succeeded, or none that took nearly as long, or the endpoint has answered none since."""
+        kind = outcome.kind
+        if kind is _OK:
+            if self.until == inf and outcome.sent_at >= self._began_at:
+                self.until = now + PERIOD
+            return
+        if outcome.first_byte_at is not None or not (kind is _TIMEOUT or kind is _ABANDONED):
+            return
+        age, longest = outcome.ended_at - outcome.sent_at, state.overtaken.longest
+        if not QUEUED_PART * age <= longest <= age / QUEUED_PART or answered_at <= outcome.sent_at:
+            return
+        if kind is _ABANDONED:
+            is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now
+            if is_one_client:
+                return
+        self.lose(state, DEEP_WAIT, now)
+
+    def lose(self, state: EndpointState, least: float, now: float) -> None:
+        """Count a failed request as lost in a queue, if there is one of `least` services or more."""
+        if self._waits(state, now) < least:
+            return
         keep = exp((self._at - now) / TAU)
         self._recent = self._recent * keep + self.requests
         self._lost = self._lost * keep + 1.0
         self._at, self.requests = now, 0
-        if self._lost > max(MIN_LOST, LOST * self._recent):
-            self.begin(now)
+        if self._lost > max(MIN_LOST, LOST * self._recent) and now >= self.until:
+            self._begin(now)
 
-    def begin(self, now: float) -> None:
-        """Begin to reject requests, unless they are rejected."""
-        if now >= self.until:
-            self.until, self._began_at = inf, now
-
-    def answered(self, sent_at: float, now: float) -> None:
-        """Note the answer to a request sent at `sent_at`."""
-        if self.until == inf and sent_at >= self._began_at:
-            self.until = now + PERIOD
+    def _begin(self, now: float) -> None:
+        self.until, self._began_at = inf, now

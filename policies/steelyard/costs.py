@@ -93,9 +93,10 @@ class Costs:
         parts = {name: float(getattr(self, name)) for name in PARTS}
         return {name: seconds for name, seconds in parts.items() if seconds}
 
-    def waits(self, services: float) -> bool:
-        """Whether the request would wait in a queue for so many service times or more; a pause is no queue."""
-        return self.wait >= services * self.service > 0.0
+    @property
+    def services_waited(self) -> float:
+        """Expected wait in service times at present; a pause is no queue."""
+        return self.wait / self.service if self.service else 0.0
 
 
 def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: float) -> float:

@@ -9,21 +9,9 @@ from typing import Final
 from policies.endpoint.available import Available
 from policies.endpoint.latency_prior import GUESS
 from policies.endpoint.state import EndpointState
-from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.overload.shedding import (
-    DEEP_WAIT,
-    LONG_WAIT,
-    MIN_QUEUED,
-    MIN_QUEUED_SOON,
-    PERIOD,
-    QUEUED_PART,
-    SHORT_WAIT,
-    UNBOUNDED_WAIT,
-    WATCH,
-    Shedding,
-)
+from policies.overload.shedding import SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
 from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
@@ -32,8 +20,6 @@ from policies.steelyard.recovery import DOUBTFUL, EXPLORED, Event, Trials
 from policies.steelyard.service_time import RegionService
 
 _OK: Final = OutcomeKind.OK
-_ABANDONED: Final = OutcomeKind.ABANDONED
-_TIMEOUT: Final = OutcomeKind.TIMEOUT
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
@@ -53,10 +39,6 @@ NEW_ROOM: Final = 2.0
 FULL_RATIO: Final = 1.5
 """Requests in flight, as a multiple of the concurrency, above which a rejection means a full queue and no failure."""
 
-SAME_ABANDON_S: Final = 0.001
-"""Seconds within which requests that clients give up count as one: a client that closes a connection with a hundred
-requests leaves all of them at once, for whatever reason, while many clients that wait in a queue leave one by one."""
-
 UNTRIED_SERVICE_S: Final = 0.05
 """Assumed service time in seconds where no endpoint of a region has answered."""
 
@@ -74,25 +56,20 @@ class LeastCost:
         self._random = random
         self._choices = choices
         self._prices = prices
-        self._sheds = sheds
         self._regions: dict[Region, RegionService] = {}
         self._estimates: dict[str, Estimate] = {}
         self._trials = Trials(explore, random())
-        self._shedding = Shedding()
-        self._left_at = -inf  # when a client gave up last
+        self._shedding = Shedding(self._services_waited, self._slots) if sheds else None
         self._mean_weight = 1.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
-        self._shedding.requests += 1
-        state = self._choose(facts, available, now)
+        state, shedding = self._choose(facts, available, now), self._shedding
+        if shedding is not None:
+            shedding.requests += 1
+            if now < shedding.until + WATCH:
+                shedding.admit(state, available, now)
         estimate = self._estimate(state)
-        until = self._shedding.until
-        if now < until:
-            if self._would_wait(state, SHORT_WAIT, now):
-                raise Overloaded()
-        elif now < until + WATCH and self._has_long_queue(state, available, now):
-            self._shedding.begin(now)
         estimate.picked_at = now
         if not state.in_flight:
             estimate.advance(state, state.waited(now), 0, now)
@@ -100,16 +77,13 @@ class LeastCost:
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Learn from the outcome of a request."""
-        estimate = self._estimate(state)
+        estimate, shedding = self._estimate(state), self._shedding
         is_answer = outcome.kind is _OK
-        if is_answer:
-            if now < self._shedding.until:
-                self._shedding.answered(outcome.sent_at, now)
-            if now - estimate.answered_at < GRAIN and estimate.recovery.phase is NORMAL:
-                estimate.counted += 1  # that it came is enough to know
-                return
-        elif outcome.kind is _TIMEOUT or outcome.kind is _ABANDONED:
-            self._count_given_up(state, estimate, outcome, now)
+        if shedding is not None and (not is_answer or now < shedding.until):
+            shedding.observe(state, outcome, estimate.answered_at, now)
+        if is_answer and now - estimate.answered_at < GRAIN and estimate.recovery.phase is NORMAL:
+            estimate.counted += 1  # that it came is enough to know
+            return
         waited, recovery = state.waited(now), estimate.recovery
         was_silent = is_answer and estimate.silence(waited, state.awaiting + 1, state.elsewhere, now) > 0.0
         estimate.advance(state, waited, int(is_answer), now)
@@ -124,7 +98,8 @@ class LeastCost:
                 return
         elif outcome.is_busy and state.in_flight > FULL_RATIO * estimate.region.concurrency:
             estimate.reject(state.in_flight, now)
-            self._count_lost(state, UNBOUNDED_WAIT, now)
+            if shedding is not None:
+                shedding.lose(state, UNBOUNDED_WAIT, now)
             return
         elif outcome.kind.is_failure:
             recovery.note(Event.FAILED, now)
@@ -133,47 +108,20 @@ class LeastCost:
             return
         self._trials.doubt(state, recovery)
 
-    def _count_given_up(self, state: EndpointState, estimate: Estimate, outcome: Outcome, now: float) -> None:
-        """Count a request ended by its client or by a timeout as lost in a queue, unless its answer had begun,
-        requests that took much longer have succeeded, or none that took nearly as long, or the endpoint has answered
-        none since."""
-        age, has_begun = outcome.ended_at - outcome.sent_at, outcome.first_byte_at is not None
-        longest = state.overtaken.longest
-        if has_begun or not QUEUED_PART * age <= longest <= age / QUEUED_PART:
-            return
-        if estimate.answered_at <= outcome.sent_at:
-            return
-        if outcome.kind is _ABANDONED:
-            is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now
-            if is_one_client:
-                return
-        self._count_lost(state, DEEP_WAIT, now)
+    def _services_waited(self, state: EndpointState, now: float) -> float:
+        """Return the expected wait of one more request there in service times; 0 where nothing is known of it."""
+        estimate = self._estimate(state)
+        if not estimate.samples:
+            return 0.0
+        self._weigh(state, estimate, None, now)
+        return estimate.costs.services_waited
 
-    def _count_lost(self, state: EndpointState, least: float, now: float) -> None:
-        """Count a failed request as lost in a queue, if there is one of `least` services or more."""
-        if self._sheds and self._would_wait(state, least, now):
-            self._shedding.lose(now)
-
-    def _has_long_queue(self, state: EndpointState, available: Available, now: float) -> bool:
-        """Return whether one more request would wait for long at the cheapest endpoint, behind more than by chance."""
-        if not self._would_wait(state, LONG_WAIT, now):
-            return False
-        slots = sum(
+    def _slots(self, available: Available) -> float:
+        """Return how many requests the endpoints serve at a time."""
+        return sum(
             len(members) * self._estimate(members[0]).region.concurrency
             for members in available.by_region.values()
         )
-        least = max(LONG_WAIT, MIN_QUEUED / slots)
-        if now < self._shedding.until + PERIOD:
-            least = min(least, max(DEEP_WAIT, MIN_QUEUED_SOON / slots))
-        return self._would_wait(state, least, now)
-
-    def _would_wait(self, state: EndpointState, services: float, now: float) -> bool:
-        """Return whether one more request is expected to wait there for so many service times or more."""
-        estimate = self._estimate(state)
-        if not estimate.samples:
-            return False
-        self._weigh(state, estimate, None, now)
-        return estimate.costs.waits(services)
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
@@ -221,7 +169,8 @@ class LeastCost:
         Up to `choices` consecutive members of each region are compared, from a random start, which differs per
         balancer. Differences of estimated cost below EQUAL_COST are noise; loads and pick times are exact."""
         drawn, estimates = list[EndpointState](), list[Estimate]()
-        least, first, sheds = inf, 0, now < self._shedding.until
+        least, first = inf, 0
+        sheds = self._shedding is not None and now < self._shedding.until
         for members in available.by_region.values():
             size = len(members)
             at = int(self._random() * size)
@@ -230,7 +179,7 @@ class LeastCost:
                 at = at + 1 if at + 1 < size else 0
                 estimate = self._estimate(state)
                 cost = self._weigh(state, estimate, home, now)
-                if sheds and estimate.costs.waits(SHORT_WAIT):
+                if sheds and estimate.costs.services_waited >= SHORT_WAIT:
                     estimate.costs.room += REJECTION_S
                     estimate.costs.total = cost = cost + REJECTION_S
                 if cost < least:
