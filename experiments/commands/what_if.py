@@ -45,7 +45,7 @@ The recording is written by a balancer that is configured to:
 """
 
 HIDDEN_DISTANCE = 5
-"""Fastest service as a multiple of a handshake, beyond which distance may be hidden in it."""
+"""Fastest service, as a multiple of a handshake, from which distance may be part of it."""
 
 HEADS = (
     "policy",
@@ -252,7 +252,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 
 def doubt_distances(console: Console, regions: list[RegionFit]) -> None:
-    """Print where distance may be counted as service, because handshakes do not show it."""
+    """Print the regions whose service times may contain their distance, because handshakes do not show it."""
     for region in regions:
         fastest = min(float(worker.service.min()) for worker in region.workers)
         if fastest > HIDDEN_DISTANCE * max(region.rtt, 1e-3):

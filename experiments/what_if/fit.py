@@ -62,13 +62,13 @@ MIN_SUCCESSES = 30
 """Least successes of an endpoint to estimate its service times."""
 
 MOST_TRACED = 10_000
-"""Requests of an endpoint by which its slots are estimated."""
+"""Requests of an endpoint, the busiest in a row, from which its slots are estimated."""
 
-DEALS = 10
-"""Times that service times are dealt out anew."""
+PERMUTATIONS = 10
+"""Random orders of the service times that are tried."""
 
 LEAST_EXCESS, MOST_EXCESS = 0.001, 0.05
-"""Bounds on the share by which requests may stay longer than they did: between them, two standard deviations."""
+"""Bounds on the part by which the mean time may then be longer; between them, two standard deviations decide."""
 
 LEAST_SERVICE = 1e-5
 ERROR_STATUS = ENDS.index("error_status")
@@ -182,7 +182,7 @@ def fit_worker(endpoint: RecordedEndpoint, rows: NDArray[Any], slots: int | None
 
 
 def busiest(begin: Floats) -> slice:
-    """The `MOST_TRACED` requests in a row that came in the shortest time."""
+    """Return the `MOST_TRACED` requests in a row that arrived in the shortest time."""
     if len(begin) <= MOST_TRACED:
         return slice(None)
     first = int(np.argmin(begin[MOST_TRACED:] - begin[:-MOST_TRACED]))
@@ -196,7 +196,7 @@ def in_flight(begin: Floats, end: Floats) -> Ints:
 
 
 def served_in_order(begin: Floats, end: Floats, slots: int) -> Floats:
-    """Service times of requests that, in order of their beginning, waited for one of `slots`."""
+    """Return the service times of requests that are served in order of arrival by `slots`."""
     latest = [-math.inf] * slots  # ends of earlier requests: the first of these frees a slot
     times = []
     for came, left in zip(begin.tolist(), end.tolist(), strict=True):
@@ -206,7 +206,7 @@ def served_in_order(begin: Floats, end: Floats, slots: int) -> Floats:
 
 
 def queued(begin: Floats, service: Floats, slots: int) -> Floats:
-    """Times from beginning to end, waiting included, if requests are served in order by `slots`."""
+    """Return the times from arrival to end, waiting included, if requests are served in order by `slots`."""
     frees = [-math.inf] * slots
     ends = []
     for came, takes in zip(begin.tolist(), service.tolist(), strict=True):
@@ -216,11 +216,12 @@ def queued(begin: Floats, service: Floats, slots: int) -> Floats:
 
 
 def estimated_slots(begin: Floats, end: Floats, reported: Floats | None) -> int:
-    """The fewest slots that explain how long requests stayed.
+    """Return the fewest slots that explain the times from arrival to the last byte.
 
-    With too few slots those who wait begin so late that they seem to be served for a shorter time than reported, or
-    than those who did not wait. That is also so if a worker serves all at a time, each slower. So slots are enough as
-    well if requests stay no longer than they did when the service times are dealt out anew.
+    If too few are assumed, the requests that wait begin too late: their service times are shorter than reported, or
+    shorter than those of requests that did not wait. Without reports the latter is also true of a worker that serves
+    all requests at once, each of them slower. Then slots are enough, too, if the same service times in random order
+    (permuted) lead to times that are on average no longer than the recorded ones.
     """
     ahead = in_flight(begin, end)
     order = np.argsort(ahead, kind="stable")
@@ -239,8 +240,10 @@ def estimated_slots(begin: Floats, end: Floats, reported: Floats | None) -> int:
         error = error_of(more) if reported is not None else math.hypot(error_of(more), error_of(stays[alone]))
         if more.mean() >= -2 * error or reported is not None:
             return bool(more.mean() >= -2 * error)
-        dealt = [queued(begin, rng.permutation(served), slots).mean() / stays.mean() for _ in range(DEALS)]
-        return bool(np.mean(dealt) - 1 <= min(max(2 * np.std(dealt, ddof=1), LEAST_EXCESS), MOST_EXCESS))
+        ratios = [
+            queued(begin, rng.permutation(served), slots).mean() / stays.mean() for _ in range(PERMUTATIONS)
+        ]
+        return bool(np.mean(ratios) - 1 <= min(max(2 * np.std(ratios, ddof=1), LEAST_EXCESS), MOST_EXCESS))
 
     return 1 + bisect_left(range(1, int(found[-1]) + 2), True, key=is_enough)
 

@@ -97,7 +97,6 @@ class Shedding:
     """Decides which requests are rejected: until the time `until` those that would wait.
 
     `requests` counts those since the last one that failed in a queue; the caller adds each, which costs no call.
-
     `waits` returns the expected wait of one more request at an endpoint in service times, 0 where it is not known, and
     `slots` how many requests endpoints serve at a time."""
 

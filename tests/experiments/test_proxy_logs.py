@@ -175,6 +175,7 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
         (("--round-trip", "5ms"), "--round-trip: is for a log"),
         (("--format", "nginx", "--round-trip", "us=5ms"), "--round-trip: unknown 'us'; known: here"),
         (("--format", "nginx", "--round-trip", "soon"), "--round-trip: must be a duration such as"),
+        (("--format", "nginx", "--round-trip", "-5ms"), "--round-trip: must be a duration such as"),
         (
             ("--format", "nginx", "--slots", "8", "--without-region", "eu"),
             "--without-region: unknown 'eu'; known: here",
@@ -184,6 +185,19 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path, options: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(BadInputError, match=re.escape(complaint)):
         cli.main(["what-if", str(log_of(tmp_path / "access.log", 200)), *options], standalone_mode=False)
+
+
+def test_worker_serves_as_many_at_a_time_as_it_did_on_average() -> None:
+    """Noise that grows with the requests in flight looks like waiting from the second on."""
+    rows = np.zeros(2000, dtype=ROW)
+    rows["at"] = np.arange(2000) * 0.01
+    rows["service"] = np.where(np.arange(2000) % 4, 0.05, 0.03)
+    rows["reported"] = nan
+    worker = fit_worker(RecordedEndpoint("a", "here", 1.0, 0.0), rows)
+    assert worker is not None
+    busy = float((rows["at"] + rows["service"]).max())
+    assert worker.slots >= worker.service.sum() / busy
+    assert worker.slots >= 4
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])

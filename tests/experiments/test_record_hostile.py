@@ -151,7 +151,7 @@ def test_time_does_not_grow_with_the_number_of_endpoints(tmp_path: Path) -> None
 
 
 def test_time_of_slots_with_many_in_flight() -> None:
-    """Of a long recording a part is used, and the range of slots is halved again and again."""
+    """A part of a long recording is used, and the number of slots is found by bisection."""
     begin = np.arange(300_000.0)
     part = busiest(begin)
     assert len(begin[part]) == MOST_TRACED
