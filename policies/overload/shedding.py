@@ -24,12 +24,9 @@ when it ends, in 4; the p99 of the other 769 scenarios was the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import exp, inf
 from typing import Final
 
-from policies.endpoint.available import Available
-from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import Outcome, OutcomeKind
 
@@ -96,57 +93,52 @@ requests leaves all of them at once, for whatever reason, while many clients tha
 class Shedding:
     """Decides which requests are rejected: until the time `until` those that would wait.
 
-    `requests` counts those since the last one that failed in a queue; the caller adds each, which costs no call.
-    `waits` returns the expected wait of one more request at an endpoint in service times, 0 where it is not known, and
-    `slots` how many requests endpoints serve at a time."""
+    `requests` counts those since the last one that failed in a queue; the caller adds each, which costs no call. It
+    gives the expected `wait` of one more request at an endpoint in service times, 0 where it is not known. Nothing of
+    the caller is kept, since a cycle would outlive a policy that is replaced."""
 
-    def __init__(
-        self, waits: Callable[[EndpointState, float], float], slots: Callable[[Available], float]
-    ) -> None:
+    def __init__(self) -> None:
         self.until = -inf
-        self._waits, self._slots = waits, slots
         self.requests = 0
         self._at = self._began_at = self._lost = self._recent = 0.0
         self._left_at = -inf  # when a client gave up last
 
-    def admit(self, state: EndpointState, available: Available, now: float) -> None:
-        """Judge a request to the cheapest available endpoint, until WATCH after `until`. Raises Overloaded."""
+    def admit(self, wait: float, slots: float, now: float) -> None:
+        """Judge a request to the cheapest endpoint, until WATCH after `until`; the endpoints serve `slots` requests at
+        a time. Raises Overloaded."""
         if now < self.until:
-            if self._waits(state, now) >= SHORT_WAIT:
+            if wait >= SHORT_WAIT:
                 raise Overloaded()
             return
-        slots = self._slots(available)
         least = max(LONG_WAIT, MIN_QUEUED / slots)
         if now < self.until + PERIOD:
             least = min(least, max(DEEP_WAIT, MIN_QUEUED_SOON / slots))
-        if self._waits(state, now) >= least:
+        if wait >= least:
             self._begin(now)
 
-    def observe(self, state: EndpointState, outcome: Outcome, answered_at: float, now: float) -> None:
-        """Note how a request ended at an endpoint that has answered others last at `answered_at`.
+    def observe(self, outcome: Outcome, longest: float, answered_at: float, now: float) -> bool:
+        """Note how a request ended at an endpoint whose longest recent success took `longest` seconds, and that has
+        answered others last at `answered_at`; returns whether it failed in the queue there, if there is one.
 
-        One that its client or a timeout ended has failed in a queue unless its answer had begun, requests that took
-        much longer have succeeded, or none that took nearly as long, or the endpoint has answered none since."""
+        One that its client or a timeout ended has, unless its answer had begun, requests that took much longer have
+        succeeded, or none that took nearly as long, or the endpoint has answered none since."""
         kind = outcome.kind
         if kind is _OK:
             if self.until == inf and outcome.sent_at >= self._began_at:
                 self.until = now + PERIOD
-            return
+            return False
         if outcome.first_byte_at is not None or not (kind is _TIMEOUT or kind is _ABANDONED):
-            return
-        age, longest = outcome.ended_at - outcome.sent_at, state.overtaken.longest
+            return False
+        age = outcome.ended_at - outcome.sent_at
         if not QUEUED_PART * age <= longest <= age / QUEUED_PART or answered_at <= outcome.sent_at:
-            return
+            return False
         if kind is _ABANDONED:
             is_one_client, self._left_at = now - self._left_at < SAME_ABANDON_S, now
-            if is_one_client:
-                return
-        self.lose(state, DEEP_WAIT, now)
+            return not is_one_client
+        return True
 
-    def lose(self, state: EndpointState, least: float, now: float) -> None:
-        """Count a failed request as lost in a queue, if there is one of `least` services or more."""
-        if self._waits(state, now) < least:
-            return
+    def lose(self, now: float) -> None:
+        """Count a request that failed in a queue."""
         keep = exp((self._at - now) / TAU)
         self._recent = self._recent * keep + self.requests
         self._lost = self._lost * keep + 1.0

@@ -11,7 +11,7 @@ from policies.endpoint.latency_prior import GUESS
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.overload.shedding import SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
+from policies.overload.shedding import DEEP_WAIT, SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
 from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
@@ -59,7 +59,7 @@ class LeastCost:
         self._regions: dict[Region, RegionService] = {}
         self._estimates: dict[str, Estimate] = {}
         self._trials = Trials(explore, random())
-        self._shedding = Shedding(self._services_waited, self._slots) if sheds else None
+        self._shedding = Shedding() if sheds else None
         self._mean_weight = 1.0
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
@@ -68,7 +68,7 @@ class LeastCost:
         if shedding is not None:
             shedding.requests += 1
             if now < shedding.until + WATCH:
-                shedding.admit(state, available, now)
+                shedding.admit(self._services_waited(state, now), self._slots(available), now)
         estimate = self._estimate(state)
         estimate.picked_at = now
         if not state.in_flight:
@@ -80,7 +80,12 @@ class LeastCost:
         estimate, shedding = self._estimate(state), self._shedding
         is_answer = outcome.kind is _OK
         if shedding is not None and (not is_answer or now < shedding.until):
-            shedding.observe(state, outcome, estimate.answered_at, now)
+            longest = state.overtaken.longest
+            if (
+                shedding.observe(outcome, longest, estimate.answered_at, now)
+                and self._services_waited(state, now) >= DEEP_WAIT
+            ):
+                shedding.lose(now)
         if is_answer and now - estimate.answered_at < GRAIN and estimate.recovery.phase is NORMAL:
             estimate.counted += 1  # that it came is enough to know
             return
@@ -98,8 +103,8 @@ class LeastCost:
                 return
         elif outcome.is_busy and state.in_flight > FULL_RATIO * estimate.region.concurrency:
             estimate.reject(state.in_flight, now)
-            if shedding is not None:
-                shedding.lose(state, UNBOUNDED_WAIT, now)
+            if shedding is not None and self._services_waited(state, now) >= UNBOUNDED_WAIT:
+                shedding.lose(now)
             return
         elif outcome.kind.is_failure:
             recovery.note(Event.FAILED, now)

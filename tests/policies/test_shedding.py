@@ -6,10 +6,10 @@ from collections import deque
 
 import pytest
 
-from policies import EndpointState, Outcome, OutcomeKind, RequestFacts
+from policies import Outcome, OutcomeKind, RequestFacts
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import BUSY_STATUS
-from policies.overload.shedding import DEEP_WAIT, LOST, MIN_LOST, MIN_QUEUED, PERIOD, WATCH, Shedding
+from policies.overload.shedding import LOST, MIN_LOST, MIN_QUEUED, PERIOD, WATCH, Shedding
 from tests.support.steelyard_routers import endpoint, measure, outcome, router
 
 ABANDONED, OK, TIMEOUT = OutcomeKind.ABANDONED, OutcomeKind.OK, OutcomeKind.TIMEOUT
@@ -218,12 +218,11 @@ def test_endpoint_far_away_with_room_is_used_before_requests_are_rejected() -> N
 def test_share_of_failures_decides() -> None:
     """One in a hundred of the recent requests."""
     for share, rejects in ((0.5 * LOST, False), (2.0 * LOST, True)):
-        shedding, now = Shedding(lambda *_: DEEP_WAIT, lambda _: 1.0), 0.0
-        state = EndpointState(endpoint("near"))
+        shedding, now = Shedding(), 0.0
         for _ in range(200):
             now += 0.1
             shedding.requests += round(1.0 / share)
-            shedding.lose(state, DEEP_WAIT, now)
+            shedding.lose(now)
         assert (now < shedding.until) is rejects
 
 

@@ -127,6 +127,7 @@ IN_FIRST_TIER = (
         "discovery",
         "rate_limits",
         "mirrors",
+        "policy",
         "tls",
         "upstream_tls",
     ),
