@@ -184,24 +184,23 @@ def stop_signals() -> list[signal.Signals]:
 async def interruptible(work: Awaitable[T]) -> T:
     """Run `work` as a task that the first stop signal cancels; later signals are ignored during its clean-up.
 
-    The handlers before are in place again afterwards: an event loop would leave the default, which ends the process.
+    The handlers before are in place again afterwards. Raises `CancelledError` after a stop signal, also where the work
+    has ended in the same moment or has ignored it.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    before = {number: signal.getsignal(number) for number in stop_signals()}
+    is_stopped = False
 
-    def stop() -> None:
-        for number in before:
-            loop.add_signal_handler(number, lambda: None)
-        task.cancel()
+    def stop(*_: object) -> None:  # at once: an event loop's own handlers run only in its next turn
+        nonlocal is_stopped
+        if not is_stopped:
+            is_stopped = True
+            loop.call_soon_threadsafe(task.cancel)
 
-    for number in before:
-        loop.add_signal_handler(number, stop)
-    try:
-        return await task
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+    with signals_handled(stop, stop_signals()):
+        result = await task
+    if is_stopped:
+        raise asyncio.CancelledError
+    return result
 
 
 @contextmanager

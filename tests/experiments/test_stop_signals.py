@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,25 @@ def test_a_stop_signal_cancels_once(number: signal.Signals) -> None:
     with pytest.raises((asyncio.CancelledError, KeyboardInterrupt)):
         asyncio.run(interruptible(work()))
     assert steps == ["cleaned up"]
+
+
+async def ends_in_the_same_moment() -> None:
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.sleep(0)
+
+
+async def ignores_the_cancellation() -> None:
+    signal.raise_signal(signal.SIGINT)
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("work", [ends_in_the_same_moment, ignores_the_cancellation])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_stop_signal_is_not_lost(run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Or a campaign would go on with its next run."""
+    with pytest.raises((asyncio.CancelledError, KeyboardInterrupt)):
+        run(interruptible(work()))
 
 
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
