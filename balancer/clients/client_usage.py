@@ -149,6 +149,7 @@ class ClientConnection(Protocol):
 
     client: Client
     idle_since: float
+    is_begun: bool  # a request has come
     is_held: int
     is_write_paused: bool
     ends_late: bool  # the client has sent its FIN behind input that waits for its turn

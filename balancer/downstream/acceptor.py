@@ -62,8 +62,8 @@ QUIET_BEFORE_CLOSE = 1.0
 """Minimum idle seconds before a downstream connection may be closed in favour of a waiting client."""
 
 SLOWEST_START = 3.0
-"""Seconds after which a handshake or a head that is not whole gives way to a waiting client: a segment that was lost
-twice is resent after 1 s and 2 s more (RFC 6298)."""
+"""Seconds after which a handshake, or a first head that has not begun or is not whole, gives way to a waiting client: a
+segment that was lost twice is resent after 1 s and 2 s more (RFC 6298)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,8 @@ class Acceptor:
         for downstream in oldest_first:
             if closed >= BATCH:
                 return
-            closed += downstream.close_if_idle(now, QUIET_BEFORE_CLOSE) or downstream.end_late_head(
-                now, SLOWEST_START
-            )
+            quiet = QUIET_BEFORE_CLOSE if downstream.is_begun else SLOWEST_START
+            closed += downstream.close_if_idle(now, quiet) or downstream.end_late_head(now, SLOWEST_START)
 
     def _listen(self) -> None:
         self._is_listening = True

@@ -42,13 +42,13 @@ class Http1Connection(Http1Responder):
         "_begin_http2",
         "_body",
         "_ignores_input",
-        "_is_begun",
         "_keeps_alive",
         "_pipelined",
         "_reader",
         "_routes",
         "_unstarted",
         "ends_late",
+        "is_begun",
     )
 
     def __init__(
@@ -70,7 +70,7 @@ class Http1Connection(Http1Responder):
         self.ends_late = False
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
-        self._is_begun = False  # a request has come
+        self.is_begun = False  # a request has come
 
     # --- asyncio.Protocol
 
@@ -203,7 +203,7 @@ class Http1Connection(Http1Responder):
 
     def _switch_to_http2(self, data: bytes) -> bool:
         """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
-        if self._begin_http2 is None or self._is_begun or self.client.proto != b"http":
+        if self._begin_http2 is None or self.is_begun or self.client.proto != b"http":
             return False
         process = self._process
         if process.resets and process.resets.refuses(self.client.address, process.now()):
@@ -299,7 +299,7 @@ class Http1Connection(Http1Responder):
 
     def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `cluster` or at the one that its route leads to."""
-        self._is_begun = True
+        self.is_begun = True
         handler, cluster = handler_of(cluster, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:

@@ -43,7 +43,7 @@ class AdminConnection(Http1Connection):
         return self._answering is None
 
     def check(self, now: float) -> None:
-        is_silent = not (self._is_begun or self.transport.is_closing()) and not (
+        is_silent = not (self.is_begun or self.transport.is_closing()) and not (
             self._reader is not None and self._reader.head
         )
         if is_silent and now - self.idle_since > self._cluster.timeouts.head:

@@ -50,7 +50,6 @@ class Http2Connection(OpenStreams):
         "_admin_exchange",
         "_frames",
         "_heads",
-        "_is_begun",
         "_is_refused",
         "_late",
         "_late_at",
@@ -62,6 +61,7 @@ class Http2Connection(OpenStreams):
         "_unsent",
         "_unstarted",
         "ends_late",
+        "is_begun",
     )
 
     def __init__(
@@ -76,7 +76,7 @@ class Http2Connection(OpenStreams):
         self._routes = routes
         self._unstarted: list[Http2Stream] = []  # started at the end of the current read
         self.ends_late = False
-        self._is_begun = False  # a request has come
+        self.is_begun = False  # a request has come
         self._frames = FrameScanner()
         self._late = b""  # from `_late_at` on, input that has not been parsed
         self._late_at = 0
@@ -240,7 +240,7 @@ class Http2Connection(OpenStreams):
 
     def _open(self, stream_id: int) -> Http2Stream:
         cluster = self._cluster
-        self._is_begun = True
+        self.is_begun = True
         self._process.counts.http2_streams += 1
         stream = Http2Stream(cluster, self, stream_id)
         self._streams[stream_id] = stream
@@ -304,7 +304,7 @@ class Http2Connection(OpenStreams):
         elif not self._process.keeps_alive or engine.is_worn:
             self._leave()
         elif not (self._streams or self._ended):
-            if not self._is_begun and quiet > cluster.timeouts.head:
+            if not self.is_begun and quiet > cluster.timeouts.head:
                 self._end(NO_ERROR)
             elif quiet > self._process.idle_limit:
                 self._leave()

@@ -87,6 +87,29 @@ async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
     assert server.cluster.process.counts.connections == 2
 
 
+async def test_client_that_has_not_begun_has_longer(stage: Stage) -> None:
+    """Its first segment may have been lost twice, as one of a head that is not whole: three seconds."""
+    await stage.serve(await stage.worker(response()), limits={"clients": 1})
+    first = await stage.client()
+    second = await stage.sending(get())
+    await stage.turn()
+    stage.clock.at += 2.5
+    await stage.eventually(lambda: stage.cluster.process.cached_time == stage.clock.at)
+    assert (await first.ask(get())).status == 200
+    stage.clock.at += 2
+    assert (await second.response()).status == 200
+
+
+async def test_client_that_sends_nothing_makes_way(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()), limits={"clients": 1})
+    first = await stage.client()
+    second = await stage.sending(get())
+    await stage.turn()
+    stage.clock.at += 3.5
+    assert (await second.response()).status == 200
+    assert await first.rest() == b""
+
+
 async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
     """A dual-stack socket shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
     await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
