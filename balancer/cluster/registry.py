@@ -154,7 +154,7 @@ class EndpointRegistry:
         source = self.member(endpoint_id).source
         if source not in (CONFIGURATION, COMMAND):
             raise EndpointConflict(
-                f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
+                f"'{endpoint_id}' comes from {source}, which would bring it back: drain it instead"
             )
         state = self._control_plane.cluster.router.find(endpoint_id)
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)

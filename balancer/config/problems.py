@@ -148,10 +148,15 @@ def _message(found: Any, place: Place, table: Table, *, is_searched: bool) -> st
         wanted = "must be a table"
     elif kind in LISTS:
         wanted = "must be a list"
+    elif kind == "too_short" and has_secret(annotation_at(table, place)):
+        wanted = f"must have {found['ctx']['min_length']} characters or more"
     else:
         words = REASON.sub("", found["msg"])
         wanted = f"{words[:1].lower()}{words[1:]}"
-    return wanted + _given(found["input"], annotation_at(table, place))
+    given = found["input"]
+    if kind in (*TABLES, *LISTS) and isinstance(given, str) and given.lstrip().startswith(("[", "{")):
+        wanted += ", and this text is not JSON"
+    return wanted + _given(given, annotation_at(table, place))
 
 
 def _given(value: Any, annotation: Any) -> str:

@@ -88,9 +88,8 @@ def check_rate_limits(settings: Settings) -> None:
             )
     for at, route in enumerate(settings.routes):
         if route.rate_limit is not None and route.rate_limit not in known:
-            raise ValueError(
-                f"routes.{at}.rate_limit: must be one of {', '.join(known) or 'none'}, got '{route.rate_limit}'"
-            )
+            wanted = f"must be one of {', '.join(known)}" if known else "there are no [[rate_limits]]"
+            raise ValueError(f"routes.{at}.rate_limit: {wanted}, got '{route.rate_limit}'")
 
 
 def _has_key(cluster: ClusterSettings) -> bool:

@@ -154,7 +154,7 @@ policy = \u201crandom\u201d; ENDPOINT -> FILE:1: not TOML: Invalid value (column
     FILE:12: endpoints.3.address: input should be a valid string, got a list |
     FILE:17: sticky.key: input should be a valid string |
     FILE:19: record.salt: input should be a valid string |
-    FILE:14: admin.token: value should have at least 16 items after validation, not 15
+    FILE:14: admin.token: must have 16 characters or more
 "http://user:{SECRET}@a:1" = 1; ENDPOINT -> FILE:1: http://…@a:1: is not a known key
 ENDPOINT; [admin]; token = "{SECRET} -> FILE:5: not TOML: Unterminated string (column {len(SECRET) + 10})
 ENDPOINT; [admin]; token = "{SECRET}"; token = "{SECRET}" ->

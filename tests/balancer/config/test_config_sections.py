@@ -99,7 +99,8 @@ LIMIT_PROBLEMS = [
     ('[[rate_limits]]\nname = "a"', "rate_limits.0.requests: is required"),
     ("[[rate_limits]]\nrequests = 1", "rate_limits.0.name: is required"),
     (f"{LIMIT}{LIMIT}", "rate_limits.1.name: 'a' is there twice"),
-    (f"{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: must be one of none, got 'b'"),
+    (f"{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: there are no [[rate_limits]], got 'b'"),
+    (f"{LIMIT}{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: must be one of a, got 'b'"),
     (f"{LIMIT}by = 'key'", NO_KEY),
     (f"{LIMIT}by = 'key'\n[sticky]\ncookie = 'c'\nkey = '{'k' * 16}'", NO_KEY),
 ]
