@@ -303,7 +303,7 @@ class AdminStub:
     def admits(self, head: bytes, entrance: Entrance) -> bool:
         return True
 
-    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int, size: int) -> None:
         """No access log."""
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:

@@ -258,12 +258,12 @@ class AdminApplication:
         given = request.headers.getall("Authorization", [])
         return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
 
-    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
-        """Log a request on the traffic port that was answered without the application."""
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int, size: int) -> None:
+        """Log a request on the traffic port that was answered with `size` bytes without the application."""
         now = self._cluster.now()
         self._log(Entry(
             now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
-            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
+            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, size,
         ))  # fmt: skip
 
     def _log(self, entry: Entry, request: web.Request | None = None) -> None:

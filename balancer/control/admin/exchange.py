@@ -142,9 +142,10 @@ class AdminExchange:
             status, self._application.date_line, content_type, len(body),
         )  # fmt: skip
         request = self._request
-        self._connection.respond(head if request.method == b"HEAD" else head + body)
+        body = b"" if request.method == b"HEAD" else body
+        self._connection.respond(head + body)
         self._application.log_answer(
-            request, self._connection.client, self._connection.arrived[0], int(status[:3])
+            request, self._connection.client, self._connection.arrived[0], int(status[:3]), len(body)
         )
         self._connection.exchange_ended(stays=False)
 

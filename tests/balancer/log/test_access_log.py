@@ -352,6 +352,18 @@ async def test_admin_requests(stage: Stage, watched: WatchedLog) -> None:
     assert {line["end"] for line in lines} == {"admin"}
 
 
+async def test_bytes_of_a_probe_on_the_traffic_port(stage: Stage, watched: WatchedLog) -> None:
+    """Those of the body, of which HEAD gets none."""
+    await watched.serve(await stage.worker(response()))
+    sizes = []
+    for method in (b"GET", b"HEAD"):
+        client = await stage.client()
+        ready = b"%b /-/ready HTTP/1.1\r\nHost: a\r\n\r\n" % method
+        sizes.append(len((await client.ask(ready, to_head=method == b"HEAD")).body))
+    assert sizes[0] > 0
+    assert [line["bytes"] for line in await watched.lines(2)] == sizes
+
+
 async def test_admin_requests_can_be_excluded(stage: Stage, watched: WatchedLog) -> None:
     """`log.admin = false`."""
     await watched.serve(await stage.worker(response()), log={"admin": False})
