@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import click
 from balancer.build import version_line
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective
-from balancer.config.loading import Settings, endpoints_from_workers
+from balancer.config.loading import LoadedSettings, Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import listed
@@ -27,13 +27,14 @@ from balancer.control.admin.change_commands import endpoints, split
 from balancer.control.admin.status_command import admin, status
 from balancer.control.reload import Read
 from balancer.errors import ListenFailed, LogFailed
-from balancer.log.output import LogOutput
+from balancer.log.output import LogOutput, complain
 from balancer.process.lifecycle import say, serve
 from balancer.process.member import ServingProcess
 from balancer.process.server import new_event_loop
 from balancer.process.supervisor import Supervisor
 from balancer.routes.table import refused_routes
 from balancer.syntax.printable import one_line, printable
+from balancer.tls.contexts import expired_certificates
 from balancer.tools.probe.command import probe
 from balancer.tools.sidecar.server import sidecar
 from policies import registry
@@ -139,6 +140,8 @@ def serve_command(config: Path | None, **options: Any) -> None:
         return load(config, given, files)
 
     settings = read()
+    for line in expired_certificates(settings):
+        complain(line)
     if settings.processes == 1:
         sys.exit(run(settings, read))
     if settings.log.access != "off":
@@ -198,41 +201,41 @@ def check_command(file: Path | None, is_printed: bool, **options: Any) -> None:
         for line in effective(reading.settings, reading.source):
             say(printable(line))
         return
-    settings = reading.settings
-    say(
-        f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
-    )
-    for name, listener in settings.listeners.items():
-        say(f"listener {name}: {listener}")
-    say_endpoints(settings)
-    for name, cluster in settings.clusters.items():
-        say(f"cluster {name}: policy {cluster.policy.label}")
-        with in_cluster(name):
-            say_endpoints(cluster)
-    for line in listed(settings.routes, has_default=settings.has_endpoints):
+    for line in [*report(reading, file)]:  # all of it is made first: a file of endpoints may be invalid
         say(line)
+
+
+def report(reading: LoadedSettings, file: Path | None) -> Iterator[str]:
+    """Yield what `check` prints of a valid configuration. Raises `ConfigError` for a file of endpoints."""
+    settings = reading.settings
+    yield f"{file or 'the environment'} is valid: policy {settings.policy.label}, listening on {settings.listen}"
+    for name, listener in settings.listeners.items():
+        yield f"listener {name}: {listener}"
+    yield from endpoint_lines(settings)
+    for name, cluster in settings.clusters.items():
+        yield f"cluster {name}: policy {cluster.policy.label}"
+        with in_cluster(name):
+            yield from endpoint_lines(cluster)
+    yield from listed(settings.routes, has_default=settings.has_endpoints)
     for line in (
         *route_warnings(settings),
         *refused_routes(settings.routes, settings.normalise),
         *warnings_about(reading, file, lambda each: FileSource(each).first()),
+        *expired_certificates(settings),
     ):
-        say(f"warning: {line}")
+        yield f"warning: {line}"
 
 
-def say_endpoints(cluster: ClusterSettings) -> None:
-    """Print the endpoints of a cluster and the sources of further ones."""
+def endpoint_lines(cluster: ClusterSettings) -> Iterator[str]:
+    """Yield the endpoints of a cluster and the sources of further ones."""
     for endpoint in cluster.endpoints:
         backup = f" (backup, priority {endpoint.priority})" if endpoint.priority else ""
-        say(
-            f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}{backup}"
-        )
+        yield f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}{backup}"
     if cluster.discovery.file is not None:
         for endpoint in FileSource(cluster.discovery.file).first():
-            say(
-                f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
-            )
+            yield f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
     for source in cluster.discovery.remote:
-        say(f"  {source.source}, looked up while it runs")
+        yield f"  {source.source}, looked up while it runs"
 
 
 def overrides(

@@ -34,6 +34,7 @@ def warnings_about(
     yield from misnamed_workers(settings, read)
     yield from unused_rate_limits(settings)
     yield from unused_check_keys(settings)
+    yield from refused_at_start(settings)
     yield from logged_secrets(settings.log.fields)
     yield from exposed_secrets(reading, file)
 
@@ -87,6 +88,19 @@ def unused_rate_limits(settings: Settings) -> Iterator[str]:
     for limit in settings.rate_limits:
         if not limit.everywhere and limit.name not in named:
             yield f"rate limit {limit.name}: applies to no request; name it in a route, or set everywhere = true"
+
+
+def refused_at_start(settings: Settings) -> Iterator[str]:
+    """Yield a line for each key with which `serve` would end on this machine: sockets that systemd passes, or another
+    machine, may make it right."""
+    taken = {settings.listen: "listen"} | {
+        listener.listen: f"listeners.{name}.listen" for name, listener in settings.listeners.items()
+    }
+    if settings.admin.listen in taken:
+        yield f"admin.listen: is the address of {taken[settings.admin.listen]}, too"
+    folder = None if settings.log.path is None else Path(settings.log.path).parent
+    if settings.log.access != "off" and folder is not None and not folder.is_dir():
+        yield f"log.path: there is no directory {folder} on this machine"
 
 
 def unused_check_keys(settings: Settings) -> Iterator[str]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from balancer.config.loading import Settings
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.sections import TlsConfig
-from balancer.tls.certificate_names import dns_names, is_named
+from balancer.tls.certificate_names import dns_names, expiry, is_named
 from balancer.tls.client_certificate import CertificateFields
 from policies.facts import Endpoint
 
@@ -28,6 +29,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
+Parsed = TypeVar("Parsed")
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY_MODES = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -119,7 +121,7 @@ def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl
     """A context for each certificate, with the names in it. Raises `TlsProblem`."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
-        names = _names(f"{field}certificate", certificate.certificate)
+        names = _parsed(f"{field}certificate", certificate.certificate, dns_names)
         if named and not names:
             raise TlsProblem(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
@@ -263,7 +265,7 @@ def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if config.certificate is not None:
-        _names(f"{field}certificate", config.certificate)
+        _parsed(f"{field}certificate", config.certificate, dns_names)
         _load_pair(context, field, config.certificate, config.key)
     return context
 
@@ -278,15 +280,15 @@ def _read(field: str, path: Path) -> str:
         raise TlsProblem(f"{field}: cannot read {path}: {error.strerror}") from None
 
 
-def _names(field: str, path: Path) -> list[str]:
-    """DNS names of the first certificate in a PEM file. Raises `TlsProblem` if there is no certificate."""
+def _parsed(field: str, path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    """Return what `parse` finds in the first certificate (DER) of a PEM file. Raises `TlsProblem` if there is none."""
     text = _read(field, path)
     begin = text.find(_BEGIN)
     end = text.find(_END, begin)
     try:
         if begin < 0 or end < 0:
             raise ValueError
-        return dns_names(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
+        return parse(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
     except ValueError:
         raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
 
@@ -363,6 +365,16 @@ def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
         except TlsProblem as problem:
             raise TlsProblem(f"listeners.{name}.{problem}" if name else str(problem)) from None
     return found
+
+
+def expired_certificates(settings: Settings) -> Iterator[str]:
+    """Yield a line for each certificate towards clients that has expired."""
+    for name, tls in settings.tls_tables.items():
+        for field, pair in tls.by_field():
+            end = _parsed(f"{field}certificate", pair.certificate, expiry)
+            if end < datetime.now(UTC):
+                place = f"listeners.{name}.{field}" if name else field
+                yield f"{place}certificate: {pair.certificate} has expired, at {end:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def upstream_tls_of(settings: Settings) -> UpstreamTls:

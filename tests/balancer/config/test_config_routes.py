@@ -13,7 +13,7 @@ from balancer.cluster.runtime_config import runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.configuration import load
-from tests.support.command_line import run_in_process
+from tests.support.command_line import complaint, run_in_process
 from tests.support.config_files import problems, refusals, write
 
 POOLS = """\
@@ -254,9 +254,7 @@ def test_policy_file_of_a_pool_is_relative_to_the_configuration(tmp_path: Path) 
 
 def test_check_names_the_pool_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path, f"{ROUTE}cluster = 'c'\n[clusters.c.discovery]\nfile.path = '{tmp_path}/none'\n")
-    done = run_in_process(main, "balancer", "check", str(path))
-    assert done.returncode == 2
-    assert "clusters.c.discovery.file.path: cannot read" in done.stderr
+    assert "clusters.c.discovery.file.path: cannot read" in complaint(main, "balancer", "check", str(path))
 
 
 def listed_routes(tmp_path: Path, text: str) -> list[str]:

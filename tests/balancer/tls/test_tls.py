@@ -9,13 +9,15 @@ import os
 import shutil
 import socket
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from balancer.config.problems import ConfigError
-from balancer.tls.certificate_names import dns_names, is_named
+from balancer.tls.certificate_names import dns_names, expiry, is_named
 from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf, limited_to
 from tests.support.stage import Stage
@@ -433,6 +435,18 @@ def test_dns_names_of_a_certificate(shelf: Shelf) -> None:
     for end in range(0, len(der), 37):
         with pytest.raises(ValueError, match="not a certificate"):
             dns_names(der[:end])
+
+
+@pytest.mark.parametrize("year", [2001, 2049, 2050, 9999])
+def test_expiry_of_a_certificate(year: int) -> None:
+    """Years from 2050 on are written with four digits."""
+    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
+    pem = trustme.CA().issue_cert("a.org", not_after=end).cert_chain_pems[0].bytes().decode()
+    der = ssl.PEM_cert_to_DER_cert(pem)
+    assert expiry(der) == end
+    for size in range(0, len(der), 37):
+        with pytest.raises(ValueError, match="not a certificate"):
+            expiry(der[:size])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from balancer.__main__ import main
 from balancer.config.problems import ConfigError
 from balancer.configuration import load
 from tests.support.certificates import Shelf
-from tests.support.command_line import complaint
+from tests.support.command_line import complaint, run_in_process
 
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "https://127.0.0.1:9"\n'
 
@@ -104,6 +104,32 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "proxies": ('proxy_protocol = ["10.0.0.0/99"]\n', ["proxy_protocol.0"]),
 }
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("tls", "tls"), ("listeners.b", "listeners.b.tls"), ("", "tls.certificates.0")]
+)
+def test_check_and_serve_name_an_expired_certificate(tmp_path: Path, table: str, key: str) -> None:
+    """With the file and the time; a valid one beside it is not named."""
+    pairs = [Shelf(tmp_path).pair("a.org", is_expired=is_expired) for is_expired in (True, False)]
+    expired, valid = ("{{ certificate = '{certificate}', key = '{key}' }}".format(**pair) for pair in pairs)
+    texts = {
+        "tls": f"tls = {expired}\n",
+        "listeners.b": f"tls = {valid}\n[listeners.b]\nlisten = ':1'\ntls = {expired}\n",
+        "": f"tls.certificates = [{expired}]\ntls.certificate = '{pairs[1]['certificate']}'\n"
+        f"tls.key = '{pairs[1]['key']}'\n",
+    }
+    path = write_config(tmp_path, f"listen = '192.0.2.1:1'\n{texts[table]}")
+    line = f"{key}.certificate: {pairs[0]['certificate']} has expired, at 20"
+    warnings = [
+        line
+        for line in run_in_process(main, "balancer", "check", str(path)).stdout.splitlines()
+        if "expired" in line
+    ]
+    assert [each.startswith(f"warning: {line}") for each in warnings] == [True]
+    said, refused = run_in_process(main, "balancer", "serve", "--config", str(path)).stderr.splitlines()
+    assert said == f"balancer: {warnings[0].removeprefix('warning: ')}"
+    assert "cannot use 192.0.2.1:1" in refused
 
 
 def write_config(folder: Path, text: str) -> Path:
