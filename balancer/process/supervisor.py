@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Self
 
 from balancer.config.loading import Settings
+from balancer.errors import ListenFailed
 from balancer.log.output import complain
 from balancer.process.lifecycle import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.listening import listening, ready_line
@@ -49,7 +50,7 @@ class Supervisor:
         self._listening = listening(settings, complain)
         self._board = SharedCounters(settings.processes)
         self._buckets = SharedBuckets(settings.processes)
-        self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
+        self._directory = made_directory()
         self._lifeline, self._held = os.pipe()
         self._fronts = {
             name: SharedContext(tls, http2=settings.http2.enabled)
@@ -282,6 +283,16 @@ HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SI
 
 IGNORED_BY_CHILDREN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals ignored by children: SIGUSR2 always, as it is for the supervisor; the others until a handler is installed."""
+
+
+def made_directory() -> Path:
+    """Make the directory for the sockets of the processes. Raises `ListenFailed`."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="steelyard-"))
+    except OSError as error:
+        raise ListenFailed(
+            f"TMPDIR: cannot make a directory for the sockets of the processes: {error.strerror or error}"
+        ) from None
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

@@ -113,6 +113,7 @@ def lines_of(
         lines += [
             f"listener {each['name']}: {each['url']}, {each['target']}" for each in document["listeners"]
         ]
+    lines += problem_lines(document)
     if "policy" in document:
         is_used = document["endpoints"] or "clusters" not in document
         lines += cluster_lines(document, now if is_used else None, before, seconds or document["uptime"])
@@ -129,6 +130,19 @@ def lines_of(
         lines += ["", *split_lines(split)]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+    return lines
+
+
+def problem_lines(document: dict[str, Any]) -> list[str]:
+    """Format what an operator has to correct in the configuration and around it."""
+    reload, log = document.get("reload") or {}, document.get("access_log") or {}
+    lines = []
+    if reload.get("problem"):
+        lines.append(f"the last reload was refused: {reload['problem']}")
+    if reload.get("waiting"):
+        lines.append(f"only the next start changes: {', '.join(reload['waiting'])}")
+    if log.get("dropped") or log.get("lost"):
+        lines.append(f"access log: {log['dropped']} entries dropped, {log['lost']} lost")
     return lines
 
 
@@ -158,6 +172,11 @@ def cluster_lines(
     if last:
         lines += ["last explained pick", *(f"  {line}" for line in last.splitlines())]
     lines.append(document["health"]["summary"])
+    lines += [
+        f"{source['problem']}; the endpoints that are known stay"
+        for source in document.get("discovery", ())
+        if source["problem"]
+    ]
     return lines if now is None else [*lines, "", *endpoint_table(document, now, before, seconds)]
 
 

@@ -18,6 +18,7 @@ from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError, first_problem
 from balancer.process.server import Server
 from tests.support.admin_requests import metrics, status
+from tests.support.command_line import printed
 from tests.support.config_files import table
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, get, response
@@ -147,6 +148,18 @@ async def test_invalid_file_keeps_the_endpoints(stage: Stage, tmp_path: Path, ca
     poll(stage, 2)
     assert known(stage) == ["c"]
     assert (await status(stage))["discovery"][0]["problem"] is None
+
+
+async def test_status_command_shows_the_problem(stage: Stage, tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.toml"
+    path.write_text(table(1))
+    await serve(stage, path)
+    path.unlink()
+    poll(stage)
+    lines = await printed(f"http://{stage.running.address}", "status")
+    assert [line for line in lines if line.endswith("; the endpoints that are known stay")] == [
+        f"discovery.file.path: cannot read {path}: No such file or directory; the endpoints that are known stay"
+    ]
 
 
 async def test_missing_file_keeps_the_endpoints(stage: Stage, tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from balancer.__main__ import main, overrides
+from balancer.control.admin.status_command import problem_lines
+from balancer.errors import ListenFailed
+from balancer.process.supervisor import made_directory
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run, workers
@@ -186,6 +189,50 @@ def test_check(tmp_path: Path) -> None:
     assert all(part in done.stdout for part in ("policy random", "127.0.0.1:8080", "http://127.0.0.1:9"))
     path.write_text(SAMPLE.replace("emea", "e m e a"))
     assert "endpoints.0.region" in complaint(main, "balancer", "check", str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("admin.listen = '127.0.0.1:8080'", "admin.listen: is the address of listen, too"),
+        (
+            "admin.listen = ':81'\nadmin.token = 'sixteen-or-more-of-them'\nlisteners.a.listen = ':81'",
+            "admin.listen: is the address of listeners.a.listen, too",
+        ),
+        ("admin.listen = '127.0.0.1:8081'", None),
+        ("log.path = 'no/access.log'", "log.path: there is no directory FOLDER/no on this machine"),
+        ("log.path = 'access.log'", None),
+        ("log = { path = 'no/access.log', access = 'off' }", None),
+    ],
+)
+def test_check_warns_of_what_ends_serve(tmp_path: Path, text: str, warning: str | None) -> None:
+    path = tmp_path / "balancer.toml"
+    path.write_text(f"{text}\n{SAMPLE}")
+    path.chmod(0o600)
+    lines = run_in_process(main, "balancer", "check", str(path)).stdout.splitlines()
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    assert warnings == ([f"warning: {warning.replace('FOLDER', str(tmp_path))}"] if warning else [])
+
+
+def test_no_directory_for_the_sockets_of_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a file system that is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(ListenFailed, match=r"^TMPDIR: cannot make a directory for .*: No such file"):
+        made_directory()
+
+
+def test_status_names_what_must_be_corrected() -> None:
+    """Of the configuration in force, and of the access log; nothing if all is well."""
+    reload = {"problem": "policy: unknown", "waiting": ["listen", "seed"]}
+    log = {"dropped": 0, "lost": 2, "written": 5}
+    assert problem_lines({"reload": reload, "access_log": log}) == [
+        "the last reload was refused: policy: unknown",
+        "only the next start changes: listen, seed",
+        "access log: 0 entries dropped, 2 lost",
+    ]
+    log["lost"] = 0
+    assert problem_lines({"reload": {"problem": None, "waiting": []}, "access_log": log}) == []
+    assert problem_lines({"access_log": None}) == []
 
 
 async def test_port_variable_and_worker_option(run: Run, stage: Stage, tmp_path: Path) -> None:
