@@ -58,6 +58,10 @@ class AdminClient:
             return document
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             raise AdminError(one_line(document["error"]))
+        if status == 404 and self.path is not None:
+            raise Unreachable(
+                f"the admin socket {self.path} needs the admin.token of its balancer; see --token"
+            )
         if status == 404:
             raise Unreachable(
                 f"no control plane at {self.url}: its admin socket was not found on this machine, and it takes "

@@ -174,7 +174,7 @@ async def test_commands_find_the_socket(stage: Stage, runtime: Path) -> None:
     await stage.reload(admin={"token": TOKEN})
     ran = await run_balancer("status", "--url", url)
     assert ran.exit_code == 1
-    assert "--url" in ran.output
+    assert "needs the admin.token of its balancer; see --token" in ran.output
     assert (await run_balancer("status", "--url", url, "--token", TOKEN)).exit_code == 0
 
 
