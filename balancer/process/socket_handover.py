@@ -92,10 +92,21 @@ def _listening(descriptor: int) -> socket.socket:
     return sock
 
 
+def notify(state: str) -> None:
+    """Report a state of the service to systemd, if that waits for it (`Type=notify`, sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(1.0)
+            sock.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+
+
 def tell_ready() -> None:
-    """Report to the predecessor, if there is one, that this program serves."""
+    """Report to the predecessor, or to systemd without one, that this program serves."""
     descriptor = os.environ.pop(READY, "")
-    if descriptor:
+    if not descriptor:
+        notify("READY=1")
+    else:
         with suppress(OSError):  # the predecessor may have exited
             os.write(int(descriptor), b"ready")
         os.close(int(descriptor))
@@ -135,11 +146,12 @@ class Successor:
         return self._pipe
 
     def has_taken_over(self, say: Callable[[str], None]) -> bool:
-        """Return whether it serves, and tell the operator; otherwise it has ended. Call once, when `fileno()` is
-        readable."""
+        """Return whether it serves, and report that to the operator and to systemd; otherwise it has ended. Call once,
+        when `fileno()` is readable."""
         is_ready = os.read(self._pipe, 64) == b"ready"
         os.close(self._pipe)
         if is_ready:
+            notify(f"MAINPID={self._process.pid}")
             say(f"balancer is replaced by process {self._process.pid}")
         else:
             self._process.wait()

@@ -110,6 +110,28 @@ async def test_socket_activation(start: Start, stage: Stage) -> None:
     await client.close()
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_systemd_is_notified(
+    start: Start, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str
+) -> None:
+    """Once when the first program listens, and of the main process when the next one has taken over."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        program = await start(*workers(await stage.worker(response())), "--processes", processes)
+        loop = asyncio.get_running_loop()
+        assert await loop.sock_recv(systemd, 99) == b"READY=1"
+        program.signal(signal.SIGUSR2)
+        successor = await program.replaced()
+        assert await loop.sock_recv(systemd, 99) == b"MAINPID=%d" % successor
+        assert await program.ended() == 0
+        program.signal(signal.SIGTERM, successor)
+        await program.rest()
+        with pytest.raises(BlockingIOError):
+            systemd.recv(99)
+
+
 def test_several_activation_sockets_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
     monkeypatch.setenv("LISTEN_FDS", "2")
