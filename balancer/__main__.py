@@ -92,7 +92,11 @@ OVERRIDES = (
         help="An endpoint; may be repeated. Replaces those of the file.",
     ),
     click.option(
-        "--policy", help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS (default steelyard)."
+        "--policy",
+        shell_complete=lambda context, option, text: [
+            name for name in registry.known() if name.startswith(text)
+        ],
+        help="Name of the routing policy, FILE.py:CLASS or MODULE:CLASS (default steelyard).",
     ),
     click.option("--home-region", help="Region of this balancer's clients."),
     click.option("--host", help="Address to listen on (default 127.0.0.1)."),

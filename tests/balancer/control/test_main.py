@@ -158,17 +158,27 @@ def test_host_and_port(host: str | None, port: int | None, listen: str | None) -
 
 
 @pytest.mark.parametrize(
-    ("program", "command"), [("balancer", "serve"), ("experiments", "show"), ("workers", "serve")]
+    ("program", "words", "completion"),
+    [
+        ("balancer", "s", "serve"),
+        ("balancer", "serve --policy ro", "round-robin"),
+        ("experiments", "s", "show"),
+        ("workers", "s", "serve"),
+    ],
 )
 def test_shell_completion(
-    program: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: str,
+    words: str,
+    completion: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(f"_{program.upper()}_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", f"{program} s")
-    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("COMP_WORDS", f"{program} {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
     with pytest.raises(SystemExit, match="0"):
         importlib.import_module(f"{program}.__main__").main()
-    assert f"plain,{command}" in capsys.readouterr().out.splitlines()
+    assert f"plain,{completion}" in capsys.readouterr().out.splitlines()
 
 
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
