@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from policies.prompts import Answer, Prompt
+
 Region = str
 """A location that workers share, such as "emea". Compared for equality only."""
 
@@ -47,10 +49,11 @@ class RequestFacts:
     """Properties of a request that a policy may use.
 
     `region` is the request's origin (the client's region, or the proxy's home region), `key` what an affinity policy
-    hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it.
+    hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it. `prompt` is that of
+    a request for inference, where the policy reads prompts.
     """
 
-    __slots__ = ("attempt", "key", "method", "path", "region", "tried")
+    __slots__ = ("attempt", "key", "method", "path", "prompt", "region", "tried")
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class RequestFacts:
         key: str | None = None,
         attempt: int = 0,
         tried: frozenset[str] = NONE_TRIED,
+        prompt: Prompt | None = None,
     ) -> None:
+        self.prompt = prompt
         self.method = method
         self.path = path
         self.region = region
@@ -76,6 +81,7 @@ class OutcomeKind(Enum):
     ERROR_STATUS = "error_status"  # a 5xx that the worker itself sent
     REFUSED = "refused"  # no connection could be made
     TIMEOUT = "timeout"
+    BUSY = "busy"  # the worker refused it unprocessed, because it has enough others; no failure
     RESET = "reset"  # the connection broke, or what came was not HTTP
     ABANDONED = "abandoned"  # the client left: never counted as a failure of the endpoint
     TUNNELLED = "tunnelled"  # it became a tunnel: its duration and its end say nothing about the endpoint
@@ -85,10 +91,12 @@ class OutcomeKind(Enum):
     @property
     def is_failure(self) -> bool:
         """Whether it counts as a failure of the endpoint."""
-        return self not in (OutcomeKind.OK, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
+        return self not in _NO_FAILURES
 
 
+_NO_FAILURES: Final = (OutcomeKind.OK, OutcomeKind.BUSY, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
 _OK: Final = OutcomeKind.OK
+_BUSY: Final = OutcomeKind.BUSY
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 
 BUSY_STATUS: Final = 503
@@ -101,29 +109,37 @@ def kind_of_answer(status: int) -> OutcomeKind:
 
 
 class ReportedLoad(NamedTuple):
-    """Load that a worker reports in its response headers; None where it reports nothing.
+    """Load that a worker reports in its response headers or to a load probe; None where it reports nothing.
 
-    `service_time` in seconds, `utilization` in 0..1.
+    `service_time` in seconds, `utilization` in 0..1. An inference server reports the requests that wait (`waiting`),
+    the share of its KV cache in use (`kv_usage`, 0..1) and the tokens that it has room for (`kv_tokens`).
     """
 
     in_flight: int | None = None
     service_time: float | None = None
     utilization: float | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    kv_tokens: int | None = None
 
 
 class Outcome:
     """Result of one attempt. Times are in seconds of the router's clock; None for a phase that was not reached.
+
+    `answer` is that to a request for inference, whose `prompt` is given with it.
 
     What it means is judged here alone, by `kind` and the properties below; each mechanism decides only what follows for
     itself. `docs/design.md` has a table of that.
     """
 
     __slots__ = (
+        "answer",
         "bytes_in",
         "bytes_out",
         "ended_at",
         "first_byte_at",
         "kind",
+        "prompt",
         "reported_load",
         "sent_at",
         "status",
@@ -139,7 +155,11 @@ class Outcome:
         bytes_in: int = 0,
         bytes_out: int = 0,
         reported_load: ReportedLoad | None = None,
+        prompt: Prompt | None = None,
+        answer: Answer | None = None,
     ) -> None:
+        self.prompt = prompt
+        self.answer = answer
         self.kind = kind
         self.status = status
         self.sent_at = sent_at
@@ -151,8 +171,8 @@ class Outcome:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the worker rejected the request: its queue is full or it is broken, which one outcome cannot tell."""
-        return self.kind is _ERROR_STATUS and self.status == BUSY_STATUS
+        """Whether the worker rejected the request: its queue is full or, unless the kind says so, it may be broken."""
+        return self.kind is _BUSY or (self.kind is _ERROR_STATUS and self.status == BUSY_STATUS)
 
     @property
     def is_unanswered(self) -> bool:

@@ -29,6 +29,12 @@ class Policy(Protocol):
     - `doubts(state)` after a pick, where hedging is on: whether the endpoint may be slow or fail. An idempotent request
       is then sent to a second one as well, within the hedging budget, so that a trial costs its client nothing.
 
+    An attribute `reads_prompts` of the class, if true, asks for `facts.prompt` of requests for inference, which is None
+    for a body that is none. Two more hooks then account for its tokens, and `outcome` has `prompt` and `answer`:
+
+    - `assigned(state, facts, now)` when a request has been counted in at `state`, picked by the policy or its fallback;
+    - `first_token(state, prompt, now)` when the first token of the answer has come: the prompt waits no more.
+
     An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`. A policy that
     compares costs may give their parts there, and what those mean in an attribute `cost_parts` of the class.
 

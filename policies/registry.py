@@ -37,6 +37,12 @@ from policies.algorithms.ring_hash import RingHash
 from policies.algorithms.round_robin import RoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
+from policies.inference.cache_aware import CacheAware
+from policies.inference.dynamo import Dynamo
+from policies.inference.llm_d import LlmD
+from policies.inference.lmetric import LMetric
+from policies.inference.pending_tokens import PendingTokens
+from policies.inference.prefix_chunks import PrefixChunks
 from policies.loading.construction import construct
 from policies.loading.library import Library
 from policies.loading.reference import is_reference
@@ -81,6 +87,14 @@ FAMILIES: dict[str, dict[str, Factory]] = {
         "ring-hash": RingHash,
         "maglev": Maglev,
         "rendezvous": Rendezvous,
+    },
+    "for inference servers: by tokens that wait there and by what is cached there; the last by the latter alone": {
+        "pending-tokens": PendingTokens,
+        "llm-d": LlmD,
+        "lmetric": LMetric,
+        "cache-aware": CacheAware,
+        "dynamo": Dynamo,
+        "prefix-chunks": PrefixChunks,
     },
 }
 """Where a request goes -> the built-in policies that send it there, as README lists them."""

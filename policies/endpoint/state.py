@@ -2,7 +2,7 @@
 
 Policies and reports read it. It is written by few, each on the event loop's thread:
 
-- `routing/router.py`: requests in flight, outcomes, `busy_since`;
+- `routing/router.py`: requests in flight, outcomes, `busy_since`, `reported_at`;
 - `routing/endpoint_set.py`: membership, order, admin state, results of checks, selectability;
 - `health/` (called by the endpoint set): health, eligibility, ejection, slow start;
 - `balancer/sharing/siblings.py` and `routing/units.py`: counts and latencies of sibling processes and other units, by
@@ -116,6 +116,7 @@ class EndpointState:
         "published_at",
         "record",
         "region",
+        "reported_at",
         "sent",
         "share",
         "siblings",
@@ -132,6 +133,7 @@ class EndpointState:
     ) -> None:
         self.concurrency = concurrency
         self.connections: Connections | None = None  # None: connections are not tracked
+        self.reported_at = -inf  # when it last reported its load to a load probe
         self.in_flight = 0  # requests of all sibling processes and of other units
         self.elsewhere = 0  # the estimated part of the others in it
         self.siblings, self.units = Elsewhere(), Elsewhere()

@@ -299,7 +299,9 @@ Hook = Callable[..., Any]
 
 
 def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
-    """Give `chorus` every hook that one of `policies` has."""
+    """Give `chorus` every hook that one of `policies` has, and what one of them reads."""
+    if any(getattr(policy, "reads_prompts", False) for policy in policies):
+        setattr(chorus, "reads_prompts", True)  # noqa: B010 - no attribute of an object
     for name, combined in HOOKS.items():
         hooks = [getattr(policy, name) for policy in policies if hasattr(policy, name)]
         if hooks:
@@ -325,6 +327,8 @@ def _concatenated(hooks: Sequence[Hook]) -> Hook:
 HOOKS: dict[str, Callable[[Sequence[Hook]], Hook]] = {
     "observe": _all,
     "observe_probe": _all,
+    "assigned": _all,
+    "first_token": _all,
     "members_changed": _all,
     "tick": _all,
     "doubts": _any,

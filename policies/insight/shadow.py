@@ -99,7 +99,8 @@ class Guarded:
     """The hooks of a shadow, with exceptions counted as its faults. `probes` is left out: probes cost workers time."""
 
     def __init__(self, shadow: Shadow) -> None:
-        for name in ("observe", "observe_probe", "members_changed", "tick"):
+        self.reads_prompts = bool(getattr(shadow.policy, "reads_prompts", False))
+        for name in ("observe", "observe_probe", "assigned", "first_token", "members_changed", "tick"):
             if hasattr(shadow.policy, name):
                 setattr(self, name, _guarded(shadow, getattr(shadow.policy, name)))
 

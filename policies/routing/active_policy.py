@@ -56,6 +56,9 @@ class ActivePolicy:
         self.tick: Callable[..., None] | None = getattr(policy, "tick", None)
         self.probes: Callable[..., Sequence[EndpointState]] | None = getattr(policy, "probes", None)
         self.observe_probe: Callable[..., None] | None = getattr(policy, "observe_probe", None)
+        self.assigned: Callable[..., None] | None = getattr(policy, "assigned", None)
+        self.first_token: Callable[..., None] | None = getattr(policy, "first_token", None)
+        self.reads_prompts = bool(getattr(policy, "reads_prompts", False))
         self._doubts: Callable[[EndpointState], bool] | None = getattr(policy, "doubts", None)
         self.explain(self.trace)
 
@@ -90,7 +93,9 @@ class ActivePolicy:
         tried = facts.tried | self._others.get(
             level, NONE_TRIED
         )  # for policies that pick from tables of their own
-        of_level = RequestFacts(facts.method, facts.path, facts.region, facts.key, facts.attempt, tried)
+        of_level = RequestFacts(
+            facts.method, facts.path, facts.region, facts.key, facts.attempt, tried, facts.prompt
+        )
         state = self._inner_pick(of_level, levels[level], now)
         if self.trace is not None and self.trace.last is not None:
             self.trace.last.facts = facts

@@ -125,7 +125,15 @@ class Router(EndpointSet):
         self.in_flight += 1
         if self._probes is not None and self.on_probe is not None:
             self.active.call(self._probe, now)
+        if facts.prompt is not None and self.active.assigned is not None:
+            self.active.call(self.active.assigned, state, facts, now)
         return Assignment(state, facts, ahead, now)
+
+    def first_token(self, assignment: Assignment, now: float) -> None:
+        """Report to the policy that the first token of an answer has come."""
+        prompt = assignment.facts.prompt
+        if prompt is not None and self.active.first_token is not None:
+            self.active.call(self.active.first_token, assignment.state, prompt, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
         """Count the request out and record its outcome. Raises AlreadySettled the second time."""
@@ -164,6 +172,7 @@ class Router(EndpointSet):
         """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.
 
         Failed probes are not reported."""
+        state.reported_at = now
         if self.active.observe_probe is not None and state.is_member:
             self.active.call(self.active.observe_probe, state, load, latency, now)
 

@@ -1,0 +1,43 @@
+"""Pending tokens: the endpoint at which the first token is expected soonest.
+
+A sum in seconds decides, of what is known without any report of the endpoints:
+
+    wait + prefill + pauses − idle + overdue + distance + failure
+
+The wait is for prompts that were sent there and have no first token, prefill for the tokens of this one that are not
+cached there, both at the pace measured there (`pace.py`); of the prompt that is being computed, the part counts that is
+left by then. Prefill makes the answers pause that are written there (PAUSE_PRICE). An endpoint where nothing waits
+costs less than that (IDLE_DISCOUNT). Where a prompt takes three times as long as expected, the endpoint may hang, and
+it is expected to for as long again.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from policies.endpoint.state import EndpointState
+from policies.inference.first_token import PARTS, parts_of
+from policies.inference.rule import Capacity, InferenceRule
+from policies.inference.tokens import CAPACITY, EndpointTokens
+from policies.prompts import Prompt
+
+SOONEST: Final = "soonest-first-token"
+"""Reason: the first token is expected soonest. Scores are seconds."""
+
+
+class PendingTokens(InferenceRule):
+    """The soonest first token: tokens that wait there and that the prompt adds, at the measured pace, and distance."""
+
+    judges_failures = True
+    cost_parts = PARTS
+
+    def __init__(self, rng: Random, *, capacity: Capacity = CAPACITY) -> None:
+        super().__init__(rng, capacity)
+
+    def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
+        """Pick the endpoint of the least expected seconds."""
+        pace = self.accounts.pace
+        found = [parts_of(each, pace, now) for each in accounts]
+        parts = [dict(zip(PARTS, each, strict=True)) for each in found] if self.trace is not None else []
+        return self.least(accounts, [sum(each) for each in found], SOONEST, parts)

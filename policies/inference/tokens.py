@@ -1,0 +1,374 @@
+"""Accounts of tokens per endpoint: what waits there, what its KV cache holds, and how fast it computes prompts.
+
+All is known from what was sent and what came back. A prompt waits from its assignment to the first token of its answer.
+Whatever hooks are lost, what was counted in is counted out when the attempt is settled, and nothing is kept of an
+endpoint that has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.inference.index import OWN_BYTES, Place, PrefixIndex
+from policies.inference.pace import Pace, Slowness
+from policies.prompts import Answer, Prompt
+from policies.steelyard.least_cost import round_trip
+
+_OK: Final = OutcomeKind.OK
+
+CAPACITY: Final = 500_000.0
+"""Tokens that the KV cache of an endpoint is assumed to hold until it is known better."""
+
+CAPACITY_STEP: Final = 0.05
+"""Share by which an answer that contradicts the capacity changes it at most. Steps of one size in both directions end
+where as many answers contradict it upwards as downwards, and one odd answer changes little."""
+
+STALLED: Final = 3.0
+"""Multiple of its expected seconds after which a prompt that is being computed counts as overdue."""
+
+MOST_MODELS: Final = 256
+"""Models whose tokens per byte are learned. A request may name any, so their number is bounded."""
+
+RATIO_KEEP: Final = 0.95
+"""Factor by which an answer's weight falls with each later one of its model."""
+
+
+class Attempt:
+    """A prompt of `tokens` at an endpoint, of which `added` were to be computed.
+
+    `ages` are those of its known blocks before it was sent, of which `held` were held at the assumed `capacity`.
+    """
+
+    __slots__ = (
+        "added",
+        "ages",
+        "blocks",
+        "capacity",
+        "held",
+        "is_streamed",
+        "is_waiting",
+        "sent_at",
+        "tokens",
+    )
+
+    def __init__(self, blocks: list[int], tokens: float, is_streamed: bool, sent_at: float) -> None:
+        self.blocks = blocks
+        self.tokens = self.added = tokens
+        self.is_streamed = is_streamed
+        self.is_waiting = True
+        self.sent_at = sent_at
+        self.capacity = 0.0
+        self.ages: list[int] = []
+        self.held = 0
+
+
+class EndpointTokens:
+    """Account of one endpoint as of the last look, of all processes and balancers.
+
+    `waiting` tokens of `queue` requests are to be computed, which takes `wait` seconds; the prompt that is computed is
+    `overdue` by so many. `resident` tokens of prompts are in its KV cache, which holds `capacity`. Of the request that
+    is routed, `held` blocks, which are `cached` tokens, are there, and `added` are not. `slowness` is its factor.
+    `reported` is its last report, of `reported_at`.
+    """
+
+    def __init__(self, state: EndpointState, place: Place, measured: Slowness) -> None:
+        self.state = state
+        self.address = state.endpoint.address
+        self.place = place
+        self.attempts: dict[Prompt, Attempt] = {}
+        self.unanswered: dict[Prompt, Attempt] = {}  # those that wait, in order
+        self.own_waiting = self.own_resident = 0.0  # of this process
+        self.waiting = self.queue = self.wait = self.overdue = self.resident = self.capacity = 0.0
+        self.cached = self.added = 0.0
+        self.held = 0
+        self.slowness = 1.0
+        self.measured = measured
+        self.reported = ReportedLoad()
+        self.reported_at = -1e300
+        self.stated: int | None = None  # capacity that was reported and is not yet assumed
+
+
+class TokenAccounts:
+    """The accounts of all endpoints, the prefix index, and what is learned from answers.
+
+    `capacity` is assumed of every endpoint at first and, with `corrects`, corrected by what answers state as cached.
+    """
+
+    def __init__(self, capacity: float, corrects: bool) -> None:
+        self.pace = Pace()
+        self.waiting = self.resident = 0.0  # of this process at all endpoints
+        self._capacity = capacity
+        self._corrects = corrects
+        self._index: PrefixIndex | None = None
+        self._is_shared = False
+        self._accounts: dict[EndpointState, EndpointTokens] = {}
+        self._queue = self._open = 0
+        self._ratios: dict[str, tuple[float, float]] = {}
+        self._members: list[EndpointState] = []
+        self._probed_at = -1e300
+        self._due = 0.0
+        self._next = 0
+
+    @property
+    def index(self) -> PrefixIndex:
+        """The prefix index, made for the first prompt."""
+        if self._index is None:
+            self._index = PrefixIndex(memoryview(bytearray(OWN_BYTES)))
+        return self._index
+
+    def share(self, memory: memoryview) -> None:
+        """Use this buffer, which all processes of the server have. Call it before the first request."""
+        self._index = PrefixIndex(memory)
+        self._is_shared = True
+        self._accounts.clear()
+
+    # --- hooks
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """Forget the accounts of endpoints that have left, or that have another address."""
+        self._members = list(states)
+        for state, account in list(self._accounts.items()):
+            moved = account.address != state.endpoint.address
+            if moved or state not in self._members:
+                for prompt in list(account.attempts):
+                    self._end(account, prompt)
+                self._publish(account)
+                del self._accounts[state]
+            if moved:  # to one that has none of it
+                self.index.advance(account.place, account.place.capacity + 1.0)
+
+    def tick(self, now: float) -> None:
+        """Keep the endpoints' rows in the index."""
+        for account in self._accounts.values():
+            if not self.index.keep(account.place, now):
+                account.place = self.index.place(account.state.id, now)
+                account.measured = self.index.slowness(account.place)
+
+    def assigned(self, state: EndpointState, facts: RequestFacts, now: float) -> None:
+        """Count a prompt in, and record its blocks as sent there."""
+        prompt = facts.prompt
+        if prompt is None:
+            return
+        account = self._account(state, now)
+        place = account.place
+        self._end(account, prompt)
+        if self._is_shared:
+            self._update(account, now)
+            if account.queue == 0.0:  # others know by that when it has begun
+                self.index.compute(place, now)
+        ratio = self._ratio(prompt.model)
+        attempt = Attempt(list(prompt.blocks), max(1.0, prompt.tokens * ratio), prompt.is_streamed, now)
+        if place.capacity == 0.0 or account.stated is not None:
+            holds = self._capacity if account.stated is None else float(account.stated)
+            account.stated = None
+            self.index.assume(place, max(1.0, holds / (prompt.block_tokens * ratio)))
+        attempt.capacity = place.capacity
+        attempt.ages = self.index.send(attempt.blocks, place)
+        for age in attempt.ages:
+            if age >= place.capacity:
+                break
+            attempt.held += 1
+        prompt.cached = min(attempt.held * prompt.block_tokens * ratio, attempt.tokens - 1.0)
+        prompt.added = attempt.added = attempt.tokens - prompt.cached
+        account.attempts[prompt] = account.unanswered[prompt] = attempt
+        account.own_waiting += attempt.added
+        account.own_resident += attempt.tokens
+        self.waiting += attempt.added
+        self.resident += attempt.tokens
+        self._queue += 1
+        self._open += 1
+        self._publish(account)
+
+    def send_key(self, state: EndpointState, key: int) -> None:
+        """Record a key, such as the hash of a session, as a block that this endpoint alone has."""
+        for other, account in self._accounts.items():
+            if other is state:
+                self.index.send([key], account.place)
+            else:
+                self.index.forget([key], 0, account.place)
+
+    def first_token(self, state: EndpointState, prompt: Prompt, now: float) -> None:
+        """Count a prompt as computed, and learn from the time that it took."""
+        account = self._accounts.get(state)
+        attempt = account.attempts.get(prompt) if account is not None else None
+        if account is None or attempt is None or not attempt.is_waiting:
+            return
+        if attempt.is_streamed:
+            if self._is_shared:
+                self.index.refresh(account.place)
+            seconds = now - account.place.computed_at
+            if attempt.sent_at >= account.place.computed_at:
+                seconds = now - attempt.sent_at - round_trip(state, 0.0)
+            # In the meantime the endpoint has served other balancers, too.
+            seconds = max(0.0, seconds * (1.0 - min(1.0, state.units.believed / state.in_flight)))
+            slowness = account.measured.read(self.pace.mean, now)
+            account.measured.learn(seconds, self.pace.seconds(attempt.added), now)
+            # As at an endpoint of slowness 1: slow ones mostly see other lengths than fast ones.
+            self.pace.learn(attempt.added, seconds / slowness)
+        self.index.compute(account.place, now)
+        self._compute(account, prompt, attempt)
+        self._publish(account)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """Count a prompt out, and learn from what its answer states."""
+        prompt, account = outcome.prompt, self._accounts.get(state)
+        if prompt is None or account is None:
+            return
+        attempt = self._end(account, prompt)
+        if attempt is None:
+            return
+        answer = outcome.answer
+        if attempt.is_waiting and outcome.kind is not _OK:
+            self.index.forget(attempt.blocks, attempt.held, account.place)
+        elif answer is not None:
+            self._learn(account, attempt, prompt, answer)
+        self._publish(account)
+
+    def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        """Keep what an endpoint reports."""
+        account = self._account(state, now)
+        if load.kv_tokens is not None and load.kv_tokens != account.reported.kv_tokens:
+            account.stated = load.kv_tokens
+        account.reported, account.reported_at = load, now
+
+    def due(self, refresh: float, now: float) -> list[EndpointState]:
+        """Return the endpoints to probe next, so that each is probed every `refresh` seconds, spread evenly in time."""
+        members = self._members
+        size = len(members)
+        self._due = min(float(size), self._due + (now - self._probed_at) / refresh * size)
+        self._probed_at = now
+        count = int(self._due)
+        self._due -= count
+        first = self._next
+        self._next += count
+        found = [members[(first + number) % size] for number in range(count)]
+        return [state for state in found if state.is_eligible]
+
+    # --- picks
+
+    def look(self, prompt: Prompt, available: Sequence[EndpointState], now: float) -> list[EndpointTokens]:
+        """Return the accounts of endpoints as of now, with what the prompt would add to each."""
+        blocks = list(prompt.blocks)
+        ratio = self._ratio(prompt.model)
+        tokens, each = max(1.0, prompt.tokens * ratio), prompt.block_tokens * ratio
+        found: list[EndpointTokens] = []
+        for state in available:
+            account = self._account(state, now)
+            self._update(account, now)
+            account.held = self.index.depth(blocks, account.place)
+            account.cached = min(account.held * each, tokens - 1.0)
+            account.added = tokens - account.cached
+            account.capacity = account.place.capacity * each or self._capacity
+            found.append(account)
+        return found
+
+    def _account(self, state: EndpointState, now: float) -> EndpointTokens:
+        account = self._accounts.get(state)
+        if account is None:
+            place = self.index.place(state.id, now)
+            account = self._accounts[state] = EndpointTokens(state, place, self.index.slowness(place))
+            self._publish(account)
+        return account
+
+    def _update(self, account: EndpointTokens, now: float) -> None:
+        """Update an account by the time that has passed and by what others have sent there."""
+        pace, state = self.pace, account.state
+        if self._is_shared:
+            self.index.refresh(account.place)
+        slowness = account.slowness = account.measured.read(pace.mean, now)
+        done, of = 0.0, 0.0  # the part that is computed of the first prompt, and its tokens
+        account.overdue = 0.0
+        while account.unanswered:
+            prompt = next(iter(account.unanswered))
+            first = account.unanswered[prompt]
+            began_at = max(first.sent_at, account.place.computed_at)
+            takes = slowness * pace.seconds(first.added)
+            passed = now - began_at
+            if passed >= takes and not first.is_streamed:  # nothing shows its first token
+                self.index.compute(account.place, began_at + takes)
+                self._compute(account, prompt, first)
+                continue
+            done, of = min(1.0, passed / takes), first.added
+            account.overdue = max(0.0, passed - STALLED * takes)
+            break
+        account.waiting, account.resident = account.own_waiting, account.own_resident
+        account.queue = float(len(account.unanswered))
+        elsewhere = state.elsewhere
+        if self._is_shared:
+            waiting, queue, resident = self.index.published(account.place, state.part, state.parts)
+            account.waiting += waiting
+            account.queue += queue
+            account.resident += resident
+            elsewhere = state.units.believed
+        if elsewhere > 0 and self._open:  # they are like those of this balancer
+            share = elsewhere / self._open
+            account.waiting += share * self.waiting
+            account.queue += share * self._queue
+            account.resident += share * self.resident
+        if self._is_shared and account.queue > len(
+            account.unanswered
+        ):  # whose prompt is computed is not known
+            of = account.waiting / account.queue
+            done = min(1.0, (now - account.place.computed_at) / (slowness * pace.seconds(of)))
+        account.wait = slowness * (
+            pace.base * (account.queue - done) + pace.per_token * (account.waiting - done * of)
+        )
+
+    def _publish(self, account: EndpointTokens) -> None:
+        if self._is_shared:
+            queue = float(len(account.unanswered))
+            place, process = account.place, account.state.part
+            self.index.publish(place, process, account.own_waiting, queue, account.own_resident)
+
+    def _compute(self, account: EndpointTokens, prompt: Prompt, attempt: Attempt) -> None:
+        """Count a prompt out of those that wait."""
+        attempt.is_waiting = False
+        del account.unanswered[prompt]
+        self._queue -= 1
+        account.own_waiting = account.own_waiting - attempt.added if account.unanswered else 0.0
+        self.waiting = self.waiting - attempt.added if self._queue else 0.0
+
+    def _end(self, account: EndpointTokens, prompt: Prompt) -> Attempt | None:
+        """Count a prompt out, if it is there; return its attempt as it was."""
+        attempt = account.attempts.pop(prompt, None)
+        if attempt is None:
+            return None
+        if attempt.is_waiting:
+            self._compute(account, prompt, attempt)
+            attempt.is_waiting = True
+        self._open -= 1
+        account.own_resident = account.own_resident - attempt.tokens if account.attempts else 0.0
+        self.resident = self.resident - attempt.tokens if self._open else 0.0
+        return attempt
+
+    # --- what answers state
+
+    def _ratio(self, model: str) -> float:
+        """Return the tokens of a prompt of this model per estimated one."""
+        sums = self._ratios.get(model)
+        return sums[0] / sums[1] if sums is not None else 1.0
+
+    def _learn(self, account: EndpointTokens, attempt: Attempt, prompt: Prompt, answer: Answer) -> None:
+        """Learn tokens per byte and the capacity, and count the blocks of the answer as sent there."""
+        stated, ratio = answer.prompt_tokens, self._ratio(prompt.model)
+        if stated is not None and stated > 0 and prompt.tokens > 0.0:
+            ratio = stated / prompt.tokens
+            sums = self._ratios.get(prompt.model, (0.0, 0.0))
+            if sums[1] > 0.0 or len(self._ratios) < MOST_MODELS:
+                kept = (sums[0] * RATIO_KEEP + stated, sums[1] * RATIO_KEEP + prompt.tokens)
+                self._ratios[prompt.model] = kept
+        each = prompt.block_tokens * ratio
+        self.index.advance(account.place, answer.tokens / each)
+        if answer.cached_tokens is not None and self._corrects:
+            self._correct(account.place, attempt, int(answer.cached_tokens / each + 0.5))
+
+    def _correct(self, place: Place, attempt: Attempt, cached: int) -> None:
+        """Correct the capacity by the ages of the first block that was not cached and of the one before it."""
+        ages, capacity = attempt.ages, place.capacity
+        if cached < len(ages) and ages[cached] < attempt.capacity:
+            self.index.assume(place, max(1.0, ages[cached], capacity * (1.0 - CAPACITY_STEP)))
+        elif 0 < cached <= len(ages) and ages[cached - 1] >= attempt.capacity:
+            self.index.assume(place, min(ages[cached - 1] + 1.0, capacity * (1.0 + CAPACITY_STEP)))
