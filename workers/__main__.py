@@ -1,4 +1,5 @@
-"""Command line: `workers serve` starts one worker, `workers fault` sets its faults.
+"""Command line: `workers serve` starts one worker, `workers inference` one that emulates an inference server,
+`workers fault` sets their faults.
 
 Invalid input gives one line on standard error that names the option and what is allowed, exit code 2. Defaults are
 those of `Settings` and not repeated here.
@@ -11,7 +12,9 @@ import gc
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +22,14 @@ import click
 
 from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.errors import WorkersError
+from workers.inference.settings import EngineModel, InferenceSettings
 from workers.service import ALLOWED_PROFILES, parse_profile
 from workers.settings import Settings
 
 DEFAULT = Settings()
+ENGINE = EngineModel()
+SERVED = InferenceSettings()
+ENGINE_OPTIONS = {one.name for one in fields(EngineModel)}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -39,7 +46,15 @@ def _parsed(parse: Callable[[str], Any], metavar: str) -> Callable[[str], Any]:
     return convert
 
 
+def _parse_step(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds == 0:
+        raise ValueError(f"{text!r} is not above 0")
+    return seconds
+
+
 DURATION = _parsed(parse_duration, "duration")
+STEP = _parsed(_parse_step, "duration")
 COUNTS = _parsed(parse_counts, "n|min-max")
 SPAN = _parsed(parse_span, "min-max")
 PROFILE = _parsed(parse_profile, "profile")
@@ -47,6 +62,7 @@ COUNT = click.IntRange(min=1)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PROBABILITY = click.FloatRange(0, 1)
 FACTOR = click.FloatRange(min=0, max=1e6, min_open=True)
+RATE = click.FloatRange(min=0, max=1e9, min_open=True)
 
 
 def _option(
@@ -55,6 +71,36 @@ def _option(
     """Define an option that is absent unless given, so that `default` is only shown in the help."""
     names = (flag, name) if name else (flag,)
     return click.option(*names, type=type_, default=None, help=help_, show_default=default and str(default))
+
+
+PLACE = (
+    _option("--region", str, "The place it stands for.", DEFAULT.region),
+    _option("--name", str, "Who it says it is.", "REGION-0"),
+    _option("--host", str, "The address to listen on.", DEFAULT.host),
+    _option("--port", click.IntRange(0, 65535), "0 takes any free port.", "0"),
+    _option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip"),
+)
+PROTOCOLS = (
+    _option("--keep-alive", DURATION, "Idle connections are closed after this.", "75s"),
+    _option("--tls", click.Choice(["1.2", "1.3"]), "Speak TLS of this version only.", "none"),
+    _option("--http", click.Choice(["1.1", "2"]), "2 also serves 1.1, to who asks for that.", DEFAULT.http),
+    _option("--certificate", FILE, "PEM with a certificate and its key.", "made at the start"),
+)
+END = (
+    _option("--grace", DURATION, "On SIGTERM, requests in flight have this long.", "10s"),
+    _option("--seed", int, "Of everything drawn at random.", "0"),
+)
+
+
+def _all(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Define options that several commands have."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 EPILOG = """\b
@@ -78,11 +124,7 @@ def cli() -> None:
 @cli.command(
     epilog="\b\nExample:\n  workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1"
 )
-@_option("--region", str, "The place it stands for.", DEFAULT.region)
-@_option("--name", str, "Who it says it is.", "REGION-0")
-@_option("--host", str, "The address to listen on.", DEFAULT.host)
-@_option("--port", click.IntRange(0, 65535), "0 takes any free port.", "0")
-@_option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip")
+@_all(PLACE)
 @_option("--service", PROFILE, f"Time a request is served: {ALLOWED_PROFILES}.", "19-21ms")
 @_option("--speed", FACTOR, "2 serves everything twice as fast.", "1")
 @_option(
@@ -94,10 +136,7 @@ def cli() -> None:
 @_option(
     "--queue", click.IntRange(min=0), "Requests that may wait; one more gets 503.", 1000, name="queue_limit"
 )
-@_option("--keep-alive", DURATION, "Idle connections are closed after this.", "75s")
-@_option("--tls", click.Choice(["1.2", "1.3"]), "Speak TLS of this version only.", "none")
-@_option("--http", click.Choice(["1.1", "2"]), "2 also serves 1.1, to who asks for that.", DEFAULT.http)
-@_option("--certificate", FILE, "PEM with a certificate and its key.", "made at the start")
+@_all(PROTOCOLS)
 @click.option("--resumption/--no-resumption", default=True, help="Resume TLS sessions.", show_default=True)
 @_option("--max-streams", COUNT, "HTTP/2: requests at a time on a connection.", DEFAULT.max_streams)
 @click.option("--split-head", is_flag=True, help="HTTP/2: head and body leave in packets of their own.")
@@ -114,20 +153,53 @@ def cli() -> None:
 @_option("--wake-time", DURATION, "What the first request to a sleeping worker waits.", "0ms")
 @click.option("--start-asleep", "starts_asleep", is_flag=True, help="Be asleep at the start.")
 @click.option("--start-down", "starts_down", is_flag=True, help="Listen only from SIGHUP on; needs a --port.")
-@_option("--grace", DURATION, "On SIGTERM, requests in flight have this long.", "10s")
-@_option("--seed", int, "Of everything drawn at random.", "0")
+@_all(END)
 @click.option("--time-scale", type=FACTOR, default=1.0, help="Multiply every duration but --grace by this.")
 def serve(time_scale: float, **options: Any) -> None:
     """Serve /work, /healthz and /-/faults until SIGTERM."""
     given = {name: value for name, value in options.items() if value is not None}
-    if "certificate" in given and "tls" not in given:
-        raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
+    _require_tls(given)
     if given.get("starts_down") and not given.get("port"):
         raise click.UsageError(
             "--start-down needs a --port, because a free one is chosen only when the port opens"
         )
     given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
     _run(_serve(Settings(**given).scaled(time_scale)))
+
+
+@cli.command(
+    epilog="\b\nExample:\n  workers inference --name engine-0 --port 9101 --prefill 8000 --max-waiting 20",
+    short_help="Emulate an inference server with OpenAI's API.",
+)
+@_option("--model", str, "The model that it serves.", SERVED.model)
+@_option("--tokens", COUNTS, "Tokens of an answer, which max_tokens bounds. A span: drawn.", "64")
+@_option("--prefill", RATE, "Prompt tokens computed per second.", f"{ENGINE.prefill:g}")
+@_option("--chunk", COUNT, "Tokens of a step at most.", ENGINE.chunk)
+@_option("--step", STEP, "Time of a step,", "10ms", name="base")
+@_option(
+    "--step-per-sequence", DURATION, "and what each sequence that decodes adds.", "0.1ms", name="per_sequence"
+)
+@_option("--block-tokens", COUNT, "Tokens of a block of the KV cache.", ENGINE.block_tokens)
+@_option("--kv-blocks", COUNT, "Blocks of the KV cache.", ENGINE.kv_blocks)
+@_option("--max-batch", COUNT, "Sequences computed at a time.", ENGINE.max_batch)
+@_option("--max-waiting", COUNT, "Requests that may wait; one more is refused.", "unlimited")
+@_option("--busy-status", click.Choice(["429", "503"]), "The status of that refusal.", SERVED.busy_status)
+@_all(PLACE)
+@_all(PROTOCOLS)
+@_all(END)
+def inference(**options: Any) -> None:
+    """Serve /v1/chat/completions, /v1/completions, /v1/models, /metrics, /health and /-/faults until SIGTERM."""
+    given = {name: value for name, value in options.items() if value is not None}
+    _require_tls(given)
+    given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
+    try:
+        engine = EngineModel(**{name: given.pop(name) for name in ENGINE_OPTIONS & given.keys()})
+    except ValueError as error:
+        raise click.UsageError(f"--{str(error).replace('_', '-')}") from None
+    if "busy_status" in given:
+        given["busy_status"] = int(given["busy_status"])
+    served = {name: given.pop(name) for name in ("model", "tokens", "busy_status") if name in given}
+    _run(_serve(Settings(**given), InferenceSettings(engine=engine, **served)))
 
 
 @cli.command(
@@ -140,6 +212,7 @@ def serve(time_scale: float, **options: Any) -> None:
 @_option("--fail", PROBABILITY, "Share of requests answered at once with an error.")
 @_option("--fail-status", click.Choice(["500", "502", "503", "504"]), "The status of that error.", "500")
 @_option("--reset", PROBABILITY, "Share of requests whose connection is reset.")
+@_option("--cut", PROBABILITY, "Share of answers of `workers inference` that break off.")
 @_option("--pause", DURATION, "Stand still for so long, at once.")
 @_option("--every", DURATION, "And again, from one pause to the next.")
 @_option("--after", DURATION, "Time until the first pause.")
@@ -160,22 +233,31 @@ def fault(url: str, heal: bool, **switches: Any) -> None:
     click.echo(json.dumps(exchange(url, thrown if heal or thrown else None)))
 
 
-async def _serve(settings: Settings) -> None:
-    from workers.server import Worker  # imports aiohttp: not for --help or a usage error
+def _require_tls(given: dict[str, Any]) -> None:
+    if "certificate" in given and "tls" not in given:
+        raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
+
+
+async def _serve(settings: Settings, served: InferenceSettings | None = None) -> None:
+    from workers.inference.app import InferenceApp  # imports aiohttp: not for --help or a usage error
+    from workers.server import Worker
 
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ending.set)
     loop.add_signal_handler(signal.SIGINT, ending.set)
-    async with Worker(settings) as worker:
+    worker = Worker(settings) if served is None else Worker(settings, partial(InferenceApp, served))
+    async with worker:
         loop.add_signal_handler(signal.SIGHUP, worker.switchboard.heal)
         gc.freeze()  # imported objects never die; a collection that scans them is a pause of milliseconds
-        click.echo(_ready_line(worker.url, settings))
+        click.echo(_ready_line(worker.url, settings, served))
         await ending.wait()
 
 
-def _ready_line(url: str, settings: Settings) -> str:
+def _ready_line(url: str, settings: Settings, served: InferenceSettings | None) -> str:
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
+    if served is not None:
+        slots = f"model {served.model}"
     rtt = format_duration(settings.round_trip)
     spoken = f", TLS {settings.tls}" if settings.tls else ""
     spoken += ", HTTP/2" if settings.http == "2" else ""

@@ -12,6 +12,7 @@ import struct
 import time
 from functools import partial
 from random import Random
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -75,9 +76,9 @@ class ConnectionClosing:
 
 def reset(transport: asyncio.BaseTransport | None) -> None:
     """Reset a connection: a linger time of zero makes the kernel send RST instead of FIN (SO_LINGER)."""
-    if not isinstance(transport, asyncio.Transport) or transport.is_closing():
+    if transport is None or transport.is_closing():
         return
     connection = transport.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-    transport.abort()
+    cast(asyncio.Transport, transport).abort()  # uvloop's is no subclass

@@ -45,6 +45,12 @@ class Faults(BaseModel):
     )
     fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="500, 502, 503 or 504")
     reset: float = Field(default=0.0, ge=0, le=1, description="share whose connection is reset (RST)")
+    cut: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of streamed answers of `workers inference` that end in the middle: the connection closes",
+    )
     pause: float = Field(
         default=0.0,
         ge=0,
@@ -83,6 +89,9 @@ class Faults(BaseModel):
         return self
 
 
+HEALED = Faults()
+
+
 class Treatment(Enum):
     """Treatment of one request under the active faults."""
 
@@ -90,6 +99,7 @@ class Treatment(Enum):
     HANG = "hang"
     FAIL = "fail"
     RESET = "reset"
+    CUT = "cut"
 
 
 class Switchboard:
@@ -129,14 +139,16 @@ class Switchboard:
         await self._changed.wait()
 
     def treatment(self) -> Treatment:
-        """Decide one request: reset before hang before fail."""
+        """Decide one request: reset before hang before fail before cut."""
         faults = self.current
         # Down: a connection that was being accepted when the socket closed is reset, too.
         if faults.down or self._draw(faults.reset):
             return Treatment.RESET
         if self._draw(faults.hang):
             return Treatment.HANG
-        return Treatment.FAIL if self._draw(faults.fail) else Treatment.SERVE
+        if self._draw(faults.fail):
+            return Treatment.FAIL
+        return Treatment.CUT if self._draw(faults.cut) else Treatment.SERVE
 
     def _draw(self, probability: float) -> bool:
         return probability > 0 and self._rng.random() < probability
@@ -209,12 +221,17 @@ class Control:
     request with the header fields of a proxy is refused.
 
     GET shows the active faults, PUT replaces them with a JSON object (`{}` clears them), DELETE clears them. `peers`
-    are the connections that have sent a control request. `has_link`: the worker's round trip can be changed.
+    are the connections that have sent a control request. `has_link`: the worker's round trip can be changed. `lacks`:
+    faults that this worker does not have.
     """
 
-    def __init__(self, switchboard: Switchboard, has_link: bool = False) -> None:
+    def __init__(
+        self, switchboard: Switchboard, has_link: bool = False, lacks: tuple[str, ...] = ("cut",)
+    ) -> None:
         self._switchboard = switchboard
-        self._has_link = has_link
+        self._lacks = dict.fromkeys(lacks, "this kind of worker has no such fault")
+        if not has_link:
+            self._lacks["rtt"] = NO_LINK
         self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     def add_to(self, app: web.Application) -> None:
@@ -235,8 +252,13 @@ class Control:
             faults = Faults.model_validate_json(await request.read())
         except ValidationError as error:
             return invalid(422, "invalid_faults", error)
-        if faults.rtt is not None and not self._has_link:
-            return refused(422, "invalid_faults", [{"field": "rtt", "message": NO_LINK}])
+        wrong = [
+            {"field": field, "message": message}
+            for field, message in self._lacks.items()
+            if getattr(faults, field) != getattr(HEALED, field)
+        ]
+        if wrong:
+            return refused(422, "invalid_faults", wrong)
         self._switchboard.put(faults)
         return self._in_force()
 

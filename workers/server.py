@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Self
+from typing import Protocol, Self
 from weakref import WeakSet
 
 from aiohttp import web
@@ -20,7 +20,7 @@ from workers.alarm import DeadlineTimer
 from workers.app import WorkerApp
 from workers.connection_closing import reset
 from workers.errors import CannotListen
-from workers.faults import Faults, Switchboard
+from workers.faults import Control, Faults, Switchboard
 from workers.http2 import PREFACE, WorkerHttp2Connection
 from workers.link import Link
 from workers.settings import Settings
@@ -150,11 +150,28 @@ class LinkedSite(web.BaseSite):
         await super().start()
 
 
-class Worker:
-    """A worker, as an async context manager. Each instance has its own timer, link, slots and generators."""
+class App(Protocol):
+    """What a worker serves."""
 
-    def __init__(self, settings: Settings) -> None:
+    control: Control
+    is_draining: bool
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+
+
+class Worker:
+    """A worker, as an async context manager. Each instance has its own timer, link and application, and with it slots
+    and generators.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_app: Callable[[Settings, DeadlineTimer, Switchboard], App] = WorkerApp,
+    ) -> None:
         self.settings = settings
+        self._make_app = make_app
 
     @property
     def url(self) -> str:
@@ -176,7 +193,7 @@ class Worker:
         self._link = Link(self._timer, self.settings.round_trip)
         self.switchboard = Switchboard(loop, Random(f"{self.settings.seed}:faults"))
         self.switchboard.subscribe(self._link.apply)
-        self.app = WorkerApp(self.settings, self._timer, self.switchboard)
+        self.app = self._make_app(self.settings, self._timer, self.switchboard)
         self._runner = web.AppRunner(
             self.app.application(),
             access_log=None,
