@@ -15,7 +15,7 @@ import click
 
 from balancer.build import version_line
 from balancer.cluster.discovery.file_source import FileSource
-from balancer.config.effective import effective
+from balancer.config.effective import effective, set_by_kind
 from balancer.config.loading import LoadedSettings, Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.named_clusters import ClusterSettings
@@ -231,7 +231,10 @@ def report(reading: LoadedSettings, file: Path | None) -> Iterator[str]:
 
 
 def endpoint_lines(cluster: ClusterSettings) -> Iterator[str]:
-    """Yield the endpoints of a cluster and the sources of further ones."""
+    """Yield what the kind of a cluster sets, its endpoints and the sources of further ones."""
+    by_kind = ", ".join(set_by_kind(cluster))
+    if by_kind:
+        yield f"  kind {cluster.kind} sets {by_kind}"
     for endpoint in cluster.endpoints:
         backup = f" (backup, priority {endpoint.priority})" if endpoint.priority else ""
         yield f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}{backup}"

@@ -23,6 +23,7 @@ from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
 from balancer.http.h1.load_report import LoadReports
 from balancer.http.h1.request_head import KeyOf
+from balancer.inference.prompt_reader import PromptReader
 from balancer.log.journal import Journal
 from balancer.process_context import ProcessContext
 from balancer.rate_limits.limiter import Limiter
@@ -31,6 +32,7 @@ from balancer.upstream.dial.target import Routes
 from balancer.upstream.pools import Pools
 from policies.insight.canary import Canary
 from policies.overload.hedging import Hedging
+from policies.overload.rests import Rests
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
 
@@ -136,6 +138,7 @@ class Cluster:
     canary: Canary | None = None  # of the policy
     explaining: Explaining | None = None  # set while clients may ask for explanations
     limiter: Limiter | None = None  # the rate limits of requests that no route matches
+    prompts: PromptReader | None = None  # while the policy reads prompts
     policy = ""  # label of the policy in force
 
     def __init__(
@@ -160,6 +163,7 @@ class Cluster:
         self.tunnels = Tunnels(now, timeouts.tunnel_idle, timeouts.body_idle)
         self.queue = RequestQueue(router, now, config.settings.limits.queue, timeouts.queue)
         self.retries = config.retries
+        self.rests = Rests()
         self.pools = Pools(
             process.cached_time,
             config.settings.pool,
@@ -181,12 +185,15 @@ class Cluster:
         self.limits = limits = settings.limits
         self.client_requests = limits.client_requests
         self.body_limit = limits.body
+        self.half_close = settings.half_close
         self.http2 = config.http2
         self.retries.budget.apply(config.retries.budget)
         self.retries = replace(config.retries, budget=self.retries.budget)
         self.home_region = settings.home_region
         self.internal_fields = config.internal_fields
         self.key_of: KeyOf | None = config.key_of
+        by_field = settings.key.by in ("header", "cookie")  # a sticky cookie names an endpoint
+        self.has_session_keys = by_field or settings.sticky.header is not None
         self.edits: ResponseEdits | None = config.edits
         self.adds_forwarded = settings.headers.forwarded
         self.allowed_methods = config.allowed_methods
@@ -267,6 +274,11 @@ class Cluster:
     def _apply_in_flight_limit(self, number: int) -> None:
         configured = self.limits.in_flight
         self.router.apply_in_flight_limit(number if configured is None else min(number, configured))
+
+    def left_out(self, tried: frozenset[str]) -> frozenset[str]:
+        """Return `tried`, with the endpoints that rest unless no others are available."""
+        both = tried | self.rests.resting(self.now())
+        return both if self.router.has_untried(both) else tried
 
     def trusts(self, address: str) -> bool:
         """Return whether forwarding fields from this peer are believed."""

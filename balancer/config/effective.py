@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretStr
 
 from balancer.config.positions import Place
-from balancer.config.schema.named_clusters import OF_CONNECTIONS
+from balancer.config.schema.named_clusters import OF_CONNECTIONS, ClusterSettings
 from balancer.config.schema.policy_spec import PlainPolicy
 from policies import registry
 from policies.errors import PoliciesError
@@ -54,6 +54,18 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
         yield ""
         yield header
         yield from _table(each, source, there, f"{path_in}.", is_given=is_set)
+
+
+def set_by_kind(cluster: ClusterSettings) -> Iterator[str]:
+    """Yield the keys that `kind` has given other defaults, as lines of TOML."""
+    for table, values in cluster.kind_defaults.items():
+        section = getattr(cluster, table) if table else cluster
+        for name in values:
+            if name in section.model_fields_set:
+                continue
+            value = getattr(section, name)
+            text = quoted(value.name) if isinstance(value, PlainPolicy) else toml(value)
+            yield f"{table}.{name} = {text}" if table else f"{name} = {text}"
 
 
 def _unset_source(table: BaseModel, name: str, value: Any) -> str:

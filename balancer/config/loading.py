@@ -32,7 +32,7 @@ from balancer.config.schema.health import health_of
 from balancer.config.schema.listen import ListenAddress, TrafficAddress
 from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
-from balancer.config.schema.named_clusters import ClusterSettings, with_inherited
+from balancer.config.schema.named_clusters import INFERENCE_SHUTDOWN, ClusterSettings, with_inherited
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.queue import AdmissionConfig
@@ -152,6 +152,8 @@ class Settings(ClusterSettings):
         check_routes(self.routes, self.clusters, has_default=self.has_endpoints)
         check_listeners(self.listen, self.listeners, self.clusters, has_default=self.has_endpoints)
         check_rate_limits(self)
+        if "inference" in (self.kind, *(cluster.kind for cluster in self.clusters.values())):
+            self._derive_in("timeouts", shutdown=INFERENCE_SHUTDOWN)
         return self
 
     @property

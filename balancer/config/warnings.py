@@ -18,9 +18,13 @@ from balancer.config.schema.log import SECRETS
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import RouteConfig, by_place
 from balancer.syntax.urls import host_in
+from policies import registry
 
 RESERVED: Final = "/-/"
 """Paths of the admin interface, which no route gets."""
+
+BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "CONNECT", "TRACE"))
+"""Methods whose requests have no body, as a rule."""
 
 READ_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 
@@ -34,6 +38,7 @@ def warnings_about(
     yield from misnamed_workers(settings, read)
     yield from unused_rate_limits(settings)
     yield from unused_check_keys(settings)
+    yield from unread_prompts(settings)
     yield from refused_at_start(settings)
     yield from logged_secrets(settings.log.fields)
     yield from exposed_secrets(reading, file)
@@ -56,6 +61,10 @@ def route_warnings(settings: Settings) -> list[str]:
         ]
         if route.methods and len(refused) == len(route.methods):
             lines.append(f"routes.{at}: matches no request: {', '.join(refused)} is refused; see http.allow")
+        if route.model is not None and route.methods and BODILESS.issuperset(route.methods):
+            lines.append(
+                f"routes.{at}.model: is in the body, and requests with {', '.join(route.methods)} have none"
+            )
     for places in by_place(routes):
         for at in places:
             both = [each for each in places if _differs_by_scheme(routes[each], routes[at])]
@@ -78,7 +87,11 @@ def route_warnings(settings: Settings) -> list[str]:
 def _differs_by_scheme(more: RouteConfig, less: RouteConfig) -> bool:
     """Return whether one of two routes for the same host and path has a scheme, and nothing else differs."""
     is_same = more.headers == less.headers and {*more.methods} == {*less.methods}
-    is_same = is_same and more.query == less.query and {*more.clients} == {*less.clients}
+    is_same = (
+        is_same
+        and (more.query, more.model) == (less.query, less.model)
+        and {*more.clients} == {*less.clients}
+    )
     return is_same and less.scheme is None and more.scheme is not None
 
 
@@ -110,6 +123,18 @@ def unused_check_keys(settings: Settings) -> Iterator[str]:
         for key in ("status", "body", "host", "port", "fields"):
             if any(getattr(one, key) for one in every):
                 yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
+
+
+def unread_prompts(settings: Settings) -> Iterator[str]:
+    """Yield a line for each policy that reads prompts where bodies of requests are not kept."""
+    for name, cluster in {"": settings, **settings.clusters}.items():
+        factory = registry.find(cluster.policy.name, cluster.policy.library)
+        if getattr(factory, "reads_prompts", False) and not cluster.buffering.request:
+            place = f"clusters.{name}.policy" if name else "policy"
+            yield (
+                f"{place}: {cluster.policy.label} reads prompts, of which it gets few: bodies of requests are not kept "
+                'whole; set buffering.request, or kind = "inference"'
+            )
 
 
 def logged_secrets(fields: Iterable[str]) -> list[str]:

@@ -25,6 +25,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
 from balancer.errors import UnknownCluster
+from balancer.inference.prompt_reader import PromptReader
 from balancer.log.access_log import AccessLog
 from balancer.log.journal import journal_of
 from balancer.mirroring.mirror import Mirrors
@@ -97,7 +98,10 @@ class ControlPlane:
         self._inner = cluster.router.policy
         self.access_log: AccessLog | None = None  # which `cluster.journal` writes to
         self._sticky: StickyConfig | None = None
+        self._prompts: PromptReader | None = None
+        self._prompt_memory: memoryview | None = None
         self._update_shadows()
+        self._update_prompts()
         self.apply_access_log()
         cluster.pools.configs = by_id(config.settings.endpoints)
         cluster.pools.replace([state.endpoint for state in cluster.router.states])
@@ -209,12 +213,32 @@ class ControlPlane:
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
+        self._share_prompts()
         self._update_shadows()
         stickiness = self.stickiness
         self.cluster.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
         )
+        self._update_prompts()
         self._update_observers()
+
+    def share_prompts(self, memory: memoryview) -> None:
+        """Let the policy in force, and later ones, keep its prefix index in memory of all processes."""
+        self._prompt_memory = memory
+        self._share_prompts()
+
+    def _share_prompts(self) -> None:
+        share = getattr(self._inner, "share", None)
+        if self._prompt_memory is not None and share is not None:
+            share(self._prompt_memory)
+
+    def _update_prompts(self) -> None:
+        """Read prompts while the policy does; what was counted stays."""
+        cluster = self.cluster
+        if not cluster.router.active.reads_prompts:
+            cluster.prompts = None
+        elif cluster.prompts is None:
+            self._prompts = cluster.prompts = self._prompts or PromptReader()
 
     def _update_shadows(self) -> None:
         policy = self._inner

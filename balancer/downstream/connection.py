@@ -15,11 +15,12 @@ from typing import Final, cast
 
 from balancer.clients.client_usage import HELD_BY_PIPELINE, HELD_BY_REFUSAL, HELD_BY_TURN
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.dispatch import AdminExchanges, RequestHandler, handler_of
+from balancer.downstream.dispatch import AdminExchanges, handler_of
 from balancer.downstream.http1_responder import Http1Responder
 from balancer.downstream.pipelined import PipelinedBytes
-from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.errors import CLIENT_LEFT, BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
+from balancer.exchange.responder import RequestHandler
 from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.h1.body import Body
 from balancer.http.h1.client import HTTP11
@@ -199,7 +200,10 @@ class Http1Connection(Http1Responder):
             if not (reader.head.startswith(PREFACE) and self._switch_to_http2(reader.head + reader.rest)):
                 self._refuse(error, reader.head if request is None else request.raw)
             return b""
-        return self._hold_for_upgrade(reader, reader.rest) if request.fields.is_offer else reader.rest
+        rest = reader.rest
+        if rest:
+            reader.rest = b""  # or that part of a body would be kept until the next request
+        return self._hold_for_upgrade(reader, rest) if request.fields.is_offer else rest
 
     def _switch_to_http2(self, data: bytes) -> bool:
         """Continue in HTTP/2, if it is the first that the client says. Over TLS, ALPN has decided already."""
@@ -268,7 +272,8 @@ class Http1Connection(Http1Responder):
         return body.rest
 
     def eof_received(self) -> bool:
-        """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
+        """Handle the client's FIN: it may half-close and still read, so finish the response, then close; unless its
+        cluster takes it for the end of the client."""
         if self.is_held & HELD_BY_TURN:
             self.ends_late = True
             return True
@@ -276,6 +281,10 @@ class Http1Connection(Http1Responder):
             self.has_ended = self._pipelined.has_ended = True
             return True
         if self._answering is None or self._body is not None or self._linger_until is not None:
+            return False
+        handler = self._answering
+        if isinstance(handler, Exchange) and not handler.cluster.half_close:
+            handler.abandon(CLIENT_LEFT)  # now: a close waits until all that was written is sent
             return False
         self._reader = None
         self.has_ended = True
@@ -300,10 +309,10 @@ class Http1Connection(Http1Responder):
     def _begin(self, cluster: Cluster, request: Request, reader: RequestReader) -> None:
         """Begin a request whose head is complete, at `cluster` or at the one that its route leads to."""
         self.is_begun = True
-        handler, cluster = handler_of(cluster, self, request, self._admin_exchange, self._routes)
+        handler, limit = handler_of(cluster, self, request, self._admin_exchange, self._routes)
         has_body = request.fields.has_body
         if has_body:
-            self._body = reader.body(request, cluster.body_limit)
+            self._body = reader.body(request, limit)
             self._body.parts_left = self._process.turns.at_once
             self.idle_since = cluster.now()  # the wait for the body starts
             self._keeps_alive = request.fields.keep_alive

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 from balancer.authorization.authorizer import Authorizer
 from balancer.authorization.exchange import AuthorizedExchange
 from balancer.cluster.cluster import Cluster
-from balancer.errors import AmbiguousPath, ConnectionCut, ForwardingError, NoRoute
+from balancer.errors import AmbiguousPath, NoRoute
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.observers import ExchangeObserver, RequestLog, RequestTrace
-from balancer.exchange.responder import Responder
+from balancer.exchange.responder import RequestHandler, Responder
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.mirroring.mirror import Mirror, RequestCopy
 from balancer.mirroring.observer import MirrorObserver
+from balancer.routes.model_exchange import ModelExchange, names_model
 from balancer.routes.own_response import OwnResponse
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
-
-
-class RequestHandler(Protocol):
-    """Handler of one request: it answers on its stream, or on its connection after the requests before it.
-
-    It is a forwarded request (`exchange/exchange.py`), an admin request (`control/admin/exchange.py`) or one that is
-    answered without a worker (`routes/own_response.py`). `head` is the request head, as far as it has come."""
-
-    @property
-    def head(self) -> bytes: ...
-    def start(self) -> None: ...
-    def request_body(self, data: bytes) -> None: ...
-    def request_ended(self, trailers: bytes) -> None: ...
-    def pause_response(self) -> None: ...
-    def resume_response(self) -> None: ...
-    def abandon(self, error: ConnectionCut) -> None: ...
-    def reject(self, error: ForwardingError) -> None: ...
-    def check(self, now: float) -> None: ...
-
 
 AdminExchanges = Callable[[Any, Request], RequestHandler]
 """Creates the handler of an admin request, for its connection or stream."""
@@ -53,14 +36,15 @@ def handler_of(
     request: Request,
     admin_exchange: AdminExchanges,
     routes: RouteTable | None,
-) -> tuple[RequestHandler, Cluster]:
-    """Return the handler of a request whose head is complete, and the cluster that its route leads to, else `cluster`.
+) -> tuple[RequestHandler, int | None]:
+    """Return the handler of a request whose head is complete, and how many bytes of body it may have.
 
-    Rate limits apply after the route is found, and a mirror copies what they admit.
+    Rate limits apply after the route is found, and a mirror copies what they admit. Where a route depends on the model
+    that the body names, this is called again by the handler that has received the body.
     """
     if request.target.startswith(ADMIN_PREFIX):
         cluster.counts.requests += 1
-        return admin_exchange(downstream, request), cluster
+        return admin_exchange(downstream, request), cluster.body_limit
     handler: RequestHandler | None = None
     mirror: Mirror | None = None
     authorizer: Authorizer | None = None
@@ -72,6 +56,12 @@ def handler_of(
             route = routes.find(request, downstream.client)
         except AmbiguousPath as error:
             route, handler = None, OwnResponse(cluster, downstream, request, error, edits=edits)
+        if request.body_bound and request.model is None and handler is None and names_model(request):
+            find = partial(handler_of, cluster, downstream, request, admin_exchange, routes)
+            asking = ModelExchange(cluster, downstream, request, find)
+            asking.edits = edits
+            asking.observers = observers_of(asking, None, None)
+            return asking, request.body_bound
         target: Cluster | None = None
         if route is not None:
             limiter, edits, target = route.limiter, route.edits, route.cluster
@@ -88,7 +78,7 @@ def handler_of(
             handler = OwnResponse(cluster, downstream, request, refusal, route, edits)
     cluster.counts.requests += 1
     if handler is not None:
-        return handler, cluster
+        return handler, cluster.body_limit
     if edits is not None:
         edits.request.edit(request, downstream.client, cluster)
     copy = None if mirror is None else mirror.copy_of(request, downstream.client, cluster.body_limit)
@@ -101,14 +91,15 @@ def handler_of(
     exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:
         exchange.observers = observers_of(exchange, copy, route)
-    return exchange, cluster
+    return exchange, cluster.body_limit
 
 
 def observers_of(
     exchange: Exchange, copy: RequestCopy | None, route: Route | None
 ) -> tuple[ExchangeObserver, ...]:
     """Return what observes an exchange."""
-    cluster, request, arrived = exchange.cluster, exchange.request, exchange.downstream.arrived
+    cluster, request = exchange.cluster, exchange.request
+    arrived = request.arrived or exchange.downstream.arrived
     observers: list[ExchangeObserver] = []
     if cluster.journal is not None:
         observers.append(RequestLog(cluster.journal, arrived, "" if route is None else route.label))

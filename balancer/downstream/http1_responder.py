@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from balancer.cluster.cluster import Cluster
-from balancer.downstream.dispatch import RequestHandler
 from balancer.errors import ClientStalled
-from balancer.exchange.responder import Responder
+from balancer.exchange.responder import RequestHandler, Responder
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
@@ -97,6 +96,9 @@ class Http1Responder(Responder):
 
     def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
         self.write(response.line + fields + b"\r\n" + early)
+
+    def hand_over(self, handler: RequestHandler) -> None:
+        self._answering = handler
 
     def respond(self, response: bytes) -> None:
         self.write(response)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from balancer.clients.client_usage import Charge
-from balancer.cluster.retry_rules import IDEMPOTENT
+from balancer.cluster.retry_rules import IDEMPOTENT, LEAST_BUSY
 from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import (
     ConnectFailed,
@@ -40,6 +40,7 @@ STREAMING: Final = AttemptState.STREAMING
 WHOLE: Final = End.WHOLE
 LENGTH: Final = Framing.LENGTH
 REPEATABLE: Final = IDEMPOTENT
+MAY_BE_BUSY: Final = LEAST_BUSY
 ON_NEW: Final = NEW
 ON_REUSED: Final = REUSED
 
@@ -125,7 +126,7 @@ class Attempt(RoutedAttempt):
         """Pass on a final response of known length that came in one read: one write, one reading of the clock."""
         exchange = cast(ExchangeState, self.exchange)
         status, rules = response.status, exchange.rules
-        if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=True):
+        if (status >= MAY_BE_BUSY or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=True):
             return
         self.client_stays = exchange.downstream.respond_whole(
             exchange.request, response, self._visible_fields(exchange, response), body, exchange.is_complete
@@ -133,6 +134,8 @@ class Attempt(RoutedAttempt):
         self.bytes_out = len(body)
         now = exchange.active_at = self.cluster.now()
         self.answered(status, now)
+        if self.answer is not None:
+            self.answer.whole(status, response.block, body, now)
         if rules.is_rpc:
             rules.ended(self, b"")
         exchange.finish(WHOLE, kind_of_answer(status), None, now)
@@ -141,7 +144,9 @@ class Attempt(RoutedAttempt):
         """Pass on a response head, interim or final."""
         exchange, status = cast(ExchangeState, self.exchange), response.status
         request, rules = exchange.request, exchange.rules
-        if (status >= 500 or rules.is_rpc) and rules.retries(exchange, self, response, is_whole=False):
+        if (status >= MAY_BE_BUSY or rules.is_rpc) and rules.retries(
+            exchange, self, response, is_whole=False
+        ):
             return
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(exchange, response)
@@ -154,6 +159,8 @@ class Attempt(RoutedAttempt):
         )
         exchange.active_at = self.cluster.now()
         self.answered(status, exchange.active_at)
+        if self.answer is not None:
+            self.answer.begin(status, response.block)
         self._out = []
         self._is_head_due = True
         self._length = response.length
@@ -222,6 +229,8 @@ class Attempt(RoutedAttempt):
         self.bytes_out += len(data)
         exchange.active_at = self.cluster.now()
         self._out.append(data)
+        if self.answer is not None:
+            self.answer.came(data, exchange.active_at)
 
     def response_paused(self) -> None:
         """Send what a read has brought, and adapt the size of the next read to the client's pace."""
@@ -288,6 +297,8 @@ class Attempt(RoutedAttempt):
         exchange.downstream.end_response(self._take_out(), visible)
         if exchange.rules.is_rpc:
             exchange.rules.ended(self, trailers)
+        if self.answer is not None:
+            self.answer.end(self.cluster.now())
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.finish(WHOLE, kind_of_answer(self.status))

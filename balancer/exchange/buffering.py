@@ -18,10 +18,15 @@ BLOCK: Final = 16_384
 """Bytes up to which pieces of a kept body are joined: thousands of small ones would take several times the memory."""
 
 
+LARGE_BODY: Final = 65_536
+"""Bytes of a body beyond which it is charged while it is kept for a retry, however it came."""
+
+
 class KeptBody(RequestBody):
     """A request body that is received whole before an endpoint is asked: at most `most` bytes.
 
-    `fits`: it is within that limit and the budget. `charge` lasts as long as the body is here or in the write buffer of
+    `fits`: it is within that limit and the budget. Beyond the budget, a large one is not kept for a retry either.
+    `charge` lasts as long as the body is here or in the write buffer of
     a worker connection.
     """
 
@@ -32,7 +37,11 @@ class KeptBody(RequestBody):
         self._most = most
         self.charge = Charge(budget)
         self._tail = bytearray()  # the last pieces, joined
-        self.add(received.between(b"", b""))
+        if received.trailers is None:
+            self.add(received.between(b"", b""))
+        else:
+            self._pieces, self.size = received.take(), received.size
+            self._bound()
 
     def add(self, data: bytes) -> None:
         if self.is_spent:
@@ -42,10 +51,14 @@ class KeptBody(RequestBody):
         if len(self._tail) >= BLOCK:
             self._pieces.append(self._tail)
             self._tail = bytearray()
+        self._bound()
+
+    def _bound(self) -> None:
         if self.fits and self.size > self._most:
             self.fits = False
         elif self.fits and not self.charge.resize(self.size):
             self.fits = False
+            self.limit = min(self.limit, LARGE_BODY)
             self.charge.budget.requests_streamed += 1
 
     def between(self, head: bytes, end: bytes) -> bytes:
@@ -54,6 +67,12 @@ class KeptBody(RequestBody):
         # Kept once, also while it is in a write buffer.
         self._pieces = [memoryview(whole)[len(head) : len(whole) - len(end)]]
         return whole
+
+    def whole(self) -> bytes:
+        if self._tail:
+            self._pieces.append(self._tail)
+            self._tail = bytearray()
+        return super().whole()
 
     def spend(self) -> None:
         super().spend()

@@ -5,7 +5,7 @@ Each exchange has one such object. That of HTTP has no state, so all share it; a
 Only requests whose repetition has the same effect are sent again (RFC 9110 § 9.2.2). A request that no worker can have
 received may be retried whatever its method, outside the retry budget, because it has caused no work; after a refused
 connection every other endpoint may be tried. One that a worker may have received is retried only if it is idempotent,
-and within the budget.
+and within the budget; so is one that a worker has refused as busy (`retry.busy`), whatever its method.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from balancer.exchange.exchange_state import AttemptState, CallRules, ExchangeSt
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from balancer.http.h1.response_head import Response
+from balancer.http.h1.retry_after import retry_after
 from balancer.upstream.pool import Pool
 from policies.facts import OutcomeKind
 
@@ -112,11 +113,29 @@ class HttpRules(CallRules):
     def retries(
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
-        is_failure = response.status in exchange.cluster.retries.statuses
+        retries, status = exchange.cluster.retries, response.status
+        if status in retries.busy:
+            return self._retries_busy(exchange, attempt, response, is_whole=is_whole)
+        is_failure = status in retries.statuses
         if not is_failure or not may_repeat(exchange, attempt, needs_other=True):
             return False
         attempt.status = response.status
         exchange.repeat(attempt, OutcomeKind.ERROR_STATUS, is_clean=is_whole and exchange.is_complete)
+        return True
+
+    def _retries_busy(
+        self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
+    ) -> bool:
+        """Send a request that was refused unprocessed to an endpoint that does not rest, whatever its method."""
+        rests, state, now = exchange.cluster.rests, attempt.assignment.state, exchange.cluster.now()
+        rests.begin(state.id, retry_after(response.block), now)
+        attempt.failure = (OutcomeKind.BUSY, response.status)
+        exchange.tried |= rests.resting(now)
+        if not take_another_try(exchange, attempt, needs_other=True):
+            return False
+        attempt.status, upstream = response.status, attempt.upstream
+        is_taken = upstream is not None and not upstream.unsent  # what was refused early need not be read
+        exchange.repeat(attempt, OutcomeKind.BUSY, is_clean=is_whole and exchange.is_complete and is_taken)
         return True
 
     # --- timeouts

@@ -23,6 +23,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import STREAMING, Attempt
+from balancer.exchange.buffering import LARGE_BODY
 from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry
 from balancer.exchange.client_bounds import (
     FREE_BODY,
@@ -38,15 +39,23 @@ from balancer.exchange.exchange_state import End, ExchangeState, Race, State
 from balancer.exchange.field_edits import EditedAttempt, Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
-from balancer.exchange.receiving import drop_body, receive_whole, received_part, received_whole
+from balancer.exchange.receiving import (
+    charge_whole,
+    drop_body,
+    receive_whole,
+    received_part,
+    received_whole,
+)
 from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request
+from balancer.inference.answer_reader import AnswerReader
 from balancer.upstream.request import RequestBody, UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
+from policies.prompts import Prompt
 from policies.routing.assignment import Assignment
 
 # Module constants, because an imported name or an attribute of a class is looked up anew each time.
@@ -62,6 +71,7 @@ CUT: Final = End.CUT
 LEFT: Final = End.LEFT
 TUNNEL: Final = End.TUNNEL
 CHUNKED: Final = Framing.CHUNKED
+LARGE: Final = LARGE_BODY
 REPEATABLE: Final = IDEMPOTENT
 
 
@@ -72,6 +82,8 @@ class Exchange(ExchangeState):
     ticket: Ticket[Waiter] | None = None  # its current one
     observers: tuple[ExchangeObserver, ...] = ()
     edits: Edits | None = None  # of its fields and those of its response
+    prompt: Prompt | None = None  # of a request for inference, where the policy reads it
+    _has_looked = False  # for a prompt
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
     _started_at = 0.0
@@ -111,6 +123,8 @@ class Exchange(ExchangeState):
             self._started_at = self.cluster.now()
             if receive_whole(self):
                 return
+        elif self.body_buffer is not None and self.body_buffer.size > LARGE:
+            charge_whole(self, self.body_buffer)
         self.attempt()
 
     def request_body(self, data: bytes) -> None:
@@ -166,8 +180,13 @@ class Exchange(ExchangeState):
         # GET is the common case, and decoding costs more than comparing.
         name = "GET" if method == b"GET" else method.decode()
         key = None if cluster.key_of is None else request.key_by(cluster.key_of, self.downstream.client)
+        tried = self.tried if not cluster.rests.until else cluster.left_out(self.tried)
+        if cluster.prompts is not None and not self._has_looked:
+            self._has_looked = True
+            session = key if cluster.has_session_keys else None
+            self.prompt = cluster.prompts.prompt_of(self.body_buffer, request.head, session)
         facts = RequestFacts(
-            name, target.decode("latin-1"), cluster.home_region, key, self.attempts, self.tried
+            name, target.decode("latin-1"), cluster.home_region, key, self.attempts, tried, self.prompt
         )
         explaining = cluster.explaining
         for one in self.observers:
@@ -189,14 +208,14 @@ class Exchange(ExchangeState):
             cluster.wait_for_descriptor(assignment)
             self._join_queue()
             return
+        if not self._started_at:
+            self._started_at = assignment.routed_at
         self.last_attempt = attempt = self.new_attempt(assignment)
         self.state = ATTEMPTING
         if explaining is not None:
             attempt.added += explaining.line
             attempt.is_read = True
         self.attempts += 1
-        if not self._started_at:
-            self._started_at = assignment.routed_at
         is_idempotent = method in REPEATABLE
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
@@ -221,6 +240,11 @@ class Exchange(ExchangeState):
             else EditedAttempt(self.cluster, assignment, edits)
         )
         attempt.exchange = self
+        prompt, prompts = self.prompt, self.cluster.prompts
+        if prompt is not None and prompts is not None:
+            attempt.answer = AnswerReader(
+                self.cluster.router, assignment, prompt, prompts.counts, self._started_at
+            )
         if self.attempts:
             attempt.head = self.request.another_head()
         for one in self.observers:

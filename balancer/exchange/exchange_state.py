@@ -88,7 +88,7 @@ class CallRules:
     """What differs between kinds of calls, HTTP and gRPC (`call_rules.py`); abstract."""
 
     is_rpc = False
-    """Whether the methods about heads and ends are to be called: HTTP needs them for a status of 500 or more only."""
+    """Whether the methods about heads and ends are to be called: HTTP needs them for statuses from `LEAST_BUSY` on."""
 
     @property
     @abstractmethod

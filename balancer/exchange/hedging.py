@@ -43,7 +43,7 @@ def hedge(exchange: ExchangeState, late: Attempt) -> None:
     number = facts.attempt + 1
     try:
         assignment = router.route(
-            RequestFacts(facts.method, facts.path, facts.region, facts.key, number, avoided)
+            RequestFacts(facts.method, facts.path, facts.region, facts.key, number, avoided, facts.prompt)
         )
     except Overloaded:
         return
@@ -75,10 +75,12 @@ class HedgeRace(Race):
 
         A retryable status does not win: the other attempt continues alone.
         """
-        if status in self.cluster.retries.statuses:
+        retries = self.cluster.retries
+        is_busy = status in retries.busy
+        if is_busy or status in retries.statuses:
             runner.attempt.status = status
             self._continue_with(self._other(runner))
-            runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
+            runner.end(OutcomeKind.BUSY if is_busy else OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             return False
         self._other(runner).lose()
         if runner is self._second:

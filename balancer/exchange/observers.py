@@ -94,7 +94,7 @@ class RequestLog(ExchangeObserver):
             grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
             self._policy or exchange.cluster.policy, None if chosen is None else chosen.extra(
                 request.head, attempt.fields if attempt is not None and status else b"", self._route
-            ),
+            ), None if attempt is None or attempt.answer is None else attempt.answer.facts,
         ))  # fmt: skip
 
 

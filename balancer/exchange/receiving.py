@@ -32,8 +32,13 @@ def receive_whole(exchange: ExchangeState) -> bool:
         return False
     if request.fields.length > buffering.request or _GRPC.search(request.head):
         return False
-    budget = exchange.cluster.process.buffer_budget
-    kept = KeptBody(cast(RequestBody, exchange.body_buffer), buffering.request, budget)
+    return receive(exchange, buffering.request)
+
+
+def receive(exchange: ExchangeState, most: int) -> bool:
+    """Begin to receive a body of at most `most` bytes; return False if that is more than may be kept."""
+    request, budget = exchange.request, exchange.cluster.process.buffer_budget
+    kept = KeptBody(cast(RequestBody, exchange.body_buffer), most, budget)
     if not kept.fits:
         kept.free()
         return False
@@ -45,6 +50,18 @@ def receive_whole(exchange: ExchangeState) -> bool:
     exchange.cluster.receiving += 1
     exchange.downstream.unhold()
     return True
+
+
+def charge_whole(exchange: ExchangeState, body: RequestBody) -> None:
+    """Charge a large body that came in one read, and may be kept for a retry."""
+    buffering = exchange.cluster.buffering
+    if buffering is not None and body.size <= buffering.request and body.may_be_sent_twice:
+        budget = exchange.cluster.process.buffer_budget
+        kept = KeptBody(body, buffering.request, budget)
+        if kept.fits:
+            exchange.body_buffer = exchange.kept = kept
+        else:
+            body.limit = kept.limit
 
 
 def received_part(exchange: ExchangeState) -> None:

@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from balancer.clients.client_usage import HELD_BY_BODY, Charge, ClientUsage
 from balancer.cluster.cluster import Cluster
@@ -127,6 +127,24 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Interim response that every client of HTTP/1.1 skips, also one that does not expect it (RFC 9110 § 15.2)."""
 
 
+class RequestHandler(Protocol):
+    """Handler of one request: it answers on its stream, or on its connection after the requests before it.
+
+    It is a forwarded request (`exchange/exchange.py`), an admin request (`control/admin/exchange.py`) or one that is
+    answered without a worker (`routes/own_response.py`). `head` is the request head, as far as it has come."""
+
+    @property
+    def head(self) -> bytes: ...
+    def start(self) -> None: ...
+    def request_body(self, data: bytes) -> None: ...
+    def request_ended(self, trailers: bytes) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
+    def abandon(self, error: ConnectionCut) -> None: ...
+    def reject(self, error: ForwardingError) -> None: ...
+    def check(self, now: float) -> None: ...
+
+
 class Responder(ClientSide):
     """The client of one exchange at a time; abstract."""
 
@@ -198,6 +216,10 @@ class Responder(ClientSide):
     @abstractmethod
     def begin_tunnel(self, response: Response, fields: bytes, early: bytes) -> None:
         """Send the head of the response that begins a tunnel, and the bytes that followed it."""
+
+    @abstractmethod
+    def hand_over(self, handler: RequestHandler) -> None:
+        """Let another handler answer the request that is being answered."""
 
     @abstractmethod
     def exchange_ended(self, stays: bool, now: float = 0.0) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
 from balancer.http.h1.response_head import Response
+from balancer.inference.answer_reader import AnswerReader
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.pool import Pool
 from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from balancer.exchange.attempt_span import AttemptSpan
 
 OK: Final = OutcomeKind.OK
+ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 
 
 class RoutedAttempt(UpstreamAttempt):
@@ -28,7 +30,10 @@ class RoutedAttempt(UpstreamAttempt):
     status = 0  # and bytes of the response, as far as it is used
     bytes_out = 0
     load: ReportedLoad | None = None  # that the worker reported, where load reports are read
-    failure: tuple[OutcomeKind, int] | None = None  # what policies see of an RPC whose status is a failure
+    failure: tuple[OutcomeKind, int] | None = (
+        None  # what policies see of a busy answer, or of an RPC that has failed
+    )
+    answer: AnswerReader | None = None  # of a request with a prompt
     connection = NOT_CONNECTED  # for the access log
     has_lost = False  # another attempt at the request was answered first
     has_failed = False  # the attempt is settled with an outcome other than OK
@@ -83,12 +88,15 @@ class RoutedAttempt(UpstreamAttempt):
         status = self.status or None
         if self.failure is not None:
             status = self.failure[1]
-            if kind is OK:
+            if kind is OK or kind is ERROR_STATUS:
                 kind = self.failure[0]
         self.has_failed = kind is not OK
         outcome = Outcome(
             kind, status, self.sent_at, self.first_byte_at, now, bytes_in, self.bytes_out, self.load
         )
+        if self.answer is not None:
+            outcome.prompt = self.assignment.facts.prompt
+            outcome.answer = self.answer.settled()
         self.cluster.router.settle(self.assignment, outcome)
         if self.arm is not None:
             self.arm.record(outcome, self.assignment.routed_at)

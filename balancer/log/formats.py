@@ -29,6 +29,7 @@ from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.own_responses import ErrorBodies, error_body
 from policies.facts import Endpoint, ReportedLoad
+from policies.prompts import Answer
 
 TARGET_LIMIT = 2048
 """Bytes of a request target that are kept: entries wait in memory, and a target may be as long as a head."""
@@ -79,7 +80,7 @@ class Entry(NamedTuple):
     reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
     an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
     a worker, b"" if there is none or it is the same. `policy` is the name of the policy that picked the endpoint.
-    `extra` is None unless the log has chosen fields.
+    `extra` is None unless the log has chosen fields. `answer` is that to a prompt, as far as it came.
     """
 
     ended_at: float
@@ -106,6 +107,7 @@ class Entry(NamedTuple):
     sent_target: bytes = b""
     policy: str = ""
     extra: Extra | None = None
+    answer: Answer | None = None
 
 
 class Context(NamedTuple):

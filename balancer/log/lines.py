@@ -75,6 +75,11 @@ VALUES: Final[dict[str, ValueOf]] = {
     "route": lambda line: line.entry.extra and line.entry.extra.route,
     "tls_version": attrgetter("entry.client.tls_version"),
     "trace_id": lambda line: trace_id(line.entry),
+    "ttft": lambda line: ttft(line.entry),
+    "output_tokens": lambda line: of_answer(line.entry, "tokens"),
+    "tpot": lambda line: of_answer(line.entry, "tpot"),
+    "prompt_tokens": lambda line: of_answer(line.entry, "prompt_tokens"),
+    "cached_tokens": lambda line: of_answer(line.entry, "cached_tokens"),
     **{name: attrgetter(f"entry.{name}") for name in _OF_ENTRY},
     **{name: attrgetter(f"phases.{name}") for name in LoggedPhases._fields},
 }
@@ -86,6 +91,19 @@ READ_FROM: Final = {
 """Fields of requests that values are read from; that of `trace_id` is a part of one."""
 
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)")
+
+
+def of_answer(entry: Entry, name: str) -> int | float | None:
+    """Return a fact of the answer to a prompt, None without one."""
+    found: int | float | None = getattr(entry.answer, name, None)
+    return found
+
+
+def ttft(entry: Entry) -> float | None:
+    """Return the time to first token, from the first byte of the request."""
+    if entry.answer is None or entry.answer.first_token_at is None:
+        return None
+    return entry.answer.first_token_at - (entry.arrived[0] or entry.arrived[1])
 
 
 def of_message(entry: Entry, side: str, name: bytes) -> bytes | None:

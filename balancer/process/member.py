@@ -6,6 +6,7 @@ every instant, and no process waits for another.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,18 @@ from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
 from policies.endpoint.state import share_of_process
+from policies.inference.index import SHARED_BYTES
+
+
+def prompt_memory(settings: Settings) -> dict[str, memoryview]:
+    """Return memory for a prefix index of each cluster for inference, to be shared with processes that are forked
+    later; it is taken as it is used."""
+    clusters = {"": settings, **settings.clusters}
+    return {
+        name: memoryview(mmap.mmap(-1, SHARED_BYTES))
+        for name, cluster in clusters.items()
+        if cluster.kind == "inference"
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +41,7 @@ class ServingProcess:
     `directory` holds the sockets of the channel between processes. `lifeline` is a descriptor that becomes readable
     when the supervisor is gone, `readiness` one to write to when this process serves. `fronts` are the common TLS
     contexts that start the handshakes of all processes, so that each accepts the session tickets of the others, by
-    listener.
+    listener; `prompts` the memory of the prefix index of each cluster for inference, by its name.
     """
 
     index: int
@@ -40,6 +53,7 @@ class ServingProcess:
     lifeline: int
     readiness: int
     fronts: Mapping[str, SharedContext] = field(default_factory=dict)
+    prompts: Mapping[str, memoryview] = field(default_factory=dict)
 
     def tell_ready(self) -> None:
         """Report to the supervisor that this process serves."""

@@ -158,6 +158,8 @@ class Server:
             state_log.siblings = SiblingConditions(member.board, member.index, name)
             siblings = Siblings(router, member.board, member.index, complain, name)
             control_plane.sweep_siblings = siblings.sweep
+            if name in member.prompts:
+                control_plane.share_prompts(member.prompts[name])
         directory = None if member is None else str(member.directory)
         control_plane.shared = exchange_of(self._shared, router, self._clock.now, say, directory, name)
 

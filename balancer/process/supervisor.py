@@ -27,7 +27,7 @@ from balancer.errors import ListenFailed
 from balancer.log.output import complain
 from balancer.process.lifecycle import CUT_SHORT, RELOAD, REPLACED, STOPPED
 from balancer.process.listening import listening, ready_line
-from balancer.process.member import ServingProcess
+from balancer.process.member import ServingProcess, prompt_memory
 from balancer.process.socket_handover import Successor, started, tell_ready
 from balancer.rate_limits.shared_buckets import SharedBuckets
 from balancer.sharing.shared_counters import SharedCounters
@@ -50,6 +50,7 @@ class Supervisor:
         self._listening = listening(settings, complain)
         self._board = SharedCounters(settings.processes)
         self._buckets = SharedBuckets(settings.processes)
+        self._prompts = prompt_memory(settings)
         self._directory = made_directory()
         self._lifeline, self._held = os.pipe()
         self._fronts = {
@@ -117,6 +118,7 @@ class Supervisor:
                 self._lifeline,
                 writing,
                 self._fronts,
+                self._prompts,
             )
             code = self._work(member)
         finally:

@@ -50,7 +50,7 @@ class OwnResponse:
         self._route = answer if isinstance(answer, Route) else route
         self._edit = None if edits is None else edits.of_own(request, downstream.client, cluster)
         self._is_complete = not request.fields.has_body
-        self._arrived = downstream.arrived
+        self._arrived = request.arrived or downstream.arrived
 
     @property
     def head(self) -> bytes:

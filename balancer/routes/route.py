@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from balancer.authorization.authorizer import Authorizer
 from balancer.cluster.cluster import Cluster
@@ -16,6 +17,9 @@ from balancer.routes.conditions import ANY, Asked, Condition
 from balancer.routes.split import Split
 from balancer.syntax.networks import NetworkSet
 from balancer.syntax.urls import host_in
+
+MODEL_BODY: Final = 1 << 20
+"""Bytes of a body that are received to find the model, unless `buffering.request` of its cluster is more."""
 
 
 class Route:
@@ -57,8 +61,9 @@ class Route:
             for name, value in sorted(wanted.items())
         ]
         self.selector = next((one for one in self.conditions if one.wanted != ANY), None)
+        self._model = config.model
         self.is_plain = not (
-            self._methods or self._scheme or self._clients or self.conditions or self.redirect
+            self._methods or self._scheme or self._clients or self.conditions or self.redirect or self._model
         )
         self._prefix = (config.prefix or "").removesuffix("/").encode()
         self._rewrites = config.strip_prefix or config.replace_prefix is not None
@@ -75,7 +80,23 @@ class Route:
                 return False
         if self._clients is not None and not self._clients.has(asked.address):
             return False
-        return self.redirect is None or not self._is_there(self.redirect, request)
+        if self.redirect is not None and self._is_there(self.redirect, request):
+            return False
+        if self._model is None:
+            return True
+        if request.model is None and request.fields.has_body:
+            request.body_bound = max(request.body_bound, self._body_bound())
+        return request.model == self._model
+
+    def _body_bound(self) -> int:
+        """Return how many bytes of a body may be received before its model is known."""
+        found = 1
+        split = () if self.split is None else self.split.clusters
+        for cluster in split if self.cluster is None else (self.cluster,):
+            kept, limit = cluster.buffering, cluster.body_limit
+            bound = MODEL_BODY if kept is None else max(MODEL_BODY, kept.request)
+            found = max(found, bound if limit is None else min(bound, limit))
+        return found
 
     def rewrite(self, request: Request) -> None:
         """Remove or replace the prefix of the request, if that is configured and its target is a path. The worker gets

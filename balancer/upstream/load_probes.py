@@ -3,7 +3,7 @@
 No request waits for a load probe. A probe is sent after the request that triggered it, over an idle connection or a new
 one that the pool keeps, one at a time per endpoint and at most `max_in_flight` in all. Probes beyond these bounds are
 skipped and counted. A worker answers with the fields of `http/h1/load_report.py` on any response, so `path` should be
-cheap for it.
+cheap for it; an inference server with its metrics (`engine_metrics.py`).
 
     policy.probes(now) -> router.on_probe(state) -> InternalRequest -> router.probed(...) -> policy.observe_probe(...)
 """
@@ -17,9 +17,12 @@ from functools import partial
 
 from balancer.config.schema.sections import LoadProbesConfig
 from balancer.http.h1.load_report import LoadReports
-from balancer.upstream.internal_request import InternalRequest, InternalResult, internal_head
+from balancer.http.h1.response_head import Response
+from balancer.upstream.engine_metrics import SIZE_LIMIT, load_of
+from balancer.upstream.internal_request import BODY_LIMIT, InternalRequest, InternalResult, internal_head
 from balancer.upstream.pools import Pools
 from policies.endpoint.state import EndpointState
+from policies.facts import ReportedLoad
 from policies.routing.router import Router
 
 
@@ -50,6 +53,7 @@ class LoadProbes:
     def apply(self, config: LoadProbesConfig) -> None:
         """Apply a configuration; a path of None turns probes off."""
         self._path, self._timeout, self._most = config.path, config.timeout, config.max_in_flight
+        self._reads_metrics = config.format == "metrics"
         self._router.on_probe = self.request if config.path is not None else None
 
     def request(self, state: EndpointState) -> None:
@@ -74,6 +78,7 @@ class LoadProbes:
         probe = self.under_way[state.id] = InternalRequest(
             internal_head(state.endpoint, self._path, "load-probe"),
             partial(self._ended, state),
+            body_limit=SIZE_LIMIT if self._reads_metrics else BODY_LIMIT,
             timeout=self._timeout,
             started_at=self._now(),
             clock=self._now,
@@ -99,8 +104,13 @@ class LoadProbes:
         del self.under_way[state.id]
         if result.error is not None or result.response is None:
             self.counts.failed += 1
-        elif (load := self._reports.read(result.response.block)) is None:
+        elif (load := self._load_of(result, result.response)) is None:
             self.counts.silent += 1
         else:
             self.counts.answered += 1
             self._router.probed(state, load, result.seconds, self._now())
+
+    def _load_of(self, result: InternalResult, response: Response) -> ReportedLoad | None:
+        if not self._reads_metrics:
+            return self._reports.read(response.block)
+        return load_of(result.body) if response.status == 200 else None

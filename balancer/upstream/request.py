@@ -60,6 +60,19 @@ class RequestBody:
         the worker."""
         return b"".join([head, *self._pieces, end])
 
+    def whole(self) -> bytes:
+        """Return the buffered body, which is one piece from now on."""
+        pieces = self._pieces
+        whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if not isinstance(whole, bytes):
+            whole = bytes(whole)
+        self._pieces = [whole]
+        return whole
+
+    def take(self) -> list[bytes | bytearray | memoryview]:
+        """Return the pieces of the buffered body, which another object keeps from now on."""
+        return self._pieces
+
     def sent(self) -> None:
         """Note that the buffered data was sent to an endpoint; discard it if it exceeds the limit."""
         if self.size > self.limit:

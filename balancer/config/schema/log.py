@@ -17,7 +17,13 @@ LOG_FIELDS: Final = (
 )  # fmt: skip
 """Fields of a line, in their order; `balancer/log/lines.py` has their values."""
 
-FURTHER_FIELDS: Final = ("duration", "referer", "route", "tls_version", "trace_id", "user_agent")
+TOKEN_FIELDS: Final = ("ttft", "tpot", "prompt_tokens", "cached_tokens", "output_tokens")
+"""Fields of requests for inference, where the policy reads prompts."""
+
+FURTHER_FIELDS: Final = (
+    *("duration", "referer", "route", "tls_version", "trace_id", "user_agent"),
+    *TOKEN_FIELDS,
+)
 """Fields of lines whose fields are chosen."""
 
 MOST_FIELDS: Final = 64

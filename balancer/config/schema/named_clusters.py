@@ -6,7 +6,7 @@ A named cluster has the keys that concern its endpoints. A key that it does not 
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,7 @@ from balancer.config.schema.section import Name, Section
 from balancer.config.schema.sections import LoadProbesConfig
 from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.config.sources import policy_table
+from policies import registry
 
 OWN: Final = ("endpoints", "discovery")
 """Keys that a named cluster does not inherit."""
@@ -50,6 +51,11 @@ OF_CONNECTIONS: Final = {
 }
 """Keys of these tables that concern client connections, whose requests may go to any cluster."""
 
+SESSION_FIELD: Final = "X-Session-ID"
+INFERENCE_POLICY: Final = "pending-tokens"
+INFERENCE_SHUTDOWN: Final = 300.0
+"""Seconds for which answers may go on after SIGTERM, where any cluster is one for inference."""
+
 
 class ClusterSettings(Section):
     """What one cluster of endpoints is configured with."""
@@ -67,6 +73,16 @@ class ClusterSettings(Section):
         le=10,
         description="number of further endpoints that a request may be sent to, where that is safe; see "
         "[Retries](#retries)",
+    )
+    kind: Literal["http", "inference"] = Field(
+        default="http",
+        description="kind of its workers; `inference`, for servers of language models, has other defaults; see "
+        "[Inference](#inference)",
+    )
+    half_close: bool = Field(
+        default=True,
+        description="whether a client of HTTP/1.1 that has sent its FIN may still read its response; false: it has "
+        'left, and the request is abandoned at once. Default with `kind = "inference"`: false',
     )
     endpoints: tuple[EndpointConfig, ...] = ()
     discovery: DiscoveryConfig = DiscoveryConfig()
@@ -92,7 +108,39 @@ class ClusterSettings(Section):
         check_unique(self.endpoints)
         if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
             raise ValueError("key.by: give [sticky], which has its own key, or [key], not both")
+        for table, values in self.kind_defaults.items():
+            self._derive_in(table, **values)
         return self
+
+    def _derive_in(self, table: str, **values: Any) -> None:
+        """Set those keys of a table that are not given; "" is the cluster itself."""
+        if table:  # a copy, because the default is shared
+            self.__dict__[table] = section = getattr(self, table).model_copy()
+            section._derive(**values)
+        else:
+            self._derive(**values)
+
+    @property
+    def kind_defaults(self) -> dict[str, dict[str, Any]]:
+        """The defaults that `kind` has instead of the usual ones, by table; "" has those outside tables.
+
+        An answer may take minutes to its first byte, and one that is preempted pauses. A request that was refused as
+        busy has cost its worker nothing, so the retry budget is as large as the load.
+        """
+        if self.kind == "http":
+            return {}
+        has_key = self.key._has("by", "name") or self.sticky.cookie or self.sticky.header
+        most = (
+            self.buffering.request if self.buffering._has("request") else min(1 << 20, self.buffering.total)
+        )
+        return {
+            "": {"half_close": False, "retries": 4}
+            | ({"policy": PolicySpec(name=INFERENCE_POLICY)} if INFERENCE_POLICY in registry.TABLE else {}),
+            "timeouts": {"first_byte": 1800.0, "body_idle": 300.0, "shutdown": INFERENCE_SHUTDOWN},
+            "buffering": {"request": most},
+            "retry": {"busy": (429, 503), "share": 1.0, "body": most},
+            "key": {} if has_key else {"by": "header", "name": SESSION_FIELD},
+        }
 
     @property
     def has_endpoints(self) -> bool:

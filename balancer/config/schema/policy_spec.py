@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
+from importlib.util import find_spec
 from random import Random
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from balancer.config.keys import dotted
 from balancer.config.positions import Place
 from policies import registry
+from policies.errors import BrokenPolicy
 from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed, randomness
@@ -46,8 +48,14 @@ class PlainPolicy(BaseModel):
         return label_of(self.name)
 
     def alone(self, rng: Random, path: str, library: Library) -> Policy:
-        """Build the policy. Raises `PoliciesError` for an unknown name or option."""
-        return registry.make(self.name, self.options, rng, path, library)
+        """Build the policy. Raises `PoliciesError` for an unknown name or option, and for a missing extra."""
+        policy = registry.make(self.name, self.options, rng, path, library)
+        if getattr(policy, "reads_prompts", False) and not all(map(find_spec, ("msgspec", "xxhash"))):
+            raise BrokenPolicy(
+                f"'{self.label}' reads prompts and needs msgspec and xxhash, which are not installed: "
+                "pip install '.[inference]' in the checkout"
+            )
+        return policy
 
     def require_pick(
         self, path: str, library: Library, endpoints: Iterable[Endpoint], region: str | None

@@ -11,6 +11,7 @@ from pydantic import Field
 from balancer.config.schema.section import BufferSize, Duration, Section, Share
 from policies.overload.hedging import Hedging
 
+BusyStatus = Annotated[int, Field(ge=429, le=599)]
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
 GrpcStatus = Literal["CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE"]
 
@@ -31,6 +32,12 @@ class RetryConfig(Section):
     statuses: tuple[ErrorStatus, ...] = Field(
         default=(502, 503),
         description="list of 500–599 | worker statuses after which an idempotent request is retried",
+    )
+    busy: tuple[BusyStatus, ...] = Field(
+        default=(),
+        description="list of 429–599 | statuses by which a worker refuses a request unprocessed: it goes elsewhere, "
+        "also a POST. They count as load and not as failures, and Retry-After keeps the endpoint out of picks; default "
+        'with `kind = "inference"`: 429 and 503; see [Retries](#retries)',
     )
     idempotency_key: bool = Field(
         default=False,

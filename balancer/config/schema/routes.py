@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from ipaddress import IPv6Address
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -141,7 +142,8 @@ class RouteConfig(Section):
 
     Of all routes that match, the most specific one is taken, whatever their order: first by host (exact, then the
     longest suffix, then any), then by path (exact, then the longest prefix), then by the number of fields in `headers`,
-    then by that of parameters in `query`, then one with `methods`, then one with `scheme`, then one with `clients`.
+    then by that of parameters in `query`, then one with `model`, then one with `methods`, then one with `scheme`, then
+    one with `clients`.
     """
 
     host: Host | None = Field(
@@ -160,6 +162,10 @@ class RouteConfig(Section):
     )
     query: dict[ParameterName, ParameterValue] = Field(
         default={}, description='table | condition: values of parameters of the query; `"*"`: any value'
+    )
+    model: FieldValue | None = Field(
+        default=None,
+        description="name | condition: `model` in the JSON of the body, exactly; see [Inference](#inference)",
     )
     scheme: Literal["http", "https"] | None = Field(
         default=None, description="condition: scheme that the client used"
@@ -211,6 +217,8 @@ class RouteConfig(Section):
         self._check_split()
         if self.path is not None and self.prefix is not None:
             raise ValueError("prefix: give path or prefix, not both")
+        if self.model is not None and find_spec("msgspec") is None:
+            raise ValueError("model: needs msgspec, which is not installed: pip install '.[inference]'")
         if len(set(self.methods)) < len(self.methods):
             raise ValueError("methods: a method is there twice")
         hop = HOP_BY_HOP.intersection(self.headers)
@@ -259,13 +267,14 @@ class RouteConfig(Section):
     def conditions(self) -> tuple[Any, ...]:
         """The conditions in a form that can be compared."""
         fields, query = frozenset(self.headers.items()), frozenset(self.query.items())
-        return (*self.place, frozenset(self.methods), fields, self.scheme, query, frozenset(self.clients))
+        methods, clients = frozenset(self.methods), frozenset(self.clients)
+        return *self.place, methods, fields, self.scheme, query, clients, self.model
 
     @property
-    def specificity(self) -> tuple[int, int, bool, bool, bool]:
+    def specificity(self) -> tuple[int, int, bool, bool, bool, bool]:
         """What of two routes of one place the more specific one has more of."""
-        numbers = len(self.headers), len(self.query)
-        return *numbers, bool(self.methods), self.scheme is not None, bool(self.clients)
+        fields, query, has_model = len(self.headers), len(self.query), self.model is not None
+        return fields, query, has_model, bool(self.methods), self.scheme is not None, bool(self.clients)
 
     def rank(self) -> tuple[Any, ...]:
         """Return a key that sorts the most specific route first."""
@@ -316,6 +325,7 @@ class RouteConfig(Section):
         query = "&".join(f"{name}={value}" for name, value in self.query.items())
         parts = [f"{url}?{query}" if query else url, ",".join(self.methods)]
         parts += [f"{name}={value}" for name, value in self.headers.items()]
+        parts += [f"model={self.model}" if self.model is not None else ""]
         parts += [f"from {','.join(map(str, self.clients))}" if self.clients else ""]
         return " ".join(part for part in parts if part)
 
@@ -360,7 +370,7 @@ def by_place(routes: Sequence[RouteConfig]) -> Iterable[list[int]]:
 
 def _is_ambiguous(one: RouteConfig, other: RouteConfig) -> bool:
     """Return whether two routes for the same host and path have the same rank and a request may match both."""
-    if one.specificity != other.specificity or one.scheme != other.scheme:
+    if one.specificity != other.specificity or (one.scheme, one.model) != (other.scheme, other.model):
         return False
     if one.methods and not {*one.methods} & {*other.methods}:
         return False

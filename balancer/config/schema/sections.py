@@ -198,6 +198,11 @@ class LoadProbesConfig(Section):
         description="path | path of the workers' load report, for policies that ask for it, such as `prequal`; see "
         "[Live](live.md)",
     )
+    format: Literal["fields", "metrics"] = Field(
+        default="fields",
+        description="where the load is: `fields` of the response, or `metrics`, the body, of inference servers; see "
+        "[Inference](#inference)",
+    )
     timeout: Annotated[float, Field(gt=0, le=60), InSeconds] = Field(
         default=1.0, description="s | timeout of a probe, from the connect to the last byte; at most 60"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
+from math import inf
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
@@ -30,6 +31,7 @@ from balancer.control.admin.families import (
     rows_of_each,
 )
 from balancer.control.admin.health import PANIC, SERVING, endpoint_condition, readiness
+from balancer.control.admin.inference_report import inference_families
 from balancer.control.admin.mirrors_splits_report import mirror_families, split_families
 from balancer.control.admin.policy_report import policy_families
 from balancer.control.admin.routes_report import connection_families, route_families
@@ -110,6 +112,7 @@ def cluster_families(control_plane: ControlPlane) -> Iterator[Metric]:
     if control_plane.shared is not None:
         yield from shared_families(control_plane.shared)
     yield from route_families(cluster)
+    yield from inference_families(cluster)
     rows = rows_of_each(cluster.router.states, lambda state: [buckets_of(state.histogram)])
     text = "Sent to last byte, successes"
     yield histogram("steelyard_endpoint_latency_seconds", text, rows, *OF_ENDPOINT)
@@ -190,6 +193,10 @@ def endpoint_families(cluster: Cluster) -> Iterator[Metric]:
     states, pools = cluster.router.states, cluster.pools.by_id
     in_flight = of_each(states, lambda state: state.in_flight_here)
     yield gauge("steelyard_endpoint_in_flight", "Requests in flight", in_flight, *OF_ENDPOINT)
+    reported = [state for state in states if state.reported_at > -inf]
+    ages = of_each(reported, lambda state: cluster.now() - state.reported_at)
+    text = "Since the last load report to a load probe"
+    yield gauge("steelyard_endpoint_load_report_age_seconds", text, ages, *OF_ENDPOINT)
     available = of_each(states, lambda state: state.available)
     yield gauge("steelyard_endpoint_available", "1: takes requests", available, *OF_ENDPOINT)
     held = rows_of_each(states, lambda state: attributes(pools[state.id], "idle", "leased", "opening"))

@@ -15,6 +15,7 @@ from balancer.config.schema.endpoint import CLIENT
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
+from balancer.control.admin.inference_report import inference_status
 from balancer.control.admin.mirrors_splits_report import mirrors_status, splits_status
 from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
 from balancer.control.admin.routes_report import (
@@ -145,6 +146,7 @@ def cluster_status(control_plane: ControlPlane, describe: Describe) -> dict[str,
         "explaining": control_plane.explanations.status(),
         "reload": reload_status(control_plane),
         "policy": policy_status(control_plane, describe),
+        "inference": inference_status(cluster, describe),
         "load_probes": asdict(control_plane.load_probes.counts)
         | {"under_way": len(control_plane.load_probes.under_way)},
         "load_reports": {"malformed": cluster.reports.malformed},
@@ -253,6 +255,16 @@ def ejection_status(cluster: Cluster, state: EndpointState) -> dict[str, Any]:
     return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
 
 
+def rest_status(cluster: Cluster, state: EndpointState) -> float:
+    """Return the seconds for which it still rests because it has refused a request as busy."""
+    return round(max(0.0, cluster.rests.until.get(state.id, 0.0) - cluster.now()), 3)
+
+
+def report_age(cluster: Cluster, state: EndpointState) -> float | None:
+    """Return the seconds since the endpoint last reported its load to a load probe; None if it never did."""
+    return round(cluster.now() - state.reported_at, 3) if state.reported_at > -inf else None
+
+
 def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return the active checks since the start, and the fault of the last failed one."""
     check = control_plane.checks.by_id.get(state.id)
@@ -280,6 +292,7 @@ def endpoint_facts(control_plane: ControlPlane, state: EndpointState) -> dict[st
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
         "ejection": ejection_status(control_plane.cluster, state),
+        "rests_for": rest_status(control_plane.cluster, state),
         "in_flight": state.in_flight_here,
         "limit": int(state.limit) if state.limit < inf else None,
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
@@ -302,6 +315,7 @@ def endpoint_status(
         "connections": connections_status(pool, cluster.now()),
         "route": route_status(pool.route),
         "latency": describe(state.histogram),
+        "load_report_age": report_age(cluster, state),
     }
 
 

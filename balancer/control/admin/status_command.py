@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from balancer.control.admin.client import BalancerClient, connection_options
+from balancer.control.admin.inference_report import inference_line
 from balancer.control.admin.mirrors_splits_report import mirror_lines, split_lines
 from balancer.syntax.printable import printable, with_digits
 from policies.loading.reference import label_of
@@ -169,6 +170,8 @@ def cluster_lines(
     ]
     if policy.get("differs"):
         lines.append("  processes have different policies or versions; reload to make them equal")
+    if document.get("inference"):
+        lines.append(inference_line(document["inference"]))
     if last:
         lines += ["last explained pick", *(f"  {line}" for line in last.splitlines())]
     lines.append(document["health"]["summary"])
@@ -214,7 +217,7 @@ HEADS = ("endpoint", "region", "share", "in flight", "req/s", "p50 ms", "p99 ms"
 LEFT = frozenset((0, 1, len(HEADS) - 1))
 """Columns of text; the others have numbers and are aligned to the right."""
 
-SILENT = frozenset(("ok", "abandoned", "tunnelled"))
+SILENT = frozenset(("ok", "busy", "abandoned", "tunnelled"))
 """Outcomes that are no error of the endpoint."""
 
 

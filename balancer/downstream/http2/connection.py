@@ -255,11 +255,10 @@ class Http2Connection(OpenStreams):
                 self._steps += (len(request.raw) - LARGE_HEAD) // BYTES_PER_STEP
             if request.fields.is_grpc:
                 stream.begin_call(request)
-            handler, cluster = handler_of(self._cluster, stream, request, self._admin_exchange, self._routes)
+            handler, limit = handler_of(self._cluster, stream, request, self._admin_exchange, self._routes)
         except RequestRejected as error:
             self._refuse(stream, error, has_ended)
             return
-        limit = cluster.body_limit
         if limit is not None and request.fields.length > limit:
             too_large = RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
             self._refuse(stream, too_large, has_ended)

@@ -11,11 +11,10 @@ import asyncio
 from balancer.clients.client_usage import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.limits import READ
-from balancer.downstream.dispatch import RequestHandler
 from balancer.downstream.http2.open_streams import CROWD, OpenStreams, own_message
 from balancer.downstream.http2.stream_transport import NO_TRANSPORT, AdminTransport, StreamTransport
 from balancer.errors import ClientStalled, ConnectionCut, RequestRejected, StreamReset
-from balancer.exchange.responder import Responder
+from balancer.exchange.responder import RequestHandler, Responder
 from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import head_for, trailers_for
@@ -260,6 +259,9 @@ class Http2Stream(Responder):
             block = b"\r\n" + self._process.date_line
             added = sendable(fields_of(block if answer.edit is None else answer.edit(block)))
             self.send(head_for(answer.error, answer.request_id) + added, b"", is_last=True)
+
+    def hand_over(self, handler: RequestHandler) -> None:
+        self._handler = handler
 
     def exchange_ended(self, stays: bool, now: float = 0.0) -> None:
         """End the stream with its response; what the client still sends of the request is not read."""

@@ -46,10 +46,15 @@ WORTH_SHELVING: Final = 1024
 class Request:
     """A parsed request: `head` is sent to the worker, `id` is its X-Request-ID, `raw` is the head as received.
 
-    `path` is the normalized path while routes are in use.
+    `path` is the normalized path while routes are in use. `model` is what its body names, "" for nothing and None until
+    that is read; `body_bound` is how many bytes of it may be read, more than 0 once a route depends on the model.
+    `arrived` is when its head came, where its handler is found later.
     """
 
     path = b""
+    model: str | None = None
+    body_bound = 0
+    arrived: tuple[float, float] | None = None
     _key: str | None = None
     _keyed_by: KeyOf | None = None  # what has found `_key`
 

@@ -18,6 +18,7 @@ from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.client import target_of
+from balancer.control.admin.inference_report import inference_status
 from balancer.control.admin.mirrors_splits_report import splits_status
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.sampler import EventStreams, Sampler
@@ -176,6 +177,7 @@ async def process_sample(control_plane: ControlPlane, front: ControlPlane) -> di
         "tunnels": {"open": len(cluster.tunnels), "opened": cluster.tunnels.opened},
         "reload": reload_status(front),
         "policy": policy_status(control_plane, raw),
+        "inference": inference_status(cluster, raw),
         "panic": panic_status(cluster),
         "shared": shared_status(control_plane),
         "explaining": explanations.status(),

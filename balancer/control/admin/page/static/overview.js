@@ -75,6 +75,19 @@ function totalsOf(s) {
       ["Withheld", listed({ budget: s.hedging.denied, "all slow": s.hedging.withheld })],
     ]]);
   } else groups[0][1].push(["Hedges", "off"]);
+  const read = s.inference;
+  if (read) {
+    const quantiles = (of) => `${duration(of.p50)}, p99 ${duration(of.p99)}`;
+    groups.push(["Prompts", [
+      ["Read", count(read.prompts), "inference.prompts"],
+      ["Bodies without one", listed(read.unread)],
+      ["Tokens", count(read.prompt_tokens), "inference.prompt_tokens"],
+      ["Of these cached", percent(read.prompt_tokens ? read.cached_tokens / read.prompt_tokens : null)],
+      ["Tokens of answers", count(read.output_tokens), "inference.output_tokens"],
+      ["TTFT, p50", quantiles(read.ttft)],
+      ["TPOT, p50", quantiles(read.tpot)],
+    ]]);
+  }
   return groups;
 }
 

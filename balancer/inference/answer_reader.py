@@ -1,0 +1,153 @@
+"""Reads the answer to a prompt while it passes: when its tokens came, how many, and what its `usage` states.
+
+Nothing is copied but the last bytes, where `usage` is, once the answer has ended. In a stream of server-sent events an
+event is a token; its text is not parsed. An answer with a Content-Encoding, or a status other than 200, is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import Any, Final
+
+from balancer.inference.token_counts import TokenCounts
+from policies.prompts import Answer, Prompt
+from policies.routing.assignment import Assignment
+from policies.routing.router import Router
+
+TAIL: Final = 4096
+"""Bytes of the end of an answer in which `usage` is looked for: it comes last, or before a few more keys."""
+
+MOST_TOKENS: Final = 1 << 40
+"""Bound on what `usage` may state."""
+
+EVENT: Final = b"\ndata:"
+FIRST_EVENT: Final = b"data:"
+
+_has_token: Final = re.compile(
+    rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|name)" ?: ?"(?!")'
+).search
+"""Finds a text in an event that is not empty: in a delta of a message, its reasoning or a call of a tool, or in a
+completion."""
+
+_states_stream: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:text/event-stream)").search
+_states_encoding: Final = re.compile(
+    rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
+).search
+_USAGE: Final = re.compile(rb'"usage" ?: ?(?=\{)')
+_value: Final = json.JSONDecoder().raw_decode
+
+
+class AnswerReader:
+    """Reads the answer to one attempt. `facts` is what is known of it so far."""
+
+    def __init__(
+        self, router: Router, assignment: Assignment, prompt: Prompt, counts: TokenCounts, asked_at: float
+    ) -> None:
+        """`asked_at` is when the request came."""
+        self.facts = Answer()
+        self._router = router
+        self._assignment = assignment
+        self._prompt = prompt
+        self._counts = counts
+        self._asked_at = asked_at
+        self._is_read = self._is_stream = False
+        self._events = 0  # before the first token
+        self._tail: deque[bytes] = deque()
+        self._kept = 0  # bytes in it
+
+    def begin(self, status: int, block: bytes) -> None:
+        """Take the status and the fields of the answer."""
+        self._is_read = status == 200 and _states_encoding(block) is None
+        self._is_stream = self._is_read and _states_stream(block) is not None
+
+    def came(self, data: bytes, now: float) -> None:
+        """Take bytes of the body."""
+        if not self._is_read:
+            return
+        tail, facts = self._tail, self.facts
+        tail.append(data)
+        self._kept += len(data)
+        while self._kept - len(tail[0]) >= TAIL:
+            self._kept -= len(tail.popleft())
+        if not self._is_stream:
+            return
+        events = data.count(EVENT) + data.startswith(FIRST_EVENT)
+        if facts.first_token_at is None:
+            found = _has_token(data)
+            if found is not None:
+                events = 1 + data.count(EVENT, found.end())
+            elif self._events + events < 2:  # the first may only name the role
+                self._events += events
+                return
+            else:
+                events += self._events - 1
+            self._first_token(now)
+        if events:
+            facts.tokens += events
+            facts.last_token_at = now
+
+    def whole(self, status: int, block: bytes, body: bytes, now: float) -> None:
+        """Take an answer that has come in one piece."""
+        self.begin(status, block)
+        self.came(body, now)
+        self.end(now)
+
+    def end(self, now: float) -> None:
+        """Take the end of the body."""
+        if not self._is_read:
+            return
+        facts, tail = self.facts, b"".join(self._tail)[-TAIL:]
+        if not self._is_stream:  # nothing shows when its first token was there
+            self._first_token(now)
+            facts.last_token_at = now
+        elif facts.first_token_at is not None:
+            facts.tokens = max(1, facts.tokens - _events_without_token(tail))
+        usage = _usage_in(tail)
+        tokens = _number(usage, "completion_tokens")
+        if tokens is not None:
+            facts.tokens = tokens
+        facts.prompt_tokens = _number(usage, "prompt_tokens")
+        facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
+
+    def settled(self) -> Answer:
+        """Count the answer, whole or not, if it has begun; return what is known of it."""
+        if self.facts.first_token_at is not None:
+            self._counts.add(self._prompt, self.facts)
+        return self.facts
+
+    def _first_token(self, now: float) -> None:
+        self.facts.first_token_at = now
+        self._counts.ttft.record(now - self._asked_at)
+        self._router.first_token(self._assignment, now)
+
+
+def _events_without_token(tail: bytes) -> int:
+    """Return how many events at the end of a stream have no token: the reason of its end, `usage`, and [DONE]."""
+    found = 0
+    for event in reversed((b"\n" + tail).split(EVENT)[1:]):
+        if _has_token(event) is not None:
+            break
+        found += 1
+    return found
+
+
+def _usage_in(tail: bytes) -> dict[str, Any]:
+    """Return the last `usage` in the end of an answer, empty without one. In a text its quotes are escaped."""
+    at = -1
+    for found in _USAGE.finditer(tail):
+        at = found.end()
+    if at < 0:
+        return {}
+    try:
+        usage, _ = _value(tail[at:].decode("latin-1"))
+    except (ValueError, RecursionError):
+        return {}
+    return usage if isinstance(usage, dict) else {}
+
+
+def _number(values: object, name: str) -> int | None:
+    """Return a count of tokens from `usage`, None where it states none that can be one."""
+    value = values.get(name) if isinstance(values, dict) else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None

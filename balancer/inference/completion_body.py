@@ -1,0 +1,49 @@
+"""Body of a request for a completion (OpenAI's API), as far as routing reads it. Needs the extra `inference`.
+
+It is not compiled: msgspec makes its own code of the class. Nothing of a prompt is decoded: its JSON is found and left
+as it is. Of a key that is there twice the last one counts, as for workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+DecodeError: Final = msgspec.DecodeError
+ValidationError: Final = msgspec.ValidationError
+
+
+class CompletionBody(msgspec.Struct):
+    """The keys that are read; `messages`, `prompt` and `tools` as JSON, empty where they are absent."""
+
+    model: str = ""
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    session_id: str | None = None
+    user: str | None = None
+
+
+class ModelKey(msgspec.Struct):
+    """The key that routes ask for; the others may be anything."""
+
+    model: str = ""
+
+
+def model_of(body: bytes) -> str:
+    """Return the model that a body names; "" for a body that names none, or that is no JSON object."""
+    try:
+        return _decode_model(body).model
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+_decode_model: Final = msgspec.json.Decoder(ModelKey).decode
+decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(CompletionBody).decode
+digest: Final[Callable[[Any, int], int]] = xxh3_64_intdigest
