@@ -42,6 +42,9 @@ states more than there is memory for.
 MAX_REQUESTS = 1 << 28
 """Maximum number of requests that the rows of a run stand for: a report has a number for each of them in memory."""
 
+MAX_TOKENS = 1 << 32
+"""Maximum number of tokens of a request."""
+
 MAX_INSTANT_S = 1e9
 """Maximum absolute instant of a run in seconds."""
 
@@ -51,6 +54,15 @@ Flags = NDArray[np.bool_]
 
 EACH: Ints = np.array(1)
 """Weight of rows that stand for one request each; a file with such rows alone has no column of weights."""
+
+NO_TOKENS: Ints = np.array(0)
+"""Tokens of rows that are no requests for inference; a file with such rows alone has no columns of tokens."""
+
+DEFAULTS = {
+    "weight": EACH,
+    **dict.fromkeys(("prompt_tokens", "cached_tokens", "output_tokens"), NO_TOKENS),
+}
+"""Columns that a file may lack, with the value of each row then."""
 
 WorldName = Literal["measured", "simulated"]
 """How a run was executed: on real processes, or in virtual time."""
@@ -111,6 +123,9 @@ class RunFacts(BaseModel):
         le=MAX_INSTANT_S,
         description="of a run whose rows are of a histogram, without instants",
     )
+    tpot_slo: float | None = Field(
+        default=None, description="seconds per output token that goodput allows; of inference only"
+    )
     places: tuple[Place, ...] = Field(description="row order of the `worker` column")
     invalid_reasons: tuple[str, ...] = Field(default=(), description="empty when the run is valid")
     status: dict[str, Any] = Field(default_factory=dict, description="the balancer's /-/status after the run")
@@ -133,7 +148,8 @@ class Samples:
     `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered. `attempts`
     is the number of workers that the balancer tried. Only simulated runs have it; it is 0 in measured ones, whose
     retries are counted in `RunFacts.status`. `weight` is the number of requests that a row stands for: 1, but for rows
-    of a histogram.
+    of a histogram. Of a request for inference, `output_tokens` is how many tokens came, the first of them at
+    `first_byte_at`, and `cached_tokens` of the `prompt_tokens` were cached at the worker; 0 in other rows.
     """
 
     scheduled_at: Floats
@@ -147,10 +163,14 @@ class Samples:
     sequence: Ints
     attempts: Ints
     weight: Ints = field(default_factory=lambda: EACH)
+    prompt_tokens: Ints = field(default_factory=lambda: NO_TOKENS)
+    cached_tokens: Ints = field(default_factory=lambda: NO_TOKENS)
+    output_tokens: Ints = field(default_factory=lambda: NO_TOKENS)
 
     def __post_init__(self) -> None:
-        if self.weight is EACH:
-            object.__setattr__(self, "weight", np.broadcast_to(EACH, len(self.sequence)))
+        for name, value in DEFAULTS.items():
+            if getattr(self, name) is value:
+                object.__setattr__(self, name, np.broadcast_to(value, len(self.sequence)))
         lengths = {column.name: len(getattr(self, column.name)) for column in fields(self)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns differ in length: {lengths}")
@@ -184,8 +204,9 @@ class Samples:
 
     @property
     def latency(self) -> Floats:
-        """Seconds from the scheduled instant to the last byte, shape (n,)."""
-        return np.asarray(self.ended_at - self.scheduled_at)
+        """Seconds from the scheduled instant to the last byte, of inference to the first token, shape (n,)."""
+        answered_at = np.where(self.output_tokens > 0, self.first_byte_at, self.ended_at)
+        return np.asarray(answered_at - self.scheduled_at)
 
     @property
     def service_time(self) -> Floats:
@@ -206,7 +227,9 @@ class Samples:
 TYPE_OF_MEMBER = {
     "facts": np.dtype("u1"),
     **dict.fromkeys(("scheduled_at", "sent_at", "first_byte_at", "ended_at"), np.dtype("f8")),
-    **dict.fromkeys(("status", "kind", "worker", "region", "sequence", "attempts", "weight"), np.dtype("i8")),
+    **dict.fromkeys(
+        ("status", "kind", "worker", "region", "sequence", "attempts", *DEFAULTS), np.dtype("i8")
+    ),
 }
 
 
@@ -235,8 +258,9 @@ def save_run(run: Run, path: Path) -> None:
 def write_run(run: Run, file: IO[bytes]) -> None:
     """Write the bytes of a run file; the same run gives the same bytes."""
     columns = {column.name: getattr(run.samples, column.name) for column in fields(Samples)}
-    if run.samples.requests == len(run.samples):
-        del columns["weight"]
+    for name, value in DEFAULTS.items():
+        if (columns[name] == value).all():
+            del columns[name]
     facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
     np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
 
@@ -251,7 +275,9 @@ def load_run(path: Path) -> Run:
         with np.load(path, allow_pickle=False) as arrays, warnings.catch_warnings(action="error"):
             facts = RunFacts.model_validate(json.loads(member(arrays, "facts").tobytes()))
             names = [
-                column.name for column in fields(Samples) if column.name != "weight" or "weight" in arrays
+                column.name
+                for column in fields(Samples)
+                if column.name not in DEFAULTS or column.name in arrays
             ]
             columns = {name: member(arrays, name) for name in names}
         samples = Samples(**columns)
@@ -277,6 +303,7 @@ def check_samples(samples: Samples, facts: RunFacts) -> None:
         ("region", -1, len(facts.regions) - 1),
         ("kind", 0, max(Kind)),
         ("weight", 1, MAX_REQUESTS),
+        *((name, 0, MAX_TOKENS) for name in ("prompt_tokens", "cached_tokens", "output_tokens")),
     ):
         column = getattr(samples, name)
         if len(column) and not least <= column.min() <= column.max() <= most:

@@ -96,6 +96,7 @@ def cost(
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
+    inference                  POST of 2 KiB, routed by its prompt
     traced, continued          what a new trace and a continued one cost
     """
     session = Session(file, check)
@@ -136,7 +137,7 @@ def peers_of(
 ) -> list[Peer]:
     """Steelyard with each policy, size and build, and the other peers that the case applies to."""
     own = [
-        peers.ours(policy, *size, other_python=python, is_traced=is_traced)
+        peers.ours(policy, *size, other_python=python, is_traced=is_traced, keys=dict(case.keys))
         for policy in policies
         for size in case.sizes or ((0, 0),)
         for python in pythons

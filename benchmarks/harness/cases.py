@@ -46,6 +46,9 @@ class Case:
     sizes: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
     script: str = ""
+    keys: tuple[tuple[str, str], ...] = ()
+    """Further keys of Steelyard's configuration."""
+
     pin: str = "one"
     connections: int = 64
     blocks: int = 15
@@ -63,6 +66,20 @@ request = function()
 end
 """
 """Requests with a traceparent, each of a trace of its own (W3C Trace Context)."""
+
+CHAT = """\
+wrk.headers["Content-Type"] = "application/json"
+local shared, number = string.rep("You are a careful assistant. ", 35), 0
+local own = string.rep("What does the next line say? ", 33)
+request = function()
+  number = number + 1
+  local messages = string.format(
+    '[{"role":"system","content":"%s"},{"role":"user","content":"%d %s"}]', shared, number % 256, own)
+  local body = '{"model":"m","max_tokens":64,"messages":' .. messages .. "}"
+  return wrk.format("POST", "/v1/chat/completions", nil, body)
+end
+"""
+"""Requests of 2 KiB for inference: 256 conversations with the same first half."""
 
 PROXIES = ("nginx", "haproxy")
 
@@ -94,6 +111,14 @@ CASES = {
             sizes=((2, 900), (10, 900), (100, 900), (1000, 250)),
             seconds=2.0,
             warm_up=1.0,
+        ),
+        Case(
+            "inference",
+            "POST of 2 KiB for inference, routed by its prompt",
+            others=("nginx", "vllm-router"),
+            policies=("pending-tokens", "cache-aware"),
+            script=CHAT,
+            keys=(("kind", "inference"),),
         ),
         Case("traced", "small GET, with and without trace context", others=(), is_traced=True, blocks=60),
         Case(

@@ -17,6 +17,7 @@ from benchmarks.harness.cases import CASES, Case
 from benchmarks.harness.peer_files import Site, rendered
 from experiments.errors import BadInputError
 from experiments.platform.instant_worker import LARGE_BYTES, LARGE_NAME
+from experiments.platform.ports import free_ports
 from experiments.platform.processes import program
 from policies.loading.reference import label_of
 
@@ -44,6 +45,9 @@ class Peer:
     connections: int = 0
     """Number of endpoints and of busy clients; 0 means the default."""
 
+    is_for_inference: bool = False
+    """It forwards requests for inference only."""
+
     @property
     def absence(self) -> str:
         """Reason why it cannot be measured here; empty if it can."""
@@ -56,6 +60,8 @@ class Peer:
             return "no program 'h2load' on the PATH"
         if case.script and shutil.which("wrk") is None:
             return "no program 'wrk' on the PATH"
+        if self.is_for_inference and not case.keys:
+            return "forwards requests for inference only"
         return self.absence or (certificates.absence() if case.is_tls else "")
 
 
@@ -67,15 +73,16 @@ def ours(
     *,
     is_traced: bool = False,
     template: str = "",
+    keys: Mapping[str, Any] | None = None,
 ) -> Peer:
     """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead.
 
-    `template` has further tables of its configuration.
+    `template` has further tables of its configuration, `keys` are further keys.
     """
 
     def argv(site: Site) -> list[str]:
         more = (TRACING if is_traced else "") + (rendered(template, site) if template else "")
-        argv = run_steelyard(site, peer_files.steelyard(site, policy, more))
+        argv = run_steelyard(site, peer_files.steelyard(site, policy, more, **(keys or {})))
         return [other_python, *argv[1:]] if other_python else argv
 
     name = f"{OURS} {label_of(policy)}{OTHER_BUILD if other_python else ''}{TRACED if is_traced else ''}"
@@ -106,6 +113,14 @@ def run_envoy(site: Site) -> list[str]:
     return ["envoy", "-c", config, "--concurrency", "1", *quiet]
 
 
+def run_vllm_router(site: Site) -> list[str]:
+    """Command line of the router of the vLLM project, with its rule for cached prefixes."""
+    workers = [f"http://127.0.0.1:{port}" for port in site.workers]
+    place = ["--host", "127.0.0.1", "--port", str(site.port), "--prometheus-port", str(next(free_ports(1)))]
+    rule = ["--policy", "cache_aware", "--log-level", "error", "--worker-startup-check-interval", "1"]
+    return ["vllm-router", *place, "--worker-urls", *workers, *rule]
+
+
 def program_of_ours(module: str) -> Callable[[Site], list[str]]:
     """Arguments for a program of this package that takes ports."""
     return lambda site: [*program(module), str(site.port), *map(str, site.workers)]
@@ -115,6 +130,7 @@ PEERS = {
     "nginx": Peer("nginx", run_nginx, "nginx"),
     "haproxy": Peer("haproxy", run_haproxy, "haproxy"),
     "envoy": Peer("envoy", run_envoy, "envoy"),
+    "vllm-router": Peer("vllm-router", run_vllm_router, "vllm-router", is_for_inference=True),
     "aiohttp": Peer("aiohttp session", program_of_ours("benchmarks.harness.aiohttp_session")),
     "relay": Peer("TCP relay", program_of_ours("benchmarks.harness.relay")),
 }

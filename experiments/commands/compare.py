@@ -51,7 +51,7 @@ from experiments.stats.run_summary import counted
 from experiments.sweep.catalogue import chosen_grid, to_read
 from experiments.sweep.catalogue import differences as catalogue_differences
 from experiments.sweep.comparison import change_table, changes
-from experiments.verdict.phrases import UNITS, show
+from experiments.verdict.phrases import show, units_of
 
 EPILOG = """\b
 Examples:
@@ -183,7 +183,7 @@ def present(
         for words in invalid(given):
             console.print(Text(words, style="bold red"))
     console.print(plain_table(COLUMNS, map(cells_of, found), left=("measure", "second is")))
-    console.print(Text(headline(found), style="bold"))
+    console.print(Text(headline(found, one), style="bold"))
     for note in notes_on(found):
         console.print(Text(note, style="dim"))
 
@@ -201,10 +201,10 @@ def draw_page(
         Section("The sets differ", lines=[difference.in_words for difference in unlike]),
         Section("Invalid runs", lines=[*invalid(one), *invalid(other)]),
     ]
-    write_page(file, (one, other), found, headline(found), table, warnings)
+    write_page(file, (one, other), found, headline(found, one), table, warnings)
 
 
-def headline(found: Sequence[Contrast]) -> str:
+def headline(found: Sequence[Contrast], one: Side) -> str:
     """Which entries of the second set are better or worse in the measure that decides, in one sentence."""
     measure = found[0].measure
     own = [item for item in found if item.measure == measure]
@@ -212,7 +212,8 @@ def headline(found: Sequence[Contrast]) -> str:
     groups = {kind: [item.label for item in own if item.in_words == kind] for kind in ("worse", *kinds)}
     shown = [f"{kind}: {', '.join(labels)}" for kind, labels in groups.items() if labels]
     needed = f" ({ENOUGH_BLOCKS} blocks are needed)" if groups["no verdict"] else ""
-    return f"By {UNITS[measure]}, the second is {'; '.join(shown)}{needed}."
+    unit = units_of(one.scenario.inference is not None)[measure]
+    return f"By {unit}, the second is {'; '.join(shown)}{needed}."
 
 
 def invalid(given: Side) -> list[str]:
@@ -299,7 +300,7 @@ def as_json(
         "first": one.name,
         "second": other.name,
         "measure": found[0].measure,
-        "headline": headline(found),
+        "headline": headline(found, one),
         "differences": [asdict(item) for item in unlike],
         "entries": rows,
     }

@@ -25,8 +25,9 @@ from experiments.platform.terminal import (
 )
 from experiments.report.entry_tables import statistics_table
 from experiments.report.pages import write_report
-from experiments.report.terminal_tables import terminal_table, verdict_text
+from experiments.report.terminal_tables import terminal_table, verdict_text, whole_table
 from experiments.report.text import invalid_lines
+from experiments.report.token_table import token_table
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 def runner_of(is_simulated: bool, page: LivePage | None = None) -> Runner:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.simulator.run import SimulatedRunner
+        from experiments.inference.run import InferenceRunner
 
-        return SimulatedRunner()
+        return InferenceRunner()
     from experiments.measured.runner import MeasuredRunner
 
     return MeasuredRunner() if page is None else MeasuredRunner(page.following)
@@ -190,6 +191,8 @@ def remedies(summary: Summary) -> list[str]:
 def print_summary(summary: Summary, console: Console) -> None:
     """Print the statistics, the verdict, invalid and repeated runs and failed thresholds."""
     console.print(terminal_table(statistics_table(summary), console.width))
+    if table := token_table(summary):
+        console.print(whole_table(table))
     mark = "" if summary.world == "measured" else "Simulated. "
     for paragraph in verdict_text(summary.verdict, mark):
         console.print(paragraph)

@@ -125,7 +125,8 @@ def show_scenario(scenario: Scenario, console: Console) -> None:
         ("slo, timeout", f"{scenario.slo:g} s, {scenario.timeout:g} s"),
         ("balancers", str(scenario.balancers) if scenario.balancers > 1 else ""),
         ("balancer", settings_in_words(scenario.balancer)),
-        *(("region", region_in_words(region, scenario.home_region)) for region in scenario.regions),
+        ("inference", settings_in_words(dict(scenario.inference or ()))),
+        *(("region", region_in_words(region, scenario)) for region in scenario.regions),
         *(("event", event_in_words(event)) for event in scenario.events),
         *(("entry", entry_in_words(scenario, entry.label)) for entry in scenario.entries),
         *(("threshold", threshold) for threshold in scenario.thresholds),
@@ -134,9 +135,11 @@ def show_scenario(scenario: Scenario, console: Console) -> None:
     print_facts(facts, console)
 
 
-def region_in_words(region: Region, home: str) -> str:
+def region_in_words(region: Region, scenario: Scenario) -> str:
     """Description such as `emea (home): 2 workers, round trip 10 ms, service 19-21ms, 1 slot`."""
-    mark = " (home)" if region.name == home else ""
+    mark = " (home)" if region.name == scenario.home_region else ""
+    if scenario.inference:
+        return f"{region.name}{mark}: {region.workers} engines, round trip {region.rtt * 1e3:g} ms"
     workers, slots = (
         f"{count} {what}{'s' * (count != 1)}"
         for count, what in ((region.workers, "worker"), (region.slots, "slot"))

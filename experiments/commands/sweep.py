@@ -80,8 +80,8 @@ def sweep(
     Without GRID, every scenario × every policy; then the report is drawn too: how far each policy is from the best.
     """
     from experiments.commands.report import report_catalogue
+    from experiments.inference.run import simulate
     from experiments.platform.terminal import console_here
-    from experiments.simulator.run import simulate
     from experiments.sweep.driver import FAILED, SweepOptions, run_sweep
 
     if workers is not None and scheduler is not None:

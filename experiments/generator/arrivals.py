@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.recorded.instants import recorded
+from experiments.recorded.instants import quantum_of, recorded, spread
 from experiments.run_data import Floats
 from experiments.scenario.load import Arrivals, Load, Stage
 from experiments.scenario.streams import stream
@@ -95,10 +95,11 @@ def ramp(load: Load, rng: Rng) -> Floats:
     return staged([Stage(rate=load.rate, to=load.peak, duration=load.duration)], rng)
 
 
-def replay(load: Load) -> Floats:
-    """The first `duration` seconds of a recording. Raises `BadInputError`."""
-    instants = recorded(load.file or "")
-    return instants[instants < load.duration]
+def replay(load: Load, rng: Rng) -> Floats:
+    """The first `duration` seconds of a recording; quantised instants are spread. Raises `BadInputError`."""
+    file = load.file or ""
+    instants = recorded(file)
+    return spread(instants[instants < load.duration], quantum_of(file), rng)
 
 
 KINDS: dict[Arrivals, Callable[[Load, Rng], Floats]] = {
@@ -108,7 +109,7 @@ KINDS: dict[Arrivals, Callable[[Load, Rng], Floats]] = {
     "mmpp": mmpp,
     "ramp": ramp,
     "stages": lambda load, rng: staged(load.stages, rng),
-    "replay": lambda load, rng: replay(load),
+    "replay": replay,
 }
 
 

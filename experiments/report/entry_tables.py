@@ -176,7 +176,7 @@ def statistics_table(summary: Summary) -> Table:
     """Gatling's statistics table, one row per entry."""
     begins = (
         "as the balancer counts it" if is_live(summary) else "from the instant at which the request was due"
-    )
+    ) + ", to the first token" * (summary.scenario.inference is not None)
     note = (
         f"Latency of successes in milliseconds, {begins}; req/s counts successes. "
         "A percentile is grey with fewer than 100 samples beyond it, and left out with fewer than 10."

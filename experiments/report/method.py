@@ -44,8 +44,8 @@ def generator_lines(scenario: Scenario) -> list[str]:
     """The load, what is measured of it, and when its generator makes a run invalid."""
     return [
         load_text(scenario),
-        "Latency runs from the instant at which a request was due to its last byte, service time from the "
-        "instant at which it was sent.",
+        f"Latency runs from the instant at which a request was due to its {end_of_latency(scenario)}, service time "
+        "from the instant at which it was sent.",
         f"A run is invalid when the generator's lag may be more than {100 * MOST_LAG:g} % of its mean or p99, when it "
         f"was interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
         "Its block then counts for no entry, because an entry may itself make the generator late, and a difference "
@@ -70,10 +70,27 @@ def setup_lines(scenario: Scenario) -> list[str]:
             f"Set-up: a service that ran already. {scenario.service.in_words}.",
             f"Warm-up: {scenario.service.warmup:g} s of the same rate before each run, kept out of every figure.",
         ]
+    if (asked := scenario.inference) is not None:
+        return [
+            f"Set-up: {engines_text(scenario)}. Each computes {asked.prefill:g} tokens of prompts per second, a step "
+            f"of {asked.base * 1e3:g} ms and {asked.per_sequence * 1e3:g} ms per answer, at most {asked.max_batch} at "
+            f"a time, and caches {asked.kv_tokens} tokens. Caches are empty at the start."
+        ]
     return [
         f"Set-up: {regions_text(scenario)}; home region {scenario.home_region}.",
         f"Warm-up: {scenario.warmup} requests per worker before each run, kept out of every figure.",
     ]
+
+
+def end_of_latency(scenario: Scenario) -> str:
+    """What ends the latency of a request."""
+    return "last byte" if scenario.inference is None else "first token"
+
+
+def engines_text(scenario: Scenario) -> str:
+    """Describe balancers and engines, for example `1 balancer; here 8 engines at 0 ms RTT`."""
+    regions = (f"{one.name} {one.workers} engines at {one.rtt * 1e3:g} ms RTT" for one in scenario.regions)
+    return "; ".join((f"{scenario.balancers} balancer{'s' * (scenario.balancers != 1)}", *regions))
 
 
 def regions_text(scenario: Scenario) -> str:

@@ -22,6 +22,7 @@ from experiments.report.html import to_html
 from experiments.report.method import method_lines
 from experiments.report.tables import comparison_table, is_live, run_table, share_table, threshold_table
 from experiments.report.text import invalid_lines, to_json
+from experiments.report.token_table import token_table
 from experiments.results.directory import Results, load_results
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.summary import Summary, summarise
@@ -96,6 +97,7 @@ def campaign_sections(summary: Summary, pictures: Sequence[Picture]) -> list[Sec
     return [
         Section(thresholds.title, table=thresholds.if_any, folded=not summary.failed_thresholds),
         Section(statistics.title, lines=lines, table=statistics),
+        *(Section(table.title, table=table) for table in (token_table(summary),) if table),
         *(Section(picture.title, picture) for picture in pictures if picture.name not in beside),
         Section(share.title, drawn.get("share-per-worker"), shares, share.if_any),
         Section(tail.title, table=tail),

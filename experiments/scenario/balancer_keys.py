@@ -50,6 +50,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "pool.preconnect": "no spare connections are kept",
     "pool.heartbeat": "no spare connections are kept",
     "pool.max_backoff": "connects are not delayed after failures",
+    "retry.busy": "a refused request is a failure, which retry.statuses retries",
     "limits.clients": "clients' connections are not simulated",
     "limits.client_requests": "clients have no addresses",
     "limits.pending": "waiting requests have no bytes",

@@ -18,6 +18,7 @@ from balancer.config.documents import parsed, read_text
 from experiments.errors import BadInputError
 from experiments.scenario.drawn import drawn, is_drawn
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.supported import unread_with_engines
 from experiments.scenario.table import complaint_in_words
 from policies.loading.reference import located
 
@@ -47,6 +48,7 @@ GROUPS = (
     "connections",
     "load",
     "many balancers",
+    "inference",
 )
 """Headings of `experiments show` in order of display; any other follows them."""
 
@@ -91,6 +93,7 @@ def unread_keys(scenario: Scenario) -> Iterator[str]:
     for number, entry in enumerate(scenario.entries):
         if entry.batch is not None and scenario.load.mode == "open":
             yield f"entries.{number}.batch: is not read with mode = 'open'; leave it out"
+    yield from unread_with_engines(scenario)
 
 
 def is_scenario(name: str) -> bool:

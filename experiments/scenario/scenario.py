@@ -27,6 +27,7 @@ from balancer.config.schema.section import InSeconds
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableLine, PrintableName
 from experiments.scenario.events import ALL, Event
+from experiments.scenario.inference import Inference
 from experiments.scenario.labels import policy_label
 from experiments.scenario.load import Load
 from experiments.scenario.mechanisms import BalancerTable, Mechanisms, merged
@@ -274,6 +275,9 @@ class Scenario(Model):
         ge=0,
         le=60,
         description="seconds by which a balancer knows of workers' reports; simulator only",
+    )
+    inference: Inference | None = Field(
+        default=None, description="workers are inference engines; simulator only"
     )
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 

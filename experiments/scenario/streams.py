@@ -10,9 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-Stream = Literal["arrivals", "faults", "requests"]
+Stream = Literal["arrivals", "faults", "requests", "entrances"]
 
-NUMBERS: dict[Stream, int] = {"arrivals": 0xA2214A15, "faults": 0xFA0175, "requests": 0x2E9E575}
+NUMBERS: dict[Stream, int] = {
+    "arrivals": 0xA2214A15,
+    "faults": 0xFA0175,
+    "requests": 0x2E9E575,
+    "entrances": 0xE27245CE,
+}
 """Separates the streams; arbitrary constants, never changed, because old runs are repeated by their seeds."""
 
 

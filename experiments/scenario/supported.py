@@ -16,6 +16,12 @@ from policies.registry import reads_reports
 
 ONLY_SIMULATED = "only the simulator can do that: experiments run --simulated"
 
+READ_SETTINGS = frozenset({"retries", "shared"})
+"""Keys of `[balancer]` that a run with engines reads."""
+
+UNREAD_OF_REGIONS = ("service", "slots", "queue", "discipline", "idle_timeout", "setup_rtts")
+"""Keys of a region that describe workers of another kind."""
+
 MOST_PROCESSES = 64
 """Maximum number of workers of one region that are started as processes on this machine."""
 
@@ -39,6 +45,8 @@ def require_simulated(scenario: Scenario) -> None:
 
 def require_simulated_entry(scenario: Scenario, entry: Entry) -> None:
     """Raise `BadInputError` for the first setting of the entry's balancer that the simulator would ignore."""
+    for unread in unread_with_engines(scenario):
+        raise BadInputError(f"{scenario.name}: {unread}")
     complaint = complaint_about(scenario.balancer_settings(entry))
     if complaint is not None:
         raise BadInputError(f"{scenario.name}: entry {entry.label}: {complaint}")
@@ -51,6 +59,8 @@ def reads_reports_of(entry: Entry) -> bool:
 
 def complaints(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every feature that real processes do not support."""
+    if scenario.inference:
+        yield f"inference: {ONLY_SIMULATED}"
     if scenario.staleness:
         yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
     if scenario.balancers > 1:
@@ -79,3 +89,27 @@ def too_near(scenario: Scenario) -> Iterator[str]:
     for number, event in enumerate(scenario.events):
         if event.kind == "rtt" and any(event.targets(*place) for place in near):
             yield f"events.{number}: rtt cannot change where a region's rtt is 0; give it 0.0001"
+
+
+def unread_with_engines(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for every key that a run with engines would not read, or needs."""
+    load, asked = scenario.load, scenario.inference
+    if asked is None:
+        return
+    if load.mode != "open":
+        yield "load.mode: must be 'open' with [inference]: a closed loop waits for slow engines"
+    if asked.prompts is None and load.arrivals != "replay":
+        yield "inference.prompts: needed, unless load.file is a trace of inference"
+    if scenario.events:
+        yield "events: are not simulated with [inference]; leave them out"
+    if scenario.time_scale != 1:
+        yield "time_scale: must be 1 with [inference]"
+    for number, region in enumerate(scenario.regions):
+        for key in UNREAD_OF_REGIONS:
+            if getattr(region, key) != type(region).model_fields[key].default:
+                yield f"regions.{number}.{key}: is not read with [inference]; leave it out"
+    for entry in scenario.entries:
+        for key in sorted(scenario.balancer_settings(entry).keys() - READ_SETTINGS):
+            yield f"balancer.{key}: is not simulated with [inference]; leave it out"
+        if is_oracle(entry.policy.name):
+            yield f"entries.{entry.label}.policy: oracles know no engines; leave it out"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.run_data import Floats, Kind, Place, Run, RunFacts, Samples
+from experiments.run_data import Flags, Floats, Kind, Place, Run, RunFacts, Samples
 
 PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 ENOUGH_BEYOND = 100
@@ -172,7 +172,20 @@ def lag_shares(run: Run) -> dict[str, float]:
 def goodput(runs: Sequence[Run], slo: float) -> float:
     """Fraction (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
     total = sum(run.samples.requests for run in runs)
-    return float(np.sum(success_latency(runs) <= slo)) / total if total else 0.0
+    return sum(int(run.samples.weight[within(run, slo)].sum()) for run in runs) / total if total else 0.0
+
+
+def within(run: Run, slo: float) -> Flags:
+    """Mask of the requests that succeeded within `slo` seconds, and within the limit per output token if any."""
+    is_in_time = run.samples.ok & (run.samples.latency <= slo)
+    limit = run.facts.tpot_slo
+    return is_in_time if limit is None else is_in_time & ~(time_per_output_token(run.samples) > limit)
+
+
+def time_per_output_token(samples: Samples) -> Floats:
+    """Seconds per token after the first of each answer (TPOT), shape (n,); nan for answers of one token or none."""
+    further = np.where(samples.output_tokens > 1, samples.output_tokens - 1.0, np.nan)
+    return np.asarray((samples.ended_at - samples.first_byte_at) / further)
 
 
 def errors_by_kind(runs: Sequence[Run]) -> dict[str, int]:

@@ -14,6 +14,7 @@ import numpy as np
 from experiments.run_data import Floats, Run
 from experiments.stats import measures
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
+from experiments.stats.tokens import token_measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class RunSummary:
     `goodput` is the share (0..1) of the requests that were answered within the SLO. `set_aside` is the number of the
     attempt at the block, from 1, if it was measured again, otherwise 0. `without_lag` holds, by name, what measures
     would be at least without the generator's lag (throughput: at most); it is empty where the generator has none.
+    `tokens` holds the further measures of inference by name; it is empty for other runs.
     """
 
     block: int
@@ -44,6 +46,7 @@ class RunSummary:
     goodput: float = 1.0
     set_aside: int = 0
     without_lag: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, float] = field(default_factory=dict)
 
 
 def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
@@ -69,6 +72,7 @@ def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
         goodput=measures.goodput([run], slo),
         set_aside=set_aside,
         without_lag=measures_without_lag(run, mapped, slo),
+        tokens=token_measures(run, slo),
     )
 
 

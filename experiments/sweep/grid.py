@@ -58,12 +58,15 @@ def everything(value: object) -> object:
 
 
 def every_scenario(value: object) -> object:
-    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments show`, and ranges."""
+    """Expand `scenarios = "all"` to the packaged scenarios, in the order of `experiments show`, and ranges.
+
+    Those with inference engines are left out: other policies are meant for them.
+    """
     if isinstance(value, list | tuple):
         return [single for name in value for single in singles(name)]
     if value != EVERYTHING:
         return value
-    return [scenario.name for scenarios in grouped().values() for scenario in scenarios]
+    return [one.name for scenarios in grouped().values() for one in scenarios if one.inference is None]
 
 
 def singles(name: object) -> list[Any]:

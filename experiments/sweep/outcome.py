@@ -123,6 +123,7 @@ ROOMS = (
         f"experiments/{room}"
         for room in (
             "generator",
+            "inference",
             "platform",
             "recorded",
             "results",

@@ -22,7 +22,7 @@ from experiments.stats.measures import ACHIEVED, LAG, LEAST_BEYOND, POLICY_FAILE
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.stats.student import quantile
 from experiments.verdict.evidence import Evidence
-from experiments.verdict.phrases import SUBJECTS, difference, failed_text, grouped_digits, percent
+from experiments.verdict.phrases import difference, failed_text, grouped_digits, percent
 from experiments.verdict.winner import Choice
 
 MOST_BLOCKS = 64
@@ -59,20 +59,21 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
     """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
     best = choice.doubtful[0]
     measure, said = best.judged_by, difference(best)
+    subject = subject_of(measure, found)
     floor = floor_between(found.floor, found.contest.control, best.label, best.baseline)
     if best.standing == "within the noise floor" and floor is not None and measure != GOODPUT:
         far = percent(exp(noise(floor)))
         return (
-            f"No winner: under {best.label}, {subject_of(measure)} {said}, no more than the laboratory's bias of {far}",
+            f"No winner: under {best.label}, {subject} {said}, no more than the laboratory's bias of {far}",
             "The same entry run twice differed by that at least. A quieter machine helps.",
         )
     if best.standing == "within the generator's lag":
         return (
-            f"No winner: under {best.label}, {subject_of(measure)} {said}, which the load generator's lag may explain",
+            f"No winner: under {best.label}, {subject} {said}, which the load generator's lag may explain",
             f"What helps: {QUIETER.format('--rate' if found.contest.is_open else '--batch')}.",
         )
     advice = doubtful_advice(best.interval, found.contest.method is anytime_student)
-    return f"No winner: under {best.label}, {subject_of(measure)} {said}, which chance may explain", advice
+    return f"No winner: under {best.label}, {subject} {said}, which chance may explain", advice
 
 
 def doubtful_advice(interval: Interval, is_anytime: bool) -> str:
@@ -90,9 +91,9 @@ def doubtful_advice(interval: Interval, is_anytime: bool) -> str:
     )
 
 
-def subject_of(measure: str) -> str:
+def subject_of(measure: str, found: Evidence) -> str:
     """Subject of a sentence that names the entry itself."""
-    return "there were" if measure == "throughput" else SUBJECTS[measure]
+    return "there were" if measure == "throughput" else found.contest.subject(measure)
 
 
 def blocks_needed(interval: Interval, is_anytime: bool) -> int:

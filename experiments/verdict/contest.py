@@ -12,6 +12,7 @@ from experiments.scenario.service import LiveScenario, ServiceScenario
 from experiments.stats.estimates import Method, anytime_student, paired_student
 from experiments.stats.measures import LEAST_BEYOND, has_few_beyond
 from experiments.stats.run_summary import RunSummary, counted
+from experiments.verdict.phrases import SUBJECTS, TOKEN_SUBJECTS, units_of
 
 MEASURES: tuple[Measure, ...] = ("throughput", "p99", "mean")
 LIVE_MEASURES = ("p99", "p50", "mean")
@@ -26,7 +27,7 @@ class Contest:
 
     `control` is the A/A pair (original, repetition). `deadline` in seconds is what a failed request counts as, None
     where latencies are those of successes only. `is_open` if the load is an open loop, `has_tail` if all runs have the
-    requests that a p99 takes. `method` gives the intervals.
+    requests that a p99 takes. `method` gives the intervals. `is_inference`: latencies are times to the first token.
     """
 
     kind: Kind
@@ -40,6 +41,15 @@ class Contest:
     is_open: bool = True
     has_tail: bool = True
     method: Method = paired_student
+    is_inference: bool = False
+
+    def unit(self, measure: str) -> str:
+        """Name of a measure in a sentence."""
+        return units_of(self.is_inference)[measure]
+
+    def subject(self, measure: str) -> str:
+        """Beginning of a sentence about a measure that `difference` continues."""
+        return (SUBJECTS | TOKEN_SUBJECTS if self.is_inference else SUBJECTS)[measure]
 
     @property
     def is_virtual(self) -> bool:
@@ -87,4 +97,5 @@ def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary])
         is_open=scenario.load.mode == "open",
         has_tail=has_tail,
         method=anytime_student if is_live else paired_student,
+        is_inference=scenario.inference is not None,
     )

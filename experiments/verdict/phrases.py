@@ -27,11 +27,23 @@ SUBJECTS = {
 }
 """Beginning of a sentence about a measure that `difference` continues."""
 
+TOKEN_UNITS = {"p99": "p99 time to first token", "mean": "mean time to first token"}
+TOKEN_SUBJECTS = {
+    "p99": "the slowest 1 % of first tokens are",
+    "mean": "the average first token is",
+}
+"""The same of inference, where latency ends with the first token."""
+
 POSITIVE = {"slower": "slow", "faster": "fast", "higher": "high", "lower": "low"}
 """Positive forms of comparatives."""
 
 TWICE = math.log(2)
 """Absolute logarithm of a ratio from which on it is given as "n times" instead of a percentage."""
+
+
+def units_of(is_inference: bool) -> dict[str, str]:
+    """Names of the measures in a sentence."""
+    return UNITS | TOKEN_UNITS if is_inference else UNITS
 
 
 def show(interval: Interval) -> str:

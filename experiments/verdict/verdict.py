@@ -19,7 +19,6 @@ from experiments.stats.run_summary import counted
 from experiments.verdict.advice import alone_lines, doubtful_lines, is_alone, no_run_lines, unjudged_lines
 from experiments.verdict.evidence import Evidence
 from experiments.verdict.phrases import (
-    SUBJECTS,
     UNITS,
     difference,
     failed_text,
@@ -92,7 +91,7 @@ def winner_line(choice: Choice, found: Evidence) -> str:
     """Headline that names the winner, how far it is ahead, and the runner-up."""
     baseline, lead = found.contest.baseline, choice.lead
     failures = failed_clause(choice, found)
-    subject = SUBJECTS[(choice.gain or lead or found.comparisons[0]).judged_by]
+    subject = found.contest.subject((choice.gain or lead or found.comparisons[0]).judged_by)
     if choice.gain is None:
         if lead is not None and lead.standing == "ahead":
             said = difference(lead, f"{lead.baseline}, the runner-up")
@@ -176,7 +175,7 @@ def explaining_line(found: Evidence) -> str:
     best = min(ahead, key=lambda one: one.interval.ratio, default=None)
     if best is None:
         return ""
-    said = f"{SUBJECTS[best.judged_by]} {difference(best)}"
+    said = f"{found.contest.subject(best.judged_by)} {difference(best)}"
     return f"Under {best.label}, {said}; the {best.measure} does not decide here."
 
 
@@ -219,7 +218,7 @@ def observed_order(found: Evidence) -> str:
     measure = found.contest.measure
     shown = [f"{label} ({measure_in_words(measure, value)})" for label, value in found.order]
     of = f", mean of {found.blocks} blocks" if found.blocks > 1 else ""
-    return f"Observed order by {UNITS[measure]}{of}, best first: {', '.join(shown)}."
+    return f"Observed order by {found.contest.unit(measure)}{of}, best first: {', '.join(shown)}."
 
 
 def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
@@ -264,7 +263,7 @@ def rule_line(found: Evidence) -> str:
     contest, entries = found.contest, len(found.comparisons)
     is_mapped = contest.measure != "throughput" and contest.deadline is not None
     deadline = ", a failed request counting as slow as the deadline" if is_mapped else ""
-    unit = UNITS[contest.measure]
+    unit = contest.unit(contest.measure)
     blocks, family = number_of(found.blocks, "block", "blocks"), number_of(entries, "entry", "entries")
     return (
         f"Judged by {unit}{deadline}, paired in {blocks}, at 5 % after Holm's adjustment over {family} "

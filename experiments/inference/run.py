@@ -1,0 +1,171 @@
+"""One simulated run of a scenario with inference engines, as a `Run` like any other."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from experiments.errors import BadInputError
+from experiments.generator.arrivals import first_instants
+from experiments.inference.prompts import prompts_of
+from experiments.inference.simulation import InferenceSimulation
+from experiments.platform.build import versions
+from experiments.recorded.inference_trace import Prompts
+from experiments.results.directory import PlannedRun
+from experiments.run_data import Floats, Run, RunFacts, Samples, region_numbers
+from experiments.scenario.inference import Inference
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.streams import stream
+from experiments.scenario.supported import reads_reports_of
+from experiments.simulator.clock import VirtualClock
+from experiments.simulator.run import SimulatedRunner, faults
+from experiments.simulator.run import simulate as simulate_workers
+from experiments.simulator.simulation import uncollected
+from experiments.stats.measures import achieved_rate
+from policies import registry
+from policies.facts import Endpoint
+from policies.routing.router import Router
+from workers.inference.engine import Engine
+
+
+def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """Simulate `entry` under the `seed` of its block, with engines or other workers. Raises `BadInputError`."""
+    asked = scenario.inference
+    if asked is None:
+        return simulate_workers(scenario, entry, block, order, seed)
+    instants = first_instants(scenario.load, seed, 1.0)
+    prompts = prompts_of(scenario, len(instants), seed)
+    clock, engines = VirtualClock(), engines_of(scenario, asked, prompts)
+    routers = routers_of(scenario, entry, clock, seed)
+    mechanisms = scenario.mechanisms_of(entry)
+    simulation = InferenceSimulation(
+        clock,
+        routers,
+        engines,
+        [region.rtt for region, _ in scenario.numbered_workers],
+        scenario.home_region,
+        mechanisms.retries,
+        scenario.timeout,
+        scenario.staleness if reads_reports_of(entry) else inf,
+    )
+    entrances = stream("entrances", seed).integers(0, len(routers), len(instants))
+    with uncollected():
+        simulation.run(instants.tolist(), entrances.tolist(), prompts)
+    samples = samples_of(scenario, simulation, instants, prompts)
+    status = status_of(entry, simulation, routers, engines)
+    facts = RunFacts(
+        world="simulated",
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode="open",
+        offered_rate=len(samples) / scenario.load.duration,
+        achieved_rate=achieved_rate(samples),
+        requests=len(samples),
+        block=block,
+        order=order,
+        seed=seed,
+        timeout=scenario.timeout,
+        tpot_slo=asked.tpot_slo,
+        places=places_of(scenario),
+        invalid_reasons=faults(status["policy"], samples),
+        status=status,
+        versions=versions(),
+    )
+    return Run(facts, samples)
+
+
+def engines_of(scenario: Scenario, asked: Inference, prompts: Prompts) -> list[Engine]:
+    """Engines in the order of the scenario's workers. Raises `BadInputError` if a request needs a larger cache."""
+    longest = max(map(sum, zip(prompts.tokens, prompts.output, strict=True)), default=0)
+    models = [
+        asked.engine(prompts.block_tokens, region.speed_of(number))
+        for region, number in scenario.numbered_workers
+    ]
+    if longest > models[0].longest:
+        raise BadInputError(
+            f"inference.kv_tokens: must be at least {longest}, which the longest request takes"
+        )
+    return [Engine(model) for model in models]
+
+
+def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:
+    """A router for each balancer; one for all of them if they share what they know."""
+    is_shared = scenario.mechanisms_of(entry).shared.enabled
+    endpoints = [
+        Endpoint(
+            f"{region.name}-{number}",
+            f"http://{region.name}-{number}",
+            region.name,
+            region.weight_of(number),
+            priority=region.priority,
+        )
+        for region, number in scenario.numbered_workers
+    ]
+    own = f"{seed}:{entry.label}"
+    return [
+        Router(
+            endpoints,
+            registry.from_spec(entry.policy.model_dump(), Random(f"{own}:policy:{number}")),
+            clock,
+            Random(f"{own}:fallback:{number}"),
+            time_budget=inf,
+        )
+        for number in range(1 if is_shared else scenario.balancers)
+    ]
+
+
+def samples_of(
+    scenario: Scenario, simulation: InferenceSimulation, instants: Floats, prompts: Prompts
+) -> Samples:
+    """Rows of the requests as their clients see them."""
+    worker = np.array(simulation.workers, dtype=np.int64)
+    return Samples(
+        scheduled_at=instants,
+        sent_at=instants,
+        first_byte_at=np.array(simulation.first_at),
+        ended_at=np.array(simulation.ended_at),
+        status=np.array(simulation.statuses, dtype=np.int64),
+        kind=np.array(simulation.kinds, dtype=np.int64),
+        worker=worker,
+        region=region_numbers(places_of(scenario))[worker],
+        sequence=np.arange(len(instants)),
+        attempts=np.array(simulation.attempts, dtype=np.int64),
+        prompt_tokens=np.array(prompts.tokens[: len(instants)], dtype=np.int64),
+        cached_tokens=np.array(simulation.cached, dtype=np.int64),
+        output_tokens=np.array(simulation.generated, dtype=np.int64),
+    )
+
+
+def status_of(
+    entry: Entry, simulation: InferenceSimulation, routers: list[Router], engines: list[Engine]
+) -> dict[str, Any]:
+    """Status of the balancers, added up, and of each engine."""
+    return {
+        "policy": {
+            "name": entry.policy.name,
+            "routed": sum(router.routed for router in routers),
+            "fallback_picks": sum(router.fallback_picks for router in routers),
+            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
+        },
+        "requests": len(simulation.kinds),
+        "retried": simulation.retried,
+        "engines": [
+            {"queries": engine.queries, "hits": engine.hits, "preemptions": engine.preemptions}
+            for engine in engines
+        ],
+    }
+
+
+class InferenceRunner(SimulatedRunner):
+    """Execute planned runs of any scenario in virtual time. Implements `Runner`."""
+
+    def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
+        """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
+        if scenario.inference is None:
+            return super().run(scenario, planned, observer)
+        entry = scenario.entry(planned.label)
+        return simulate(scenario, entry, planned.block, planned.order, planned.seed)

@@ -1,0 +1,330 @@
+"""Requests for inference in virtual time: the balancer's own router and policy, and the workers' own engine model.
+
+A run is a function of its arguments: events at one instant are in a fixed order, and nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from math import inf, nan
+from typing import Final
+
+from experiments.recorded.inference_trace import Prompts
+from experiments.run_data import Kind
+from experiments.simulator.clock import VirtualClock
+from experiments.simulator.simulation import SimulationError
+from policies.errors import NoEndpointAvailable, Overloaded
+from policies.facts import BUSY_STATUS, NONE_TRIED, Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.prompts import Answer, Prompt
+from policies.routing.assignment import Assignment
+from policies.routing.router import Router
+from workers.inference.engine import FIRST_TOKEN, Engine, Sequence
+
+OK: Final = int(Kind.OK)
+ERROR_STATUS: Final = int(Kind.ERROR_STATUS)
+TIMEOUT: Final = int(Kind.TIMEOUT)
+OK_STATUS: Final = 200
+PATH: Final = "/v1/chat/completions"
+
+REFUSED: Final = 0
+"""What an engine sends back, beside the kinds of its events: that its queue is full."""
+
+COMING: Final = 1
+BACK: Final = 2
+"""Events of an engine `n` have the number 3 n; those of requests on their way to it and of what comes back, so much
+more."""
+
+TICK: Final = -1
+REPORT: Final = -2
+GIVE_UP: Final = -3
+"""Numbers of events that concern no engine."""
+
+TICK_SECONDS: Final = 1.0
+
+_push: Final = heappush
+_pop: Final = heappop
+
+
+class InferenceRequest:
+    """A request. `worker` is the number of the engine of its last attempt, whose `assignment` it has."""
+
+    def __init__(
+        self, number: int, due: float, facts: RequestFacts, sequence: Sequence, router: Router
+    ) -> None:
+        self.number = number
+        self.due = due
+        self.facts = facts
+        self.router = router
+        self.assignment: Assignment | None = None
+        self.sequence = sequence
+        self.worker = -1
+        self.is_over = False
+
+
+class InferenceSimulation:
+    """Sends prompts at `due` instants, ascending, through `routers` to `engines`, which have the routers' order.
+
+    `places` is the number of the router of each request. `round_trips` are seconds to each engine and back. A request
+    that has no first token `timeout` seconds after it was due is given up, one that is refused is sent to at most
+    `retries` further engines. Policies learn the engines' load every `refresh` seconds, for 0 before each request, for
+    inf never.
+
+    The results are lists by request number: `first_at` and `ended_at` in seconds (nan: never), `workers`, `kinds`,
+    `statuses`, `attempts`, `cached` and `generated` tokens.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        routers: list[Router],
+        engines: list[Engine],
+        round_trips: list[float],
+        region: str,
+        retries: int,
+        timeout: float,
+        refresh: float,
+    ) -> None:
+        self._clock = clock
+        self._routers = routers
+        self._engines = engines
+        self._halves: list[float] = [seconds / 2 for seconds in round_trips]
+        self._region = region
+        self._retries = retries
+        self._timeout = timeout
+        self._refresh = refresh
+        self._periods: list[tuple[float, int]] = [(timeout, GIVE_UP)] if timeout < inf else []
+        if any(router.active.tick is not None for router in routers):
+            self._periods.append((TICK_SECONDS, TICK))
+        self._events: list[tuple[float, int]] = []
+        self._at: list[float] = [inf] * len(engines)
+        """When each engine's next event is scheduled, the earliest where there are several."""
+        self._coming: list[deque[InferenceRequest]] = [deque() for _ in engines]
+        self._back: list[deque[tuple[int, InferenceRequest]]] = [deque() for _ in engines]
+        self._open: dict[int, InferenceRequest] = {}
+        """Requests that wait for their first token, oldest first."""
+        self._left = 0
+        self._reported_at = -inf
+        self.retried = 0
+        self.first_at: list[float] = []
+        self.ended_at: list[float] = []
+        self.workers: list[int] = []
+        self.kinds: list[int] = []
+        self.statuses: list[int] = []
+        self.attempts: list[int] = []
+        self.cached: list[int] = []
+        self.generated: list[int] = []
+
+    def run(self, due: list[float], places: list[int], prompts: Prompts) -> None:
+        """Send all requests and wait for their ends. Raises `SimulationError`."""
+        count = self._left = len(due)
+        self.first_at, self.ended_at = [nan] * count, [nan] * count
+        self.workers, self.attempts = [-1] * count, [0] * count
+        self.kinds, self.statuses = [OK] * count, [OK_STATUS] * count
+        self.cached, self.generated = [0] * count, [0] * count
+        events, clock = self._events, self._clock
+        for seconds, number in self._periods:
+            _push(events, (seconds, number))
+        number, next_due = 0, self._expect(due[0]) if count else inf
+        while self._left:
+            at = events[0][0] if events else inf
+            if next_due < at:
+                clock.at = next_due
+                self._send(number, places[number], prompts, next_due)
+                number += 1
+                next_due = self._expect(due[number]) if number < count else inf
+            elif at < inf:
+                clock.at = at
+                self._fire(_pop(events)[1], at)
+            else:
+                raise SimulationError(f"{self._left} requests wait for something that will never happen")
+        self._audit(prompts)
+
+    def _expect(self, due: float) -> float:
+        """Schedule the last report before a request, whose instant is returned: no other report is read."""
+        if 0 < self._refresh < inf:
+            at = due // self._refresh * self._refresh
+            if at > self._reported_at:
+                self._reported_at = at
+                _push(self._events, (at, REPORT))
+        return due
+
+    # --- a request
+
+    def _send(self, number: int, place: int, prompts: Prompts, now: float) -> None:
+        router, session = self._routers[place], prompts.sessions[number]
+        prompt = Prompt(
+            prompts.tokens[number], prompts.blocks[number], prompts.block_tokens, "", session, 0, True
+        )
+        seen = prompt if router.active.reads_prompts else None
+        facts = RequestFacts("POST", PATH, self._region, session or None, 0, NONE_TRIED, seen)
+        sequence = Sequence(prompts.blocks[number], prompts.tokens[number], prompts.output[number])
+        request = sequence.tag = InferenceRequest(number, now, facts, sequence, router)
+        self._open[number] = request
+        self._route(request, now)
+
+    def _route(self, request: InferenceRequest, now: float) -> None:
+        router = request.router
+        if self._refresh == 0:
+            self._report(router, now)
+        try:
+            assignment = router.route(request.facts)
+        except (NoEndpointAvailable, Overloaded):
+            self._end(request, ERROR_STATUS, BUSY_STATUS, now)
+            return
+        worker = assignment.state.order
+        request.assignment, request.worker = assignment, worker
+        self.attempts[request.number] += 1
+        half = self._halves[worker]
+        if half:
+            self._coming[worker].append(request)
+            _push(self._events, (now + half, 3 * worker + COMING))
+        else:
+            self._arrive(request, now)
+
+    def _arrive(self, request: InferenceRequest, now: float) -> None:
+        if request.is_over:
+            return
+        engine = self._engines[request.worker]
+        if engine.submit(request.sequence, now):
+            self._schedule(request.worker, engine)
+        else:
+            self._return(REFUSED, request, now)
+
+    def _return(self, kind: int, request: InferenceRequest, now: float) -> None:
+        worker = request.worker
+        half = self._halves[worker]
+        if half:
+            self._back[worker].append((kind, request))
+            _push(self._events, (now + half, 3 * worker + BACK))
+        else:
+            self._received(kind, request, now)
+
+    def _received(self, kind: int, request: InferenceRequest, now: float) -> None:
+        assignment = request.assignment
+        if request.is_over or assignment is None:
+            return
+        if kind == FIRST_TOKEN:
+            del self._open[request.number]
+            self.first_at[request.number] = now
+            assignment.answered(now)
+            request.router.first_token(assignment, now)
+        elif kind == REFUSED:
+            self._settle(request, OutcomeKind.ERROR_STATUS, BUSY_STATUS, None, now)
+            tries = self.attempts[request.number]
+            if tries > self._retries:
+                self._end(request, ERROR_STATUS, BUSY_STATUS, now)
+                return
+            self.retried += 1
+            facts = request.facts
+            tried = facts.tried | {assignment.state.id}
+            request.facts = RequestFacts("POST", PATH, facts.region, facts.key, tries, tried, facts.prompt)
+            self._route(request, now)
+        else:
+            sequence, answer = request.sequence, Answer()
+            answer.first_token_at, answer.last_token_at = self.first_at[request.number], now
+            answer.tokens, answer.prompt_tokens = sequence.generated, sequence.tokens
+            answer.cached_tokens = sequence.cached
+            self._settle(request, OutcomeKind.OK, OK_STATUS, answer, now)
+            self._end(request, OK, OK_STATUS, now)
+
+    def _settle(
+        self, request: InferenceRequest, kind: OutcomeKind, status: int, answer: Answer | None, now: float
+    ) -> None:
+        assignment = request.assignment
+        assert assignment is not None
+        first_at = now if answer is None else answer.first_token_at
+        prompt = request.facts.prompt
+        outcome = Outcome(
+            kind, status or None, assignment.routed_at, first_at, now, 0, 0, None, prompt, answer
+        )
+        request.router.settle(assignment, outcome)
+
+    def _end(self, request: InferenceRequest, kind: int, status: int, now: float) -> None:
+        """Record the end of a request."""
+        number = request.number
+        self._open.pop(number, None)
+        request.is_over = True
+        self._left -= 1
+        self.ended_at[number] = now
+        self.kinds[number] = kind
+        self.statuses[number] = status
+        if kind == OK:
+            self.workers[number] = request.worker
+            self.cached[number] = request.sequence.cached
+            self.generated[number] = request.sequence.generated
+
+    # --- events
+
+    def _fire(self, number: int, now: float) -> None:
+        if number >= 0:
+            worker, what = divmod(number, 3)
+            if what == COMING:
+                self._arrive(self._coming[worker].popleft(), now)
+            elif what == BACK:
+                self._received(*self._back[worker].popleft(), now)
+            else:
+                self._advance(worker, now)
+        elif number == GIVE_UP:
+            self._give_up(now)
+        else:
+            for router in self._routers:
+                if number == REPORT:
+                    self._report(router, now)
+                else:
+                    router.tick()
+            if number == TICK:
+                _push(self._events, (now + TICK_SECONDS, TICK))
+
+    def _advance(self, worker: int, now: float) -> None:
+        engine = self._engines[worker]
+        if now >= self._at[worker]:
+            self._at[worker] = inf
+        for event in engine.advance(now):
+            request = event.sequence.tag
+            assert isinstance(request, InferenceRequest)
+            self._return(event.kind, request, now)
+        self._schedule(worker, engine)
+
+    def _schedule(self, worker: int, engine: Engine) -> None:
+        """Schedule the engine's next event, unless one is scheduled that is as early."""
+        at = engine.next_at
+        if at < self._at[worker]:
+            self._at[worker] = at
+            _push(self._events, (at, 3 * worker))
+
+    def _give_up(self, now: float) -> None:
+        """Give up the oldest requests without a first token: limits are equal, so they are in order."""
+        again = now + self._timeout
+        for request in list(self._open.values()):
+            if request.due + self._timeout > now:
+                again = request.due + self._timeout
+                break
+            engine, assignment = self._engines[request.worker], request.assignment
+            engine.cancel(request.sequence, now)  # does nothing before it has arrived
+            self._schedule(request.worker, engine)
+            if assignment is not None and not assignment.is_settled:
+                self._settle(request, OutcomeKind.ABANDONED, 0, None, now)
+            self._end(request, TIMEOUT, 0, now)
+        _push(self._events, (again, GIVE_UP))
+
+    def _report(self, router: Router, now: float) -> None:
+        """Report the load of all engines to a router."""
+        for state in router.states:
+            engine = self._engines[state.order]
+            load = ReportedLoad(
+                engine.waiting + engine.running, waiting=engine.waiting, kv_usage=engine.kv_usage(now)
+            )
+            router.probed(state, load, 0.0, now)
+
+    def _audit(self, prompts: Prompts) -> None:
+        """Check that every request has ended once and nothing is left behind. Raises `SimulationError`."""
+        for router in self._routers:
+            if router.in_flight:
+                raise SimulationError(f"{router.in_flight} requests are in flight for ever")
+        for engine in self._engines:
+            if engine.waiting or engine.running:
+                raise SimulationError(f"{engine.waiting + engine.running} sequences are left at an engine")
+        for number, kind in enumerate(self.kinds):
+            if kind == OK and self.generated[number] != prompts.output[number]:
+                raise SimulationError(f"request {number} got {self.generated[number]} tokens")
