@@ -26,6 +26,11 @@ HOT = [
     "policies/clock.py",
     "policies/endpoint/concurrency_limit.py",
     "policies/facts.py",
+    "policies/prompts.py",
+    "policies/inference/first_token.py",
+    "policies/inference/index.py",
+    "policies/inference/pace.py",
+    "policies/inference/tokens.py",
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
     "policies/steelyard/pace.py",
@@ -33,6 +38,7 @@ HOT = [
     "policies/steelyard/costs.py",
     "policies/steelyard/estimate.py",
     "policies/overload/shedding.py",
+    "policies/overload/rests.py",
     "policies/overload/token_bucket.py",
     "policies/overload/wait_queue.py",
     "policies/stats/load.py",
@@ -68,6 +74,7 @@ HOT = [
     "balancer/downstream/dispatch.py",
     "balancer/syntax/urls.py",
     "balancer/routes/conditions.py",
+    "balancer/routes/model_exchange.py",
     "balancer/routes/route.py",
     "balancer/routes/split.py",
     "balancer/routes/table.py",
@@ -125,6 +132,9 @@ HOT = [
     "balancer/tracing/tracing.py",
     "balancer/exchange/tunnel.py",
     "balancer/cluster/cluster.py",
+    "balancer/inference/answer_reader.py",
+    "balancer/inference/prompt_reader.py",
+    "balancer/inference/token_counts.py",
     "balancer/upstream/http1/connection.py",
     "balancer/cluster/affinity.py",
     "balancer/cluster/wait_queue.py",
@@ -135,6 +145,7 @@ HOT = [
 signatures, which mypyc does not keep."""
 
 SIMULATOR = [
+    "experiments/inference/simulation.py",
     "experiments/simulator/attempt.py",
     "experiments/simulator/client.py",
     "experiments/simulator/clock.py",
@@ -148,6 +159,10 @@ SIMULATOR = [
     "experiments/simulator/station.py",
     "experiments/simulator/balancer.py",
     "experiments/simulator/worker.py",
+    "workers/inference/cache.py",
+    "workers/inference/engine.py",
+    "workers/inference/sequence.py",
+    "workers/inference/settings.py",
 ]
 """Modules compiled only if asked for: they are a sixth of the compiler's work, and forwarding does not use them."""
 

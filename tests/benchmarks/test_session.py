@@ -85,7 +85,7 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
         (("cost", "--case", "put"), "'--case': 'put' is not one of"),
         (
             ("cost", "--peers", "apache"),
-            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, aiohttp, relay, or none",
+            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, vllm-router, aiohttp, relay, or none",
         ),
         (("cost", "--policies", "p2x"), "--policies: unknown policy 'p2x'"),
         (("cost", "--policies", "single-region"), "--policies: "),

@@ -56,7 +56,11 @@ def rounded(number: float) -> float:
     return float(f"{number:.9g}")
 
 
-@pytest.mark.parametrize("name", packaged())
+SIMULATED = [name for name in packaged() if not name.startswith("inference-")]
+"""Scenarios whose workers are those of this simulator."""
+
+
+@pytest.mark.parametrize("name", SIMULATED)
 def test_simulation_equals_its_stored_figures(name: str) -> None:
     """Counts exactly, times to nine digits."""
     scenario = load_scenario(name).quickened()
@@ -69,4 +73,4 @@ def test_simulation_equals_its_stored_figures(name: str) -> None:
 
 
 def test_every_stored_run_has_a_scenario() -> None:
-    assert {file.stem for file in GOLDEN.glob("*.json")} == set(packaged())
+    assert {file.stem for file in GOLDEN.glob("*.json")} == set(SIMULATED)

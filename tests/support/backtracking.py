@@ -117,6 +117,8 @@ class Counted:
             return _only_first(self._sequence(argument, flags))
         if name in ("ASSERT", "ASSERT_NOT") and argument[0] == 1:
             return self._look_ahead(self._sequence(argument[1], flags), is_wanted=name == "ASSERT")
+        if name == "AT" and str(argument) == "AT_BEGINNING" and not flags & re.MULTILINE:
+            return lambda at: iter((at,) if at == 0 else ())
         if name == "AT" and str(argument) == "AT_END":
             return lambda at: iter((at,) if at == len(self._text) or self._text[at:] == b"\n" else ())
         raise NotImplementedError(

@@ -23,6 +23,7 @@ from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
 from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED, keys_of
 from experiments.scenario.event_kinds import KINDS
+from experiments.scenario.inference import Inference
 from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS
 from tests.support.root import ROOT
@@ -222,6 +223,13 @@ def events(_: str) -> Iterator[str]:
         yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} |"
 
 
+def inference_keys(_: str) -> Iterator[str]:
+    """Yield a row for each key of `[inference]` of scenarios."""
+    for name, field in Inference.model_fields.items():
+        default = "–" if field.default is None else field.default
+        yield f"| `{name}` | {default} | {field.description} |"
+
+
 def columns_of_summary(_: str) -> Iterator[str]:
     """Yield a row for each column of summary.csv."""
     return (f"| `{column.name}` | {column.meaning} |" for column in COLUMNS)
@@ -264,7 +272,10 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| policy | option | default | meaning |": options,
     },
     "docs/results.md": {"| column | meaning |": columns_of_summary},
-    "docs/scenarios.md": {"| kind | effect while it lasts | value |": events},
+    "docs/scenarios.md": {
+        "| kind | effect while it lasts | value |": events,
+        "| key of `[inference]` | default | meaning |": inference_keys,
+    },
     "docs/simulator.md": {
         "| table or key | simulated | accepted, without effect | refused |": simulated_keys
     },

@@ -9,12 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import ClientConnectionError, ClientSession, ClientTimeout
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import HTTPNotFound
 from yarl import URL
 
 from tests.workers.virtual_time import EXACTLY
+from workers.connection_closing import reset
 from workers.faults import Control, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
@@ -218,3 +220,27 @@ async def test_reset_applies_to_every_request_until_healed(
     assert [await _is_reset(session, worker) for _ in range(2)] == [True, True]
     await _put(session, worker)
     assert not await _is_reset(session, worker)
+
+
+def test_reset_of_a_connection_of_uvloop() -> None:
+    """Whose transports are no subclass of asyncio's."""
+
+    class Resets(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            reset(transport)
+
+    async def is_reset() -> bool:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Resets, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            try:
+                async with asyncio.timeout(5):
+                    await reader.read()
+            except ConnectionResetError:
+                return True
+            finally:
+                writer.close()
+        return False
+
+    assert uvloop.run(is_reset())

@@ -97,6 +97,9 @@ SECTIONS: dict[str, Section] = {
     "rate_limits": lambda turn, _: {"rate_limits": [LIMIT | {"name": f"l{turn}"}]},
     "mirrors": lambda turn, _: {"clusters": {"next": FOUND}, "routes": [MIRROR | {"prefix": f"/{turn}"}]},
     "policy": lambda turn, _: {"policy": ("steelyard", "maglev", "peak-ewma")[turn % 3]},
+    "policies-by-prompt": lambda turn, _: {
+        "policy": ("pending-tokens", "cache-aware", "prefix-chunks")[turn % 3]
+    },
     "tls": lambda turn, folder: {"tls": Shelf(folder).pair(f"h{turn}.test")},
     "upstream_tls": lambda turn, _: {"upstream_tls": {"server_name": f"h{turn}.test"}, **SECURE},
     "tracing": lambda turn, _: {"tracing": {"enabled": True, "sample": 1 / (turn + 1)}},

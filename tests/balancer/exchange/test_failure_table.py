@@ -68,6 +68,7 @@ LONG = response(b"x" * 20_000)[:-50]
 SWITCH = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\n\r\n"
 UPGRADE = (b"Connection: upgrade", b"Upgrade: chat/1")
 ATTEMPT, FIRST_BYTE = 1.0, 30.0
+BUSY = {"busy": [429]}
 
 ROWS = {
     "answered, below 500": Row(OutcomeKind.OK, 404, answered(b"404 Not Found"), True),
@@ -79,6 +80,7 @@ ROWS = {
         OutcomeKind.TIMEOUT, 200, playing(Wire.request, LONG, Wire.closed), True
     ),
     "busy: 503": Row(OutcomeKind.ERROR_STATUS, 503, answered(b"503 Service Unavailable"), True),
+    "refused as busy": Row(OutcomeKind.BUSY, 429, answered(b"429 Too Many Requests"), True),
     "error: 5xx": Row(OutcomeKind.ERROR_STATUS, 500, answered(b"500 No"), True),
     "left by the client": Row(OutcomeKind.ABANDONED, None, hang),
     "tunnelled": Row(OutcomeKind.TUNNELLED, 101, playing(Wire.request, SWITCH), True),
@@ -104,9 +106,9 @@ def test_table_has_every_row() -> None:
     assert {CELLS[name]["outcome"] for name in ROWS} == {f"`{kind.value}`" for kind in OutcomeKind}
 
 
-def test_only_a_whole_503_is_busy() -> None:
+def test_only_refusals_and_a_whole_503_are_busy() -> None:
     busy = [kind for kind in OutcomeKind if Outcome(kind, 503, 0.0, 0.0, 0.0).is_busy]
-    assert busy == [OutcomeKind.ERROR_STATUS]
+    assert busy == [OutcomeKind.ERROR_STATUS, OutcomeKind.BUSY]
 
 
 # --- health and policies
@@ -252,7 +254,7 @@ async def test_retries(stage: Stage, name: str, method: bytes) -> None:
     row = ROWS[name]
     worker = stage.dead_port() if row.worker is None else await stage.worker(row.worker)
     timeouts = {"attempt": ATTEMPT, "first_byte": FIRST_BYTE, "body_idle": 1.0}
-    await stage.serve(worker, await stage.worker(QUICK), timeouts=timeouts)
+    await stage.serve(worker, await stage.worker(QUICK), timeouts=timeouts, retry=BUSY)
     client = await stage.client()
     request = get(b"/", *UPGRADE, method=method) if row.kind is OutcomeKind.TUNNELLED else None
     client.write(request or (get() if method == b"GET" else post(b"body")))
@@ -271,7 +273,7 @@ async def test_hedged_attempts(stage: Stage, name: str) -> None:
     slow = await stage.worker(answering_after(go, response(b"slow")))
     worker = stage.dead_port() if row.worker is None else await stage.worker(row.worker)
     timeouts = {"first_byte": FIRST_BYTE, "body_idle": 1.0}
-    await stage.serve(slow, worker, hedging={"enabled": True}, timeouts=timeouts)
+    await stage.serve(slow, worker, hedging={"enabled": True}, timeouts=timeouts, retry=BUSY)
     counts = stage.cluster.counts
     client = await stage.asking(slow, get(b"/", *UPGRADE) if row.kind is OutcomeKind.TUNNELLED else get())
     await stage.turn()

@@ -1,0 +1,218 @@
+"""Answers to prompts: when tokens came, how many, and what `usage` states, streamed and in one piece."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from policies.facts import Outcome, OutcomeKind
+from policies.prompts import Answer
+from tests.support.prompts import USAGE, answer_with_usage, asked, asks, chat, inference, reader_of
+from tests.support.wireless import Wireless, sends
+
+STREAM = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+END = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(document: Any) -> bytes:
+    return b"data: %b\n\n" % (document if isinstance(document, bytes) else json.dumps(document).encode())
+
+
+def delta(**keys: Any) -> bytes:
+    """An event of a chat's answer."""
+    return event({"id": "x", "choices": [{"index": 0, "delta": keys, "finish_reason": None}]})
+
+
+ROLE = delta(role="assistant", content="")
+STOP = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+DONE = event(b"[DONE]")
+
+
+A, B = delta(content="a"), delta(content="b")
+USAGE_EVENT = event({"choices": [], "usage": USAGE})
+
+
+def with_usage(tokens: int) -> bytes:
+    usage = {"prompt_tokens": 50, "completion_tokens": tokens}
+    return event({"choices": [{"delta": {"content": "a"}}], "usage": usage})
+
+
+STREAMS: dict[str, tuple[list[bytes], tuple[int, float, float], int | None]] = {
+    "chat with usage": ([ROLE, A, B, B, STOP + USAGE_EVENT + DONE], (3, 2.0, 5.0), 32),
+    "chat without usage": ([ROLE, A + B, delta(content="data:"), STOP + DONE], (3, 2.0, 4.0), None),
+    "completion": ([event({"choices": [{"text": "a"}]}), DONE], (1, 1.0, 2.0), None),
+    "reasoning": ([ROLE, delta(reasoning_content="a"), DONE], (1, 2.0, 3.0), None),
+    "name of a tool": ([ROLE, delta(tool_calls=[{"function": {"name": "f"}}])], (1, 2.0, 2.0), None),
+    "argument": ([ROLE, delta(tool_calls=[{"function": {"arguments": "{"}}])], (1, 2.0, 2.0), None),
+    "CRLF": ([A.replace(b"\n", b"\r\n"), B.replace(b"\n", b"\r\n")], (2, 1.0, 2.0), None),
+    "no space": ([A.replace(b"data: ", b"data:"), B], (2, 1.0, 2.0), None),
+    "comments": ([b": ping\n\n", A, b": ping\n\n", DONE], (1, 2.0, 4.0), None),
+    "usage in two reads": ([A, USAGE_EVENT[:40], USAGE_EVENT[40:] + DONE], (3, 1.0, 3.0), 32),
+    "usage in each event": (
+        [with_usage(1), with_usage(2), event({"usage": None}) + DONE],
+        (2, 1.0, 3.0),
+        None,
+    ),
+    "the second event of an unknown format": ([event({"x": 1}), event({"x": 2})], (1, 2.0, 2.0), None),
+    "no event": ([b": ping\n\n"], (0, -1.0, -1.0), None),
+}
+"""Pieces that come a second apart; tokens, and the seconds to the first and to the last; tokens that were cached."""
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_streams(kind: str) -> None:
+    """The role is no token; neither are the reason of the end, `usage` and [DONE]. All pass as they come."""
+    pieces, expected, cached = STREAMS[kind]
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True))
+        sends(stage, worker, STREAM)
+        for piece in pieces:
+            stage.advance(1.0)
+            sends(stage, worker, chunk(piece))
+        sends(stage, worker, END)
+        assert client.received.endswith(b"".join(map(chunk, pieces)) + END)
+        (outcome,) = reader_of(stage).outcomes
+        answer = outcome.answer
+        assert answer is not None
+        assert outcome.prompt is reader_of(stage).prompts[0]
+        assert reader_of(stage).first_tokens == [one for one in [answer.first_token_at] if one is not None]
+        assert (answer.tokens, *at(outcome)) == expected
+        assert answer.cached_tokens == cached
+
+
+def at(outcome: Outcome) -> tuple[float, float]:
+    """Seconds from the request to the first and to the last token, -1 without one."""
+    answer = cast(Answer, outcome.answer)
+    instants = answer.first_token_at, answer.last_token_at
+    first, last = (-1.0 if when is None else round(when - outcome.sent_at, 6) for when in instants)
+    return first, last
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_stream_that_breaks_off(cut: bool) -> None:
+    """Ends as the error that it is, with the tokens so far; the end of a chunked body is an end also without [DONE]."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True))
+        sends(stage, worker, STREAM, chunk(ROLE), chunk(delta(content="a")), chunk(delta(content="b")))
+        if cut:
+            worker.vanish()
+            stage.turn()
+        else:
+            sends(stage, worker, END)
+        (outcome,) = reader_of(stage).outcomes
+        assert outcome.kind is (OutcomeKind.RESET if cut else OutcomeKind.OK)
+        assert (client.ending == "reset") is cut
+        assert cast(Answer, outcome.answer).tokens == 2
+
+
+def unstreamed(
+    stage: Wireless, body: bytes, *, status: bytes = b"200 OK", fields: bytes = b"", cut: int = 0
+) -> Outcome:
+    """The outcome of an answer in one piece, or in two, a second later."""
+    client, worker = asked(stage, chat("hello"))
+    stage.advance(1.0)
+    answer = b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, fields, len(body), body)
+    sends(stage, worker, *([answer[:-cut], answer[-cut:]] if cut else [answer]))
+    assert client.received.endswith(body)
+    (outcome,) = reader_of(stage).outcomes
+    return outcome
+
+
+@pytest.mark.parametrize("cut", [0, 60])
+@pytest.mark.parametrize("more", [{}, {"prompt_logprobs": None, "note": "x" * 1000}])
+def test_unstreamed(cut: int, more: dict[str, Any]) -> None:
+    """Its first token is not seen before its end. A text may say what it likes."""
+    text = '"usage": {"prompt_tokens": 7} ' + "x" * 10_000
+    body = json.dumps({"choices": [{"message": {"content": text}}], "usage": USAGE, **more}).encode()
+    with inference() as stage:
+        outcome = unstreamed(stage, body, cut=cut)
+        answer = cast(Answer, outcome.answer)
+        assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (50, 32, 3)
+        assert at(outcome) == (1.0, 1.0)
+        assert len(reader_of(stage).first_tokens) == 1
+
+
+BAD_USAGE = [
+    b'{"usage":',
+    b'{"usage": {"prompt_tokens": 5',
+    b'{"usage": {"prompt_tokens": -5, "completion_tokens": "3", "prompt_tokens_details": []}}',
+    b'{"usage": {"prompt_tokens": 1e3, "completion_tokens": true, "prompt_tokens_details": {"cached_tokens": null}}}',
+    b'{"usage": {"prompt_tokens": %b}}' % (b"9" * 4000),
+    b'{"usage": {"x": %b' % (b"[" * 4000),
+    b'{"usage": [1]}',
+    b'{"usage": {"a": "\xff"}}',
+]
+
+
+@pytest.mark.parametrize("body", BAD_USAGE)
+def test_usage_that_states_nothing(body: bytes) -> None:
+    with inference() as stage:
+        answer = cast(Answer, unstreamed(stage, body).answer)
+        assert (answer.prompt_tokens, answer.cached_tokens, answer.tokens) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields"), [(b"400 Bad Request", b""), (b"200 OK", b"Content-Encoding: gzip\r\n")]
+)
+def test_answers_that_are_not_read(status: bytes, fields: bytes) -> None:
+    body = json.dumps({"usage": USAGE}).encode()
+    with inference() as stage:
+        answer = cast(Answer, unstreamed(stage, body, status=status, fields=fields).answer)
+        assert (answer.first_token_at, answer.prompt_tokens, answer.tokens) == (None, None, 0)
+        assert not reader_of(stage).first_tokens
+
+
+def test_little_is_kept_of_a_long_answer() -> None:
+    with inference() as stage:
+        _, worker = asked(stage, chat("hello", stream=True))
+        sends(stage, worker, STREAM, *[chunk(delta(content="x" * 50)) for _ in range(300)])
+        (handler,) = [one._answering for one in stage.downstreams]  # type: ignore[attr-defined]
+        assert sum(map(len, handler.last_attempt.answer._tail)) < 5000
+
+
+def test_client_that_leaves_ends_the_answer() -> None:
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True))
+        sends(stage, worker, STREAM, chunk(ROLE), chunk(delta(content="a")))
+        client.end()
+        stage.turn()
+        (outcome,) = reader_of(stage).outcomes
+        assert outcome.kind is OutcomeKind.ABANDONED
+        assert cast(Answer, outcome.answer).tokens == 1
+        assert not worker.is_open
+
+
+def test_edited_attempts_are_read_too() -> None:
+    """Fields that are set make attempts of another class."""
+    with inference(headers=(("response", (("set", (("X-By", "us"),)),)),)) as stage:
+        client, worker = asked(stage, chat("hello"))
+        sends(stage, worker, answer_with_usage())
+        assert b"X-By: us" in client.received
+        assert cast(Answer, reader_of(stage).outcomes[0].answer).tokens == 3
+
+
+def test_counts() -> None:
+    """A request that a worker refuses has no answer; time to first token is that of the request, not of the attempt."""
+    with inference(2) as stage:
+        client = stage.client()
+        sends(stage, client, asks(chat("hello", stream=True)))
+        stage.advance(2.0)
+        sends(stage, stage.workers[0], b"HTTP/1.1 429 Busy\r\nContent-Length: 0\r\n\r\n")
+        stage.advance(1.0)
+        worker = stage.workers[1]
+        sends(stage, worker, STREAM, chunk(delta(content="a")))
+        stage.advance(0.5)
+        sends(stage, worker, chunk(delta(content="b")), chunk(event({"usage": USAGE}) + DONE), END)
+        assert stage.cluster.prompts is not None
+        counts = stage.cluster.prompts.counts
+        assert [counts.prompts, counts.prompt_tokens, counts.output_tokens] == [1, 50, 3]
+        assert [counts.ttft.count, counts.ttft.total] == pytest.approx([1, 3.0])
+        assert [counts.tpot.count, counts.tpot.total] == pytest.approx([1, 0.25])

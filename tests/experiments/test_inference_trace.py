@@ -1,0 +1,219 @@
+"""Recorded requests for inference: three formats, quantised instants, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.errors import BadInputError
+from experiments.generator.arrivals import first_instants
+from experiments.recorded.inference_trace import InferenceTrace, read_trace
+from experiments.scenario.load import Load
+
+HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def mooncake(at: float, tokens: int, *ids: int, output: int = 5) -> dict[str, Any]:
+    return {"timestamp": at, "input_length": tokens, "output_length": output, "hash_ids": ids}
+
+
+def written(tmp_path: Path, *lines: object, name: str = "trace.jsonl") -> str:
+    file = tmp_path / name
+    file.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines))
+    return str(file)
+
+
+def trace(tmp_path: Path, *lines: object, name: str = "trace.jsonl") -> InferenceTrace:
+    return read_trace(written(tmp_path, *lines, name=name))
+
+
+def test_a_line_of_mooncake_has_its_whole_blocks(tmp_path: Path) -> None:
+    """Seconds count from the first; equal ids are equal hashes, and use all of 64 bits; the last block is not whole."""
+    found = trace(tmp_path, mooncake(500, 1100, 0, 1, 2, output=7), mooncake(2500, 1536, 0, 1, 3))
+    assert found.instants.tolist() == [0.0, 2.0]
+    prompts = found.prompts
+    assert (prompts.tokens, prompts.output, prompts.block_tokens) == ([1100, 1536], [7, 5], 512)
+    assert [len(blocks) for blocks in prompts.blocks] == [2, 3]
+    assert prompts.blocks[0] == prompts.blocks[1][:2]
+    assert len({*prompts.blocks[1]}) == 3
+    assert max(prompts.blocks[1]) > 2**60
+
+
+def test_rows_are_in_order_of_time(tmp_path: Path) -> None:
+    """Those of one instant in the order of the file."""
+    found = trace(tmp_path, mooncake(9, 3), mooncake(4, 1), mooncake(9, 4), mooncake(4, 2))
+    assert found.prompts.tokens == [1, 2, 3, 4]
+
+
+def test_a_compressed_trace_is_the_same(tmp_path: Path) -> None:
+    plain = written(tmp_path, mooncake(0, 600, 1, 2), mooncake(10, 700, 1, 3))
+    packed = tmp_path / "trace.jsonl.gz"
+    packed.write_bytes(gzip.compress(Path(plain).read_bytes()))
+    assert asdict(read_trace(str(packed)).prompts) == asdict(read_trace(plain).prompts)
+
+
+def test_azure_has_no_prefixes(tmp_path: Path) -> None:
+    found = trace(
+        tmp_path,
+        HEAD,
+        "2023-11-16 18:17:03.9799600,4808,10",
+        "2023-11-16 18:17:04.0319600,3180,8",
+        name="a.csv",
+    )
+    assert found.instants.tolist() == pytest.approx([0.0, 0.052])
+    assert (found.prompts.tokens, found.prompts.output) == ([4808, 3180], [10, 8])
+    assert found.prompts.blocks == [[], []]
+
+
+def chat(at: object, *contents: str, **body: Any) -> dict[str, Any]:
+    """Line of a batch in OpenAI's format, with a time."""
+    messages = [{"role": "user", "content": content} for content in contents]
+    asked = {"model": "m", "messages": messages, "max_tokens": 90, **body}
+    return {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "timestamp": at, "body": asked}
+
+
+def test_a_request_log_shares_prefixes_of_messages(tmp_path: Path) -> None:
+    """In blocks of 512 bytes; another first message, other tools or another model share none."""
+    lines = [
+        chat(0, "a" * 2100),
+        chat(1, "a" * 2100, "and then?" * 100),
+        chat(2, "b" * 2100),
+        chat(3, "a" * 2100, tools=[{"type": "function"}]),
+        chat(4, "a" * 2100, model="other"),
+    ]
+    prompts = trace(tmp_path, *lines).prompts
+    assert prompts.block_tokens == 128
+    first, second, *others = prompts.blocks
+    assert len(first) == 4
+    assert first[:3] == second[:3]
+    assert all(other[0] != first[0] for other in others)
+    assert prompts.tokens[0] == pytest.approx(2100 / 4, abs=15)
+
+
+@pytest.mark.parametrize(
+    ("line", "output"),
+    [
+        (chat(0, "x"), 90),
+        (chat(0, "x", max_tokens=None, max_completion_tokens=80), 80),
+        ({**chat(0, "x"), "response": {"body": {"usage": {"completion_tokens": 33}}}}, 33),
+        ({"time": 1, "prompt": "x", "max_tokens": 4, "usage": {"completion_tokens": 3}}, 3),
+    ],
+)
+def test_the_answer_of_a_request_log(tmp_path: Path, line: dict[str, Any], output: int) -> None:
+    """Has the tokens of `usage`, else those that the request allows."""
+    assert trace(tmp_path, line).prompts.output == [output]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [(10, 12.5), (1700000000000, 1700000002500), ("2026-01-01T00:00:00Z", "2026-01-01T01:00:02.5+01:00")],
+)
+def test_times_of_a_request_log(tmp_path: Path, times: tuple[object, object]) -> None:
+    """Are seconds, milliseconds since 1970, or ISO 8601 with a zone."""
+    assert trace(tmp_path, *(chat(at, "x") for at in times)).instants.tolist() == [0.0, 2.5]
+
+
+def test_a_session_is_named_by_the_body(tmp_path: Path) -> None:
+    """And not found by searching the text of a prompt."""
+    prompts = trace(tmp_path, chat(0, "x", user="ann"), chat(1, '"user": "bob"')).prompts
+    assert prompts.sessions == ["ann", ""]
+
+
+def instants_of(file: str, seed: int, duration: float = 100.0) -> np.ndarray[Any, Any]:
+    return first_instants(Load(mode="open", arrivals="replay", file=file, duration=duration), seed, 1.0)
+
+
+def test_quantised_instants_are_spread(tmp_path: Path) -> None:
+    """Evenly over the step, in the order of the file, by the seed."""
+    file = written(tmp_path, *(mooncake(3000 * step, 1) for step in range(20) for _ in range(50)))
+    found = instants_of(file, seed=1)
+    assert np.array_equal(np.floor(found / 3), np.repeat(np.arange(20), 50))
+    assert np.mean(found % 3) == pytest.approx(1.5, abs=0.1)
+    assert np.array_equal(found, instants_of(file, seed=1))
+    assert not np.array_equal(found, instants_of(file, seed=2))
+    assert len(instants_of(file, seed=1, duration=30.0)) == 500
+
+
+def test_exact_instants_stay(tmp_path: Path) -> None:
+    file = written(tmp_path, *(mooncake(at, 1) for at in (0, 40, 277, 277, 471)))
+    assert instants_of(file, seed=1).tolist() == [0.0, 0.04, 0.277, 0.277, 0.471]
+
+
+GOOD = mooncake(0, 10)
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "must be a JSON object"),
+        ("[" * 100_000, "must be a JSON object"),
+        ("7", "must be a JSON object"),
+        (GOOD | {"timestamp": "now"}, "timestamp: must be a number of milliseconds, got 'now'"),
+        ('{"timestamp": NaN, "input_length": 1}', "timestamp: must be a number of milliseconds"),
+        (GOOD | {"timestamp": None}, "timestamp: must be a number of milliseconds, got nothing"),
+        (GOOD | {"input_length": -1}, "input_length: must be a whole number up to 10000000, got '-1'"),
+        (GOOD | {"input_length": 1.5}, "input_length: must be a whole number"),
+        (GOOD | {"output_length": True}, "output_length: must be a whole number"),
+        (
+            f'{{"timestamp": 0, "input_length": {LONG[:4000]}, "hash_ids": []}}',
+            "input_length: must be a whole",
+        ),
+        (mooncake(0, 1024, 1), "hash_ids: must be 2 whole numbers, one for each 512 tokens"),
+        (GOOD | {"hash_ids": ["a"]}, "hash_ids: must be 0 whole numbers"),
+    ],
+)
+def test_a_bad_line_of_mooncake_is_named(tmp_path: Path, line: object, message: str) -> None:
+    file = written(tmp_path, GOOD, "", line)
+    with pytest.raises(BadInputError) as caught:
+        read_trace(file)
+    assert f"load.file: {file}, line 3: {message}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"body": {"messages": "x"}}, "must have a time: timestamp, time, created_at, created"),
+        ({"time": 0, "body": {}}, "must have messages or a prompt, in `body` or beside the time"),
+        ({"time": 0, "body": 7}, "must have messages or a prompt"),
+        (chat(0, "x", max_tokens=None), "must have usage.completion_tokens of the response, or max_tokens"),
+        (chat("soon", "x"), "timestamp: must be seconds or a time in ISO 8601, got 'soon'"),
+        (chat(1e300, "x"), "timestamp: must be seconds"),
+        (chat(0, "x", max_tokens="many"), "max_tokens: must be a whole number"),
+    ],
+)
+def test_a_bad_line_of_a_request_log_is_named(tmp_path: Path, line: object, message: str) -> None:
+    with pytest.raises(BadInputError, match="line 2: ") as caught:
+        trace(tmp_path, chat(0, "x"), line)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{HEAD}\n".encode(), "holds no request"),
+        (f"{HEAD}\n2023-11-16 18:17:03,5\n".encode(), f"line 2: must have three columns, {HEAD}"),
+        (
+            f"{HEAD}\nnow,5,5\n".encode(),
+            "line 2: TIMESTAMP: must be seconds or a time in ISO 8601, got 'now'",
+        ),
+        (b"", f"must be JSON lines, or CSV with the columns {HEAD}"),
+        (b"a,b\n1,2\n", "must be JSON lines, or CSV"),
+        (b'{"timestamp": "\xff"}\n', "cannot be read: not text"),
+        (gzip.compress(b"{}")[:12], "cannot be read: damaged"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "trace"
+    file.write_bytes(content)
+    with pytest.raises(BadInputError) as caught:
+        read_trace(str(file))
+    assert str(caught.value).startswith(f"load.file: {file}")
+    assert message in str(caught.value)
