@@ -29,7 +29,6 @@ from balancer.exchange.exchange_state import AttemptState, CallRules, ExchangeSt
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from balancer.http.h1.response_head import Response
-from balancer.http.h1.retry_after import retry_after
 from balancer.upstream.pool import Pool
 from policies.facts import OutcomeKind
 
@@ -114,7 +113,7 @@ class HttpRules(CallRules):
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
         retries, status = exchange.cluster.retries, response.status
-        if status in retries.busy:
+        if attempt.is_refused(response):
             return self._retries_busy(exchange, attempt, response, is_whole=is_whole)
         is_failure = status in retries.statuses
         if not is_failure or not may_repeat(exchange, attempt, needs_other=True):
@@ -127,10 +126,7 @@ class HttpRules(CallRules):
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
         """Send a request that was refused unprocessed to an endpoint that does not rest, whatever its method."""
-        rests, state, now = exchange.cluster.rests, attempt.assignment.state, exchange.cluster.now()
-        rests.begin(state.id, retry_after(response.block), now)
-        attempt.failure = (OutcomeKind.BUSY, response.status)
-        exchange.tried |= rests.resting(now)
+        exchange.tried |= exchange.cluster.rests.resting(exchange.cluster.now())
         if not take_another_try(exchange, attempt, needs_other=True):
             return False
         attempt.status, upstream = response.status, attempt.upstream

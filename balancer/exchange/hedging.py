@@ -70,17 +70,16 @@ class HedgeRace(Race):
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> bool:
+    def answered(self, runner: HedgedAttempt, response: Response, *, is_whole: bool) -> bool:
         """Handle the first response head. Returns whether this attempt wins.
 
         A retryable status does not win: the other attempt continues alone.
         """
-        retries = self.cluster.retries
-        is_busy = status in retries.busy
-        if is_busy or status in retries.statuses:
+        status = response.status
+        if runner.attempt.is_refused(response) or status in self.cluster.retries.statuses:
             runner.attempt.status = status
             self._continue_with(self._other(runner))
-            runner.end(OutcomeKind.BUSY if is_busy else OutcomeKind.ERROR_STATUS, is_clean=is_whole)
+            runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)
             return False
         self._other(runner).lose()
         if runner is self._second:
@@ -121,17 +120,17 @@ class HedgedAttempt:
 
     def response_whole(self, response: Response, body: bytes) -> None:
         if self.race is None:
-            self._learn(response.status, is_clean=True)
-        elif self.race.answered(self, response.status, is_whole=True):
+            self._learn(response, is_clean=True)
+        elif self.race.answered(self, response, is_whole=True):
             self.attempt.response_whole(response, body)
 
     def response_started(self, response: Response) -> None:
         upstream = self.attempt.upstream
         if self.race is None:
             if response.status >= 200:
-                self._learn(response.status, is_clean=False)
+                self._learn(response, is_clean=False)
             return
-        if self.race.answered(self, response.status, is_whole=False) and upstream is not None:
+        if self.race.answered(self, response, is_whole=False) and upstream is not None:
             upstream.hand_over(self.attempt)
             self.attempt.response_started(response)
 
@@ -174,11 +173,12 @@ class HedgedAttempt:
         if now - self.attempt.sent_at > self._cluster.timeouts.first_byte:
             self.end(ResponseTimeout.outcome)
 
-    def _learn(self, status: int, *, is_clean: bool) -> None:
+    def _learn(self, response: Response, *, is_clean: bool) -> None:
         """Settle a losing attempt at its response head; the body is not awaited."""
+        self.attempt.is_refused(response)
         self.attempt.first_byte_at = self._cluster.now()
-        self.attempt.status = status
-        self.end(kind_of_answer(status), is_clean=is_clean)
+        self.attempt.status = response.status
+        self.end(kind_of_answer(response.status), is_clean=is_clean)
 
     def end(self, kind: OutcomeKind, error: UpstreamError | None = None, *, is_clean: bool = False) -> None:
         """Release the connection and settle the attempt."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
 from balancer.http.h1.response_head import Response
+from balancer.http.h1.retry_after import retry_after
 from balancer.inference.answer_reader import AnswerReader
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.pool import Pool
@@ -68,8 +69,18 @@ class RoutedAttempt(UpstreamAttempt):
         """Return the head with the Host of the endpoint. That of CONNECT is the target's (RFC 9112 § 3.2)."""
         return head if method == b"CONNECT" else with_host(head, self.assignment.endpoint.host)
 
+    def is_refused(self, response: Response) -> bool:
+        """Return whether the worker refuses the request as busy; note it, and let the endpoint rest."""
+        if response.status not in self.cluster.retries.busy:
+            return False
+        self.failure = (OutcomeKind.BUSY, response.status)
+        stated = retry_after(response.block)
+        self.cluster.rests.begin(self.assignment.state.id, stated, self.cluster.now())
+        return True
+
     def head_came(self, response: Response) -> None:
         """Note a final head that no client gets, and the load that it reports."""
+        self.is_refused(response)
         self.answered(response.status, self.cluster.now())
         if self.cluster.reads_load:
             self.load = self.cluster.reports.read(response.block)

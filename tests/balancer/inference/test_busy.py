@@ -6,10 +6,12 @@ import gc
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from balancer.downstream.connection import Http1Connection
+from balancer.exchange.exchange import Exchange
 from balancer.http.h1.request_reader import RequestReader
 from balancer.http.h1.retry_after import retry_after
 from policies.overload.rests import LONGEST_REST, USUAL_REST, Rests
@@ -225,3 +227,34 @@ def test_body_beyond_the_bound_is_not_kept() -> None:
         sends(stage, stage.workers[2], OK)
         assert clients[0].received.endswith(b"ok")
         assert budget.kept == 0
+
+
+# --- attempts whose answer no client gets
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_refusal_beside_a_hedge_is_no_failure(order: str) -> None:
+    """Before the other attempt is answered, and after it: the endpoint rests."""
+    get = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+    with stage_of(2, hedging=(("enabled", True),)) as stage:
+        client = stage.client()
+        sends(stage, client, get)
+        (downstream,) = stage.cluster.process.downstreams
+        cast(Exchange, cast(Http1Connection, downstream)._answering).hedge()
+        stage.turn()
+        first, second = stage.workers
+        for worker, answer in ((first, refusal()), (second, OK))[:: 1 if order == "before" else -1]:
+            sends(stage, worker, answer)
+        assert client.received.endswith(b"ok")
+        assert outcomes(stage) == [{"busy": 1}, {"ok": 1}]
+        assert list(stage.cluster.rests.until) == ["w0"]
+
+
+def test_refusal_of_a_copy_is_no_failure() -> None:
+    with Wireless(1, mirror=(("methods", ("POST",)),), retry=(("busy", (503,)),)) as stage:
+        _, worker = asked(stage)
+        sends(stage, worker, OK)
+        sends(stage, stage.copies_to[0], refusal(b"503 Service Unavailable"))
+        (mirrored,) = (one.cluster for one in stage.named_clusters.every)
+        assert mirrored.router.states[0].failures == 0
+        assert list(mirrored.rests.until) == ["m0"]
