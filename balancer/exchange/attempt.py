@@ -16,6 +16,7 @@ from balancer.cluster.retry_rules import IDEMPOTENT, LEAST_BUSY
 from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import (
     ConnectFailed,
+    ConnectionBroken,
     ForwardingError,
     MalformedResponse,
     UpstreamError,
@@ -291,14 +292,17 @@ class Attempt(RoutedAttempt):
     def response_ended(self, trailers: bytes) -> None:
         """Send the rest of the response and end the exchange; `trailers` is a block of fields or b""."""
         exchange = cast(ExchangeState, self.exchange)
+        if self.answer is not None:
+            self.answer.end(self.cluster.now())
+            if self.answer.is_cut_short:
+                self.response_failed(ConnectionBroken("the stream has ended without [DONE]"))
+                return
         visible = exchange.downstream.client.visible_trailers(trailers)
         if trailers and self.cluster.reads_load:
             self.load = self.cluster.reports.read(trailers) or self.load
         exchange.downstream.end_response(self._take_out(), visible)
         if exchange.rules.is_rpc:
             exchange.rules.ended(self, trailers)
-        if self.answer is not None:
-            self.answer.end(self.cluster.now())
         if exchange.downstream.charge is not None:
             exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.finish(WHOLE, kind_of_answer(self.status))

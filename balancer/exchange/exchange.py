@@ -50,7 +50,7 @@ from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request
-from balancer.inference.answer_reader import AnswerReader
+from balancer.inference.answer_reader import COMPLETIONS, AnswerReader
 from balancer.upstream.request import RequestBody, UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
@@ -242,8 +242,9 @@ class Exchange(ExchangeState):
         attempt.exchange = self
         prompt, prompts = self.prompt, self.cluster.prompts
         if prompt is not None and prompts is not None:
+            router, ends_by_done = self.cluster.router, self.request.target.endswith(COMPLETIONS)
             attempt.answer = AnswerReader(
-                self.cluster.router, assignment, prompt, prompts.counts, self._started_at
+                router, assignment, prompt, prompts.counts, self._started_at, ends_by_done
             )
         if self.attempts:
             attempt.head = self.request.another_head()

@@ -24,6 +24,10 @@ MOST_TOKENS: Final = 1 << 40
 
 EVENT: Final = b"\ndata:"
 FIRST_EVENT: Final = b"data:"
+DONE: Final = b"[DONE]"
+
+COMPLETIONS: Final = b"/completions"
+"""End of the paths whose streams end by DONE in OpenAI's API, chats included."""
 
 _has_token: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|name)" ?: ?"(?!")'
@@ -42,16 +46,25 @@ _value: Final = json.JSONDecoder().raw_decode
 class AnswerReader:
     """Reads the answer to one attempt. `facts` is what is known of it so far."""
 
+    is_cut_short = False  # a stream has ended without its last event
+
     def __init__(
-        self, router: Router, assignment: Assignment, prompt: Prompt, counts: TokenCounts, asked_at: float
+        self,
+        router: Router,
+        assignment: Assignment,
+        prompt: Prompt,
+        counts: TokenCounts,
+        asked_at: float,
+        ends_by_done: bool,
     ) -> None:
-        """`asked_at` is when the request came."""
+        """`asked_at` is when the request came. `ends_by_done`: the last event of its stream is [DONE]."""
         self.facts = Answer()
         self._router = router
         self._assignment = assignment
         self._prompt = prompt
         self._counts = counts
         self._asked_at = asked_at
+        self._ends_by_done = ends_by_done
         self._is_read = self._is_stream = False
         self._events = 0  # before the first token
         self._tail: deque[bytes] = deque()
@@ -102,8 +115,10 @@ class AnswerReader:
         if not self._is_stream:  # nothing shows when its first token was there
             self._first_token(now)
             facts.last_token_at = now
-        elif facts.first_token_at is not None:
-            facts.tokens = max(1, facts.tokens - _events_without_token(tail))
+        else:
+            self.is_cut_short = self._ends_by_done and DONE not in tail
+            if facts.first_token_at is not None:
+                facts.tokens = max(1, facts.tokens - _events_without_token(tail))
         usage = _usage_in(tail)
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:

@@ -55,9 +55,12 @@ def inference(endpoints: int = 1, **options: Any) -> Wireless:
     return Wireless(endpoints, **{"kind": "inference", "policy": READER, **options})
 
 
-def asks(body: bytes, fields: bytes = b"") -> bytes:
+CHATS = b"/v1/chat/completions"
+
+
+def asks(body: bytes, fields: bytes = b"", path: bytes = CHATS) -> bytes:
     """A request with this body."""
-    line = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
+    line = b"POST %b HTTP/1.1\r\nHost: a\r\n" % path
     return b"%b%bContent-Length: %d\r\n\r\n%b" % (line, fields, len(body), body)
 
 
@@ -67,10 +70,10 @@ def chat(*texts: str, **keys: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, **keys}).encode()
 
 
-def asked(stage: Wireless, body: bytes) -> tuple[Peer, Peer]:
+def asked(stage: Wireless, body: bytes, path: bytes = CHATS) -> tuple[Peer, Peer]:
     """A client that has sent a request to the only worker, and the worker."""
     client = stage.client()
-    sends(stage, client, asks(body))
+    sends(stage, client, asks(body, path=path))
     return client, stage.workers[-1]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from policies.facts import Outcome, OutcomeKind
 from policies.prompts import Answer
-from tests.support.prompts import USAGE, answer_with_usage, asked, asks, chat, inference, reader_of
+from tests.support.prompts import CHATS, USAGE, answer_with_usage, asked, asks, chat, inference, reader_of
 from tests.support.wireless import Wireless, sends
 
 STREAM = (
@@ -72,7 +72,7 @@ def test_streams(kind: str) -> None:
     """The role is no token; neither are the reason of the end, `usage` and [DONE]. All pass as they come."""
     pieces, expected, cached = STREAMS[kind]
     with inference() as stage:
-        client, worker = asked(stage, chat("hello", stream=True))
+        client, worker = asked(stage, chat("hello", stream=True), b"/v1/messages")
         sends(stage, worker, STREAM)
         for piece in pieces:
             stage.advance(1.0)
@@ -96,11 +96,19 @@ def at(outcome: Outcome) -> tuple[float, float]:
     return first, last
 
 
-@pytest.mark.parametrize("cut", [True, False])
-def test_stream_that_breaks_off(cut: bool) -> None:
-    """Ends as the error that it is, with the tokens so far; the end of a chunked body is an end also without [DONE]."""
+@pytest.mark.parametrize(
+    ("path", "cut", "is_broken"),
+    [
+        (CHATS, True, True),
+        (b"/v1/messages", True, True),
+        (CHATS, False, True),
+        (b"/v1/messages", False, False),
+    ],
+)
+def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None:
+    """Ends as the error that it is, with the tokens so far. OpenAI's streams end by [DONE], others with their body."""
     with inference() as stage:
-        client, worker = asked(stage, chat("hello", stream=True))
+        client, worker = asked(stage, chat("hello", stream=True), path)
         sends(stage, worker, STREAM, chunk(ROLE), chunk(delta(content="a")), chunk(delta(content="b")))
         if cut:
             worker.vanish()
@@ -108,8 +116,8 @@ def test_stream_that_breaks_off(cut: bool) -> None:
         else:
             sends(stage, worker, END)
         (outcome,) = reader_of(stage).outcomes
-        assert outcome.kind is (OutcomeKind.RESET if cut else OutcomeKind.OK)
-        assert (client.ending == "reset") is cut
+        assert outcome.kind is (OutcomeKind.RESET if is_broken else OutcomeKind.OK)
+        assert (client.ending == "reset") is is_broken
         assert cast(Answer, outcome.answer).tokens == 2
 
 
