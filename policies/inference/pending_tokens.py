@@ -2,13 +2,13 @@
 
 A sum in seconds decides, of what is known without any report of the endpoints:
 
-    wait + prefill + pauses − idle + overdue + distance + failure
+    wait + prefill + pauses + balance − idle + overdue + distance + failure
 
 The wait is for prompts that were sent there and have no first token, prefill for the tokens of this one that are not
 cached there, both at the pace measured there (`pace.py`); of the prompt that is being computed, the part counts that is
-left by then. Prefill makes the answers pause that are written there (PAUSE_PRICE). An endpoint where nothing waits
-costs less than that (IDLE_DISCOUNT). Where a prompt takes three times as long as expected, the endpoint may hang, and
-it is expected to for as long again.
+left by then. Prefill makes answers pause (PAUSE_PRICE, BALANCE_PRICE), and costs less where nothing waits
+(IDLE_DISCOUNT). Where a prompt takes three times as long as expected, the endpoint may hang, and is expected to for as
+long again. The constants are in `first_token.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class PendingTokens(InferenceRule):
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick the endpoint of the least expected seconds."""
         pace = self.accounts.pace
-        found = [parts_of(each, pace, now) for each in accounts]
+        usual = sum(each.state.in_flight for each in accounts) / len(accounts)
+        found = [parts_of(each, pace, usual, now) for each in accounts]
         parts = [dict(zip(PARTS, each, strict=True)) for each in found] if self.trace is not None else []
         return self.least(accounts, [sum(each) for each in found], SOONEST, parts)
