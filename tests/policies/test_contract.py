@@ -35,7 +35,7 @@ def check_policy(make: PolicyMaker, expected: Expected) -> None:
 
 IN_FIRST_TIER = (
     *("steelyard", "least-in-flight", "round-robin", "latency-weighted", "prequal", "region-aware"),
-    *("rendezvous", "edf-round-robin"),
+    *("rendezvous", "edf-round-robin", "pending-tokens"),
 )
 """One policy of each kind, of which the second tier has all."""
 
