@@ -64,8 +64,6 @@ SHARED_BYTES: Final = (ENTRIES_AT + (1 << 23)) * WORD
 class Place:
     """An endpoint's row and the salt of its blocks, and what the row had when it was last read."""
 
-    __slots__ = ("capacity", "computed_at", "key", "rest", "row", "salt", "sent")
-
     def __init__(self, key: int, row: int) -> None:
         self.key = key
         self.row = row

@@ -39,20 +39,8 @@ RATIO_KEEP: Final = 0.95
 class Attempt:
     """A prompt of `tokens` at an endpoint, of which `added` were to be computed.
 
-    `ages` are those of its known blocks before it was sent, of which `held` were held at the assumed `capacity`.
+    `ages` are those of its known blocks before it was sent, of which `held` counted as held.
     """
-
-    __slots__ = (
-        "added",
-        "ages",
-        "blocks",
-        "capacity",
-        "held",
-        "is_streamed",
-        "is_waiting",
-        "sent_at",
-        "tokens",
-    )
 
     def __init__(self, blocks: list[int], tokens: float, is_streamed: bool, sent_at: float) -> None:
         self.blocks = blocks
@@ -60,7 +48,6 @@ class Attempt:
         self.is_streamed = is_streamed
         self.is_waiting = True
         self.sent_at = sent_at
-        self.capacity = 0.0
         self.ages: list[int] = []
         self.held = 0
 
@@ -99,13 +86,11 @@ class TokenAccounts:
 
     def __init__(self, capacity: float, corrects: bool) -> None:
         self.pace = Pace()
-        self.waiting = self.resident = 0.0  # of this process at all endpoints
         self._capacity = capacity
         self._corrects = corrects
         self._index: PrefixIndex | None = None
         self._is_shared = False
         self._accounts: dict[EndpointState, EndpointTokens] = {}
-        self._queue = self._open = 0
         self._ratios: dict[str, tuple[float, float]] = {}
         self._members: list[EndpointState] = []
         self._probed_at = -1e300
@@ -129,10 +114,10 @@ class TokenAccounts:
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget the accounts of endpoints that have left, or that have another address."""
-        self._members = list(states)
+        self._members, kept = list(states), set(states)
         for state, account in list(self._accounts.items()):
             moved = account.address != state.endpoint.address
-            if moved or state not in self._members:
+            if moved or state not in kept:
                 for prompt in list(account.attempts):
                     self._end(account, prompt)
                 self._publish(account)
@@ -165,7 +150,6 @@ class TokenAccounts:
             holds = self._capacity if account.stated is None else float(account.stated)
             account.stated = None
             self.index.assume(place, max(1.0, holds / (prompt.block_tokens * ratio)))
-        attempt.capacity = place.capacity
         attempt.ages = self.index.send(attempt.blocks, place)
         for age in attempt.ages:
             if age >= place.capacity:
@@ -176,10 +160,6 @@ class TokenAccounts:
         account.attempts[prompt] = account.unanswered[prompt] = attempt
         account.own_waiting += attempt.added
         account.own_resident += attempt.tokens
-        self.waiting += attempt.added
-        self.resident += attempt.tokens
-        self._queue += 1
-        self._open += 1
         self._publish(account)
 
     def send_key(self, state: EndpointState, key: int) -> None:
@@ -203,7 +183,7 @@ class TokenAccounts:
             if attempt.sent_at >= account.place.computed_at:
                 seconds = now - attempt.sent_at - round_trip(state, 0.0)
             # In the meantime the endpoint has served other balancers, too.
-            seconds = max(0.0, seconds * (1.0 - min(1.0, state.units.believed / state.in_flight)))
+            seconds = max(0.0, seconds * (1.0 - min(1.0, state.units.believed / max(1, state.in_flight))))
             slowness = account.measured.read(self.pace.mean, now)
             account.measured.learn(seconds, self.pace.seconds(attempt.added), now)
             # As at an endpoint of slowness 1: slow ones mostly see other lengths than fast ones.
@@ -295,7 +275,7 @@ class TokenAccounts:
             account.overdue = max(0.0, passed - STALLED * takes)
             break
         account.waiting, account.resident = account.own_waiting, account.own_resident
-        account.queue = float(len(account.unanswered))
+        account.queue = own = float(len(account.unanswered))
         elsewhere = state.elsewhere
         if self._is_shared:
             waiting, queue, resident = self.index.published(account.place, state.part, state.parts)
@@ -303,19 +283,22 @@ class TokenAccounts:
             account.queue += queue
             account.resident += resident
             elsewhere = state.units.believed
-        if elsewhere > 0 and self._open:  # they are like those of this balancer
-            share = elsewhere / self._open
-            account.waiting += share * self.waiting
-            account.queue += share * self._queue
-            account.resident += share * self.resident
-        if self._is_shared and account.queue > len(
-            account.unanswered
-        ):  # whose prompt is computed is not known
+        if elsewhere > 0:
+            self._add_like_own(account, elsewhere)
+        if self._is_shared and account.queue > own:  # it is not known whose prompt is computed
             of = account.waiting / account.queue
             done = min(1.0, (now - account.place.computed_at) / (slowness * pace.seconds(of)))
         account.wait = slowness * (
             pace.base * (account.queue - done) + pace.per_token * (account.waiting - done * of)
         )
+
+    def _add_like_own(self, account: EndpointTokens, requests: int) -> None:
+        """Add requests of other balancers, as if they were like those of this process at all endpoints."""
+        own = self._accounts.values()
+        each = requests / max(1, sum([len(one.attempts) for one in own]))
+        account.waiting += each * sum([one.own_waiting for one in own])
+        account.queue += each * sum([len(one.unanswered) for one in own])
+        account.resident += each * sum([one.own_resident for one in own])
 
     def _publish(self, account: EndpointTokens) -> None:
         if self._is_shared:
@@ -327,9 +310,7 @@ class TokenAccounts:
         """Count a prompt out of those that wait."""
         attempt.is_waiting = False
         del account.unanswered[prompt]
-        self._queue -= 1
         account.own_waiting = account.own_waiting - attempt.added if account.unanswered else 0.0
-        self.waiting = self.waiting - attempt.added if self._queue else 0.0
 
     def _end(self, account: EndpointTokens, prompt: Prompt) -> Attempt | None:
         """Count a prompt out, if it is there; return its attempt as it was."""
@@ -339,9 +320,7 @@ class TokenAccounts:
         if attempt.is_waiting:
             self._compute(account, prompt, attempt)
             attempt.is_waiting = True
-        self._open -= 1
         account.own_resident = account.own_resident - attempt.tokens if account.attempts else 0.0
-        self.resident = self.resident - attempt.tokens if self._open else 0.0
         return attempt
 
     # --- what answers state
@@ -367,8 +346,8 @@ class TokenAccounts:
 
     def _correct(self, place: Place, attempt: Attempt, cached: int) -> None:
         """Correct the capacity by the ages of the first block that was not cached and of the one before it."""
-        ages, capacity = attempt.ages, place.capacity
-        if cached < len(ages) and ages[cached] < attempt.capacity:
+        ages, held, capacity = attempt.ages, attempt.held, place.capacity
+        if cached < held:
             self.index.assume(place, max(1.0, ages[cached], capacity * (1.0 - CAPACITY_STEP)))
-        elif 0 < cached <= len(ages) and ages[cached - 1] >= attempt.capacity:
+        elif held < cached <= len(ages):
             self.index.assume(place, min(ages[cached - 1] + 1.0, capacity * (1.0 + CAPACITY_STEP)))

@@ -79,8 +79,7 @@ def elsewhere(endpoint: Endpoint) -> Endpoint:
 
 def check_sums(driven: Driven, going: list[Assignment]) -> None:
     """Sums are those of the open attempts, none is negative."""
-    accounts = driven.policy.accounts
-    each = accounts._accounts.values()
+    each = driven.policy.accounts._accounts.values()
     for account in each:
         attempts, waiting = account.attempts.values(), account.unanswered.values()
         assert account.own_resident == pytest.approx(sum(one.tokens for one in attempts), abs=1e-6)
@@ -88,10 +87,7 @@ def check_sums(driven: Driven, going: list[Assignment]) -> None:
         assert account.own_waiting >= 0.0 <= account.own_resident
         assert all(1.0 <= one.added <= one.tokens and one.is_waiting for one in waiting)
         assert set(waiting) <= set(attempts)
-    assert accounts.waiting == pytest.approx(sum(account.own_waiting for account in each), abs=1e-6)
-    assert accounts.resident == pytest.approx(sum(account.own_resident for account in each), abs=1e-6)
-    assert accounts._queue == sum(len(account.unanswered) for account in each)
-    assert accounts._open == sum(len(account.attempts) for account in each) <= len(going)
+    assert sum(len(account.attempts) for account in each) <= len(going)
 
 
 @examples(150)
@@ -107,8 +103,6 @@ def test_all_tokens_are_given_back(events: list[tuple[str, int, OutcomeKind, boo
     for one in going:
         driven.end(one, OutcomeKind.ABANDONED)
     check_sums(driven, [])
-    accounts = driven.policy.accounts
-    assert (accounts.waiting, accounts.resident, accounts._queue, accounts._open) == (0.0, 0.0, 0, 0)
     for number in range(3):
         seen = shared.other.account(number)
         assert (seen.waiting, seen.queue, seen.resident) == (0.0, 0.0, 0.0)
