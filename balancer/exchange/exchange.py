@@ -50,7 +50,6 @@ from balancer.exchange.responder import Responder
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.own_responses import BlockEdit, ErrorAnswer
 from balancer.http.h1.request_head import Request
-from balancer.inference.answer_reader import COMPLETIONS, AnswerReader
 from balancer.upstream.request import RequestBody, UpstreamRequest
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import OutcomeKind, RequestFacts
@@ -240,12 +239,9 @@ class Exchange(ExchangeState):
             else EditedAttempt(self.cluster, assignment, edits)
         )
         attempt.exchange = self
-        prompt, prompts = self.prompt, self.cluster.prompts
-        if prompt is not None and prompts is not None:
-            router, ends_by_done = self.cluster.router, self.request.target.endswith(COMPLETIONS)
-            attempt.answer = AnswerReader(
-                router, assignment, prompt, prompts.counts, self._started_at, ends_by_done
-            )
+        prompts, router = self.cluster.prompts, self.cluster.router
+        if prompts is not None:
+            attempt.answer = prompts.answer_reader(router, assignment, self._started_at, self.request.target)
         if self.attempts:
             attempt.head = self.request.another_head()
         for one in self.observers:

@@ -10,9 +10,12 @@ import re
 from collections import Counter
 from typing import Any, Final
 
+from balancer.inference.answer_reader import COMPLETIONS, AnswerReader
 from balancer.inference.token_counts import TokenCounts
 from balancer.upstream.request import RequestBody
 from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN, Prompt
+from policies.routing.assignment import Assignment
+from policies.routing.router import Router
 
 NOT_KEPT: Final = "not_kept"
 """The body is longer than `buffering.request`, or beyond `buffering.total`: it is streamed."""
@@ -84,6 +87,15 @@ class PromptReader:
             reason = NO_PROMPT
         self.unread[reason] += 1
         return None
+
+    def answer_reader(
+        self, router: Router, assignment: Assignment, asked_at: float, target: bytes
+    ) -> AnswerReader | None:
+        """Return the reader of the answer to an attempt at a request with a prompt, which came at `asked_at`."""
+        prompt = assignment.facts.prompt
+        if prompt is None:
+            return None
+        return AnswerReader(router, assignment, prompt, self.counts, asked_at, target.endswith(COMPLETIONS))
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""

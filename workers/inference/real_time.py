@@ -1,4 +1,4 @@
-"""An engine in real time: steps end when the clock says so, and those who wait for tokens are woken."""
+"""An engine in real time: steps end by the clock, and requests that wait for tokens then continue."""
 
 from __future__ import annotations
 
