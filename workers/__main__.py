@@ -75,7 +75,7 @@ def _option(
 
 PLACE = (
     _option("--region", str, "The place it stands for.", DEFAULT.region),
-    _option("--name", str, "Who it says it is.", "REGION-0"),
+    _option("--name", str, "Its name, in X-Worker-Name.", "REGION-0"),
     _option("--host", str, "The address to listen on.", DEFAULT.host),
     _option("--port", click.IntRange(0, 65535), "0 takes any free port.", "0"),
     _option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip"),
@@ -83,7 +83,9 @@ PLACE = (
 PROTOCOLS = (
     _option("--keep-alive", DURATION, "Idle connections are closed after this.", "75s"),
     _option("--tls", click.Choice(["1.2", "1.3"]), "Speak TLS of this version only.", "none"),
-    _option("--http", click.Choice(["1.1", "2"]), "2 also serves 1.1, to who asks for that.", DEFAULT.http),
+    _option(
+        "--http", click.Choice(["1.1", "2"]), "2 also serves 1.1 to clients that begin with it.", DEFAULT.http
+    ),
     _option("--certificate", FILE, "PEM with a certificate and its key.", "made at the start"),
 )
 END = (
