@@ -42,6 +42,7 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     clock, engines = VirtualClock(), engines_of(scenario, asked, prompts)
     routers = routers_of(scenario, entry, clock, seed)
     mechanisms = scenario.mechanisms_of(entry)
+    asks = reads_reports_of(entry) or routers[0].active.probes is not None
     simulation = InferenceSimulation(
         clock,
         routers,
@@ -50,7 +51,7 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         scenario.home_region,
         mechanisms.retries,
         scenario.timeout,
-        scenario.staleness if reads_reports_of(entry) else inf,
+        scenario.staleness if asks else inf,
     )
     entrances = stream("entrances", seed).integers(0, len(routers), len(instants))
     with uncollected():

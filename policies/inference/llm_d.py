@@ -29,8 +29,6 @@ score is its negative."""
 class LlmD(InferenceRule):
     """The highest weighted sum of the cached share of the prompt, a short queue and a free KV cache (llm-d)."""
 
-    reads_reports = True
-
     def __init__(
         self,
         rng: Random,

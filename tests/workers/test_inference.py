@@ -183,7 +183,7 @@ async def test_full_server_refuses_with_retry_after(
         ("completions", b'{"prompt": "a", "stream": "yes"}', 400, "stream: "),
         ("completions", b'{"prompt": "' + b"a" * 4000 + b'"}', 400, "together at most 1000"),
         ("completions", b'{"prompt": "a", "model": "other"}', 404, "'other' does not exist"),
-        ("completions", b" " * (32 << 20) + b" ", 413, "Request Entity Too Large"),
+        ("completions", b" " * (32 << 20) + b" ", 413, "Too Large"),
         ("embeddings", b"{}", 404, "Not Found"),
     ],
 )
