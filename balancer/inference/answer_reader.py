@@ -36,7 +36,7 @@ _has_token: Final = re.compile(
 completion."""
 
 _states_stream: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:text/event-stream)").search
-_states_encoding: Final = re.compile(
+states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
 ).search
 _USAGE: Final = re.compile(rb'"usage" ?: ?(?=\{)')
@@ -72,7 +72,7 @@ class AnswerReader:
 
     def begin(self, status: int, block: bytes) -> None:
         """Take the status and the fields of the answer."""
-        self._is_read = status == 200 and _states_encoding(block) is None
+        self._is_read = status == 200 and states_encoding(block) is None
         self._is_stream = self._is_read and _states_stream(block) is not None
 
     def came(self, data: bytes, now: float) -> None:

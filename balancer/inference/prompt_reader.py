@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from balancer.inference.answer_reader import COMPLETIONS, AnswerReader
+from balancer.inference.answer_reader import COMPLETIONS, AnswerReader, states_encoding
 from balancer.inference.token_counts import TokenCounts
 from balancer.upstream.request import RequestBody
 from policies.prompts import BLOCK_BYTES, BYTES_PER_TOKEN, Prompt
@@ -40,7 +40,6 @@ REASONS: Final = (NOT_KEPT, ENCODED, NOT_JSON, WRONG_TYPE, TOO_DEEP, NO_PROMPT)
 NAME_LIMIT: Final = 256
 """Characters of a model's and a session's name that are kept: policies count by model."""
 
-_ENCODING: Final = re.compile(rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]")
 _OF_TOKENS: Final = re.compile(rb"\[\s*(?:\[\s*)?\d").match
 LIST: Final = b"["
 TEXT: Final = b'"'
@@ -79,7 +78,7 @@ class PromptReader:
         except self._validation_error:
             reason = WRONG_TYPE
         except (self._decode_error, UnicodeDecodeError):
-            reason = NOT_JSON if _ENCODING.search(head) is None else ENCODED
+            reason = NOT_JSON if states_encoding(head) is None else ENCODED
         else:
             if prompt is not None:
                 self.counts.prompts += 1

@@ -22,8 +22,7 @@ from policies.options import above, at_least
 from policies.prompts import Prompt
 
 HIGHEST_SUM = "highest-sum"
-"""Reason: the highest weighted sum of cached share, short queue and free KV cache. The
-score is its negative."""
+"""Reason: the highest weighted sum of cached share, short queue and free KV cache. The score is its negative."""
 
 
 class LlmD(InferenceRule):

@@ -12,6 +12,7 @@ USUAL_REST: Final = 1.0
 """Seconds of a rest where the worker states none: one that refuses all requests gets one per second."""
 
 LONGEST_REST: Final = 30.0
+"""Seconds of a rest at most, whatever the worker states."""
 
 
 class Rests:
