@@ -131,7 +131,7 @@ def report_catalogue(
 ) -> int:
     """Write the policy matrix of a catalogue as HTML, PNG, SVG, CSV and JSON, and print its headline and sentences."""
     from experiments.sweep.catalogue import to_read
-    from experiments.sweep.measured import measured_matrix
+    from experiments.sweep.matrix import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
 

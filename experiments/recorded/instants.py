@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import BadInputError
-from experiments.recorded.inference_trace import is_trace, read_trace
+from experiments.recorded.inference_trace import is_trace, read_lines, read_trace
 from experiments.recorded.recording import is_recording, read_recording
-from experiments.recorded.text_files import read_lines
 from experiments.run_data import Floats
 
 

@@ -23,8 +23,8 @@ from experiments.reproduce.reproduction import ReportProgress, Reproduction
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
+from experiments.simulator.run import model_of
 from experiments.simulator.simulation import Simulation
-from experiments.simulator.translation import model_of
 from experiments.stats.comparison import Interval, average
 from policies.policy import Policy
 

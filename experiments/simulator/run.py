@@ -1,7 +1,8 @@
 """One simulated run of a scenario, equivalent to a measured one.
 
 `simulate` is a pure function of its arguments. It returns a `Run` like any other, which all statistics, tables and
-figures accept; its `world` is "simulated".
+figures accept; its `world` is "simulated". In its `Model` every key of the scenario has the same meaning as for real
+processes; docs/simulator.md names those without a counterpart in virtual time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +20,13 @@ from experiments.platform.build import versions
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Run, RunFacts, Samples, WorldName, region_numbers
 from experiments.scenario.places import first_connections, places_of, warm_requests
-from experiments.scenario.scenario import Entry, Scenario
+from experiments.scenario.scenario import Entry, Region, Scenario
+from experiments.scenario.supported import reads_reports_of, require_simulated_entry
+from experiments.scenario.timeline import timeline
+from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
-from experiments.simulator.translation import model_of
 from experiments.stats.measures import POLICY_FAILED, achieved_rate
+from workers.service import parse_profile
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 """(scenario, entry, block, order, seed of the block) -> run; pure."""
@@ -118,3 +123,56 @@ class SimulatedRunner:
         gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
         entry = scenario.entry(planned.label)
         return simulate(scenario, entry, planned.block, planned.order, planned.seed)
+
+
+OVERHEAD: Final = 0.0005
+"""Seconds of a request that neither worker nor network account for: balancer, load generator and loopback. The minimum
+over some thousand measured requests; a busy machine adds milliseconds.
+"""
+
+
+def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool = False) -> Model:
+    """Model of `entry` under the seed of a block: the scenario itself, or its emulation on loopback.
+
+    Raises `BadInputError` for a setting of the balancer that is not simulated."""
+    require_simulated_entry(scenario, entry)
+    scale = scenario.time_scale
+    return Model(
+        workers=tuple(worker_of(*place, scale, is_emulated) for place in scenario.numbered_workers),
+        policy=policy_of(scenario, entry),
+        balancers=scenario.balancers,
+        staleness=scenario.staleness or None,
+        timeout=scenario.timeout * scale,
+        overhead=OVERHEAD,
+        home=scenario.home_region,
+        mechanisms=scenario.mechanisms_of(entry),
+        steps=timeline(scenario, seed),
+        reports=reads_reports_of(entry),
+    )
+
+
+def policy_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
+    """Policy name and options; a static split gets the rate for which it is optimised."""
+    spec = entry.policy.model_dump()
+    if spec["name"] == "oracle-static-split":
+        spec.setdefault("rate", scenario.load_of(entry).mean_rate / scenario.time_scale)
+    return spec
+
+
+def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> WorkerModel:
+    """Model of worker `number` of a region."""
+    return WorkerModel(
+        id=f"{region.name}-{number}",
+        region=region.name,
+        service=parse_profile(region.service).scaled(scale),
+        speed=region.speed_of(number),
+        slots=region.slots,
+        queue=region.queue,
+        discipline="fifo" if region.discipline == "fifo" else "shared",
+        rtt=region.rtt * scale,
+        setup_rtts=region.setup_rtts,
+        idle_timeout=inf if region.idle_timeout is None else region.idle_timeout * scale,
+        is_emulated=is_emulated,
+        weight=region.weight_of(number),
+        priority=region.priority,
+    )

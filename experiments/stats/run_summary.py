@@ -14,7 +14,7 @@ import numpy as np
 from experiments.run_data import Floats, Run
 from experiments.stats import measures
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
-from experiments.stats.tokens import token_measures
+from experiments.stats.measures import token_measures
 
 
 @dataclass(frozen=True, slots=True)

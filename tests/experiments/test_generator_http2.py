@@ -16,7 +16,7 @@ from hyperframe.frame import GoAwayFrame
 from experiments.generator.client import NotConnected, open_connection
 from experiments.generator.http2 import Http2Connection, header_block, status_in
 from experiments.run_data import Kind
-from experiments.service.generator import ServiceGenerator
+from experiments.service.runner import ServiceGenerator
 from experiments.service.target import Message, NoOwner, ServiceUnreachable, parse_target, reach
 from tests.support.http2_server import Http2Server, Request, Respond, ok
 

@@ -9,8 +9,7 @@ from experiments.measured.runner import demand_of, faults
 from experiments.scenario.files import load_scenario
 from experiments.scenario.places import first_connections, warm_requests
 from experiments.scenario.scenario import Region
-from experiments.simulator.run import simulate
-from experiments.simulator.translation import OVERHEAD
+from experiments.simulator.run import OVERHEAD, simulate
 
 
 def test_many_fallback_picks_make_a_run_invalid() -> None:

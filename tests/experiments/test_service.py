@@ -23,8 +23,8 @@ from experiments.errors import BadInputError
 from experiments.results.directory import load_results
 from experiments.run_data import Kind, Run
 from experiments.scenario.service import ServiceScenario
-from experiments.service.generator import ServiceGenerator
 from experiments.service.plan import contestants_of
+from experiments.service.runner import ServiceGenerator
 from experiments.service.target import Message, parse_fields, parse_target, reach
 from experiments.switchback.readings import RailBroken
 from experiments.switchback.turns import PolicyTurns

@@ -16,7 +16,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
-from experiments.sweep.measured import measured, measured_matrix
+from experiments.sweep.matrix import measured, measured_matrix
 from experiments.sweep.outcome import CellOutcome, numbers_of
 from experiments.sweep.page import write_page
 from tests.support.result_sets import LATE

@@ -26,8 +26,7 @@ from experiments.scenario.inference import MIXES, PromptMix
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.thresholds import parse_threshold
 from experiments.simulator.clock import VirtualClock
-from experiments.stats.measures import goodput, percentile, time_per_output_token
-from experiments.stats.tokens import token_measures
+from experiments.stats.measures import goodput, percentile, time_per_output_token, token_measures
 from experiments.verdict.summary import judge
 from policies.algorithms.round_robin import RoundRobin
 from policies.endpoint.available import Available

@@ -11,9 +11,8 @@ from experiments.generator.arrivals import first_instants
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, PolicySpec, Scenario
-from experiments.simulator.run import warm_up
+from experiments.simulator.run import model_of, warm_up
 from experiments.simulator.simulation import Simulation
-from experiments.simulator.translation import model_of
 from policies import registry
 from policies.registry import TABLE, reads_reports
 

@@ -23,9 +23,9 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model, WorkerModel, mechanisms
+from experiments.simulator.run import model_of
 from experiments.simulator.simulation import Simulation, SimulationError, audit
 from experiments.simulator.station import NO_ROOM, Shared, Slots
-from experiments.simulator.translation import model_of
 from experiments.simulator.worker_connections import WorkerConnections
 from workers.service import Exponential, Fixed
 from workers.service import Slots as LiveSlots
