@@ -282,17 +282,6 @@ async def test_adaptive_queue_serves_newest_first(stage: Stage) -> None:
     assert await busy.release() == [b"/4", b"/3", b"/2", b"/1"]
 
 
-async def test_admission_control_is_off_by_default(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()))
-    cluster = stage.cluster
-    assert cluster.admission is None
-    assert not cluster.queue.tickets.is_adaptive
-    assert stage.state().concurrency is None
-    shown = await status(stage)
-    assert shown["levels"] is None
-    assert shown["endpoints"][0]["concurrency"] is None
-
-
 # --- rejections by the policy
 
 

@@ -12,7 +12,7 @@ from balancer.config.loading import Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError
 from balancer.config.schema.listen import ListenAddress
 from balancer.configuration import load
-from tests.support.config_files import ENDPOINT, problem, write
+from tests.support.config_files import problem, write
 
 SAMPLE = """
 listen = "127.0.0.1:8080"
@@ -35,13 +35,6 @@ def test_sample_configuration(tmp_path: Path) -> None:
     assert (endpoint.id, endpoint.address) == ("emea-0", "http://127.0.0.1:9001")
     assert (endpoint.region, endpoint.weight, endpoint.max_in_flight) == ("emea", 1.0, None)
     assert (settings.timeouts.first_byte, settings.pool.idle_timeout, settings.retries) == (25.0, 30.0, 2)
-
-
-def test_policy_as_a_table(tmp_path: Path) -> None:
-    """Name and options."""
-    text = ENDPOINT + '[policy]\nname = "single-region"\nregion = "emea"\n'
-    settings = load(write(tmp_path, text), {})
-    assert (settings.policy.name, settings.policy.options) == ("single-region", {"region": "emea"})
 
 
 def test_precedence_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,14 +32,6 @@ async def serve_two_workers(stage: Stage, **settings: Any) -> None:
     await stage.serve(*workers, **settings)
 
 
-async def test_no_canary_or_shadow_by_default(stage: Stage) -> None:
-    await serve_two_workers(stage)
-    report = await policy_of(stage)
-    assert (report["canary"], report["shadow"], report["spec"]) == (None, [], {"name": "round-robin"})
-    assert (stage.cluster.canary, stage.control_plane.shadows) == (None, ())
-    assert "steelyard_policy_" not in await metrics(stage)
-
-
 async def test_status_of_canary_and_shadows(stage: Stage) -> None:
     await serve_two_workers(stage, policy=POLICY)
     for _ in range(40):

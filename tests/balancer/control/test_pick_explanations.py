@@ -27,14 +27,6 @@ async def serve_two_workers(stage: Stage, **settings: Any) -> None:
     await stage.serve(*workers, **{"policy": "least-in-flight", **settings})
 
 
-async def test_off_by_default(stage: Stage) -> None:
-    await serve_two_workers(stage)
-    answer = await stage.ask(get(b"/", b"X-Explain: 1"))
-    assert answer.value(b"X-Picked") is None
-    assert (stage.cluster.explaining, stage.cluster.router.trace) == (None, None)
-    assert (await explained(stage))["recent"] == []
-
-
 async def test_recorded_picks(stage: Stage) -> None:
     await serve_two_workers(stage)
     began = await stage.ask(local(EXPLAIN, method=b"POST", body=b'{"seconds": 30, "keep": 2}'))

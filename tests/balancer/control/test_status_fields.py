@@ -1,10 +1,11 @@
-"""docs/status.md lists every field of the status of a running balancer, and no other."""
+"""docs/status.md lists every field of the status of a running balancer, and no other; what is off is absent."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from balancer.control.admin.merge import merged_status
 from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
-from tests.support.admin_requests import status
+from tests.support.admin_requests import local, metrics, status
 from tests.support.documentation import documented, paths_of
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, response
@@ -85,3 +86,24 @@ async def test_every_field_is_documented(stage: Stage, tmp_path: Path) -> None:
 
 def test_every_field_has_a_meaning() -> None:
     assert not [field for field, meaning in documented().items() if len(meaning.strip()) < 5]
+
+
+async def test_what_is_off_by_default_is_absent(stage: Stage) -> None:
+    """No object on the path of a request, no thread, no metric; null or nothing in the status."""
+    await stage.serve(await stage.worker(response()))
+    assert (await stage.ask(get(b"/", b"X-Explain: 1"))).value(b"X-Picked") is None
+    cluster, plane = stage.cluster, stage.control_plane
+    assert (cluster.admission, cluster.limiter, cluster.journal, cluster.canary) == (None,) * 4
+    assert (cluster.explaining, cluster.router.trace, cluster.process.access_log) == (None,) * 3
+    assert (plane.recorder, stage.state().concurrency) == (None, None)
+    assert (plane.shadows, plane.rate_limits.by_name) == ((), {})
+    assert (cluster.reads_load, cluster.queue.tickets.is_adaptive) == (False, False)
+    assert {"access-log", "recorder"}.isdisjoint(thread.name for thread in threading.enumerate())
+    shown = await status(stage)
+    assert {shown[name] for name in ("levels", "access_log", "buffering")} == {None}
+    assert shown["endpoints"][0]["concurrency"] is None
+    policy = json.loads((await stage.ask(local(b"/-/policy"))).body)
+    explained = json.loads((await stage.ask(local(b"/-/explain"))).body)
+    assert (policy["canary"], policy["shadow"], explained["recent"]) == (None, [], [])
+    text = await metrics(stage)
+    assert not [name for name in ("steelyard_policy_", "steelyard_buffer", "rate_limit") if name in text]

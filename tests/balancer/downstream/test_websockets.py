@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.typing import Origin, Subprotocol
+from websockets.typing import Subprotocol
 
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE
@@ -55,12 +55,11 @@ async def echo_server(stage: Stage) -> AsyncIterator[tuple[str, Connections]]:
     assert (stage.pool().leased, stage.cluster.process.in_flight) == (0, 0)
 
 
-def client_for(url: str, *, compression: str | None = None, origin: str = "http://here") -> connect:
+def client_for(url: str, *, compression: str | None = None) -> connect:
     """A client without automatic pings."""
     return connect(
         url,
         compression=compression,
-        origin=Origin(origin),
         subprotocols=[Subprotocol("chat")],
         max_size=32 * MIB,
         ping_interval=None,
@@ -82,16 +81,6 @@ async def test_messages_are_echoed(stage: Stage, compression: str | None) -> Non
             assert await received(client) == message
         extensions = connections[0].protocol.extensions
         assert bool(client.protocol.extensions) is bool(extensions) is (compression is not None)
-
-
-async def test_handshake_is_forwarded(stage: Stage) -> None:
-    """Target, origin and subprotocol as sent by the client; X-Forwarded-For from the balancer."""
-    async with echo_server(stage) as (url, connections), client_for(url, origin="http://there") as client:
-        assert client.subprotocol == "chat"
-        asked = connections[0].request
-        assert asked is not None
-        assert (asked.path, asked.headers["Origin"]) == ("/room?id=1", "http://there")
-        assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
 
 
 @pytest.mark.second_tier

@@ -63,12 +63,6 @@ async def test_status_and_metrics(stage: Stage) -> None:
     assert (document["kept"], document["requests"]) == (0, 10)
 
 
-async def test_nothing_is_reported_while_buffering_is_off(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()))
-    assert (await status(stage))["buffering"] is None
-    assert "steelyard_buffer" not in await metrics(stage)
-
-
 async def test_pools_have_rules_of_their_own_and_one_bound(stage: Stage) -> None:
     """Here only the pool `api` is buffered, at first and after a reload; status and metrics are of the process."""
     main, worker = await stage.worker(response(b"main")), await stage.worker(response(b"api"))

@@ -94,11 +94,9 @@ async def test_upgrade_request_and_101_are_forwarded(stage: Stage, tunnel_stage:
     )
     arrived = tunnel_stage.worker.requests[0]
     assert arrived.line == b"GET /room HTTP/1.1"
-    assert [arrived.value(name) for name in (b"Connection", b"Upgrade", b"Sec-Chat-Key")] == [
-        b"Upgrade",
-        b"chat/2, chat/1",
-        b"a b",
-    ]
+    fields = {b"Connection": b"Upgrade", b"Upgrade": b"chat/2, chat/1", b"Sec-Chat-Key": b"a b"}
+    fields |= {b"X-Forwarded-For": b"127.0.0.1"}
+    assert {name: arrived.value(name) for name in fields} == fields
     worker = tunnel_stage.worker.connections[0]
     await client.send(b"\x00GET / HTTP/1.1\r\n\r\n")
     assert await worker.exactly(19) == b"\x00GET / HTTP/1.1\r\n\r\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -72,14 +71,6 @@ async def test_entries_of_a_new_and_a_reused_connection(stage: Stage, watched: W
     assert first["request_id"] != second["request_id"]
     assert [line["connection"] for line in (first, second)] == ["new", "reused"]
     assert (second["method"], second["bytes_in"]) == ("POST", 4)
-
-
-async def test_log_is_off_by_default(stage: Stage) -> None:
-    """No thread, no entry, and status reports null."""
-    await stage.serve(await stage.worker(response()))
-    assert stage.cluster.process.access_log is None
-    assert "access-log" not in [thread.name for thread in threading.enumerate()]
-    assert (await status(stage))["access_log"] is None
 
 
 async def test_path_alone_turns_the_log_on(stage: Stage, watched: WatchedLog) -> None:

@@ -329,14 +329,6 @@ async def test_counts_in_metrics_and_log(stage: Stage, tmp_path: Path) -> None:
     assert (entry["end"], entry["status"], entry["reason"]) == ("limited", 429, "rate_limited")
 
 
-async def test_without_limits_nothing_is_made(stage: Stage) -> None:
-    """No memory, no limiter on the path of a request, no metrics."""
-    await serve(stage)
-    assert stage.cluster.limiter is None
-    assert stage.control_plane.rate_limits.by_name == {}
-    assert b"rate_limit" not in (await stage.ask(get(b"/-/metrics"))).body
-
-
 @given(
     st.integers(1, 10**6),
     st.integers(1, 86_400),

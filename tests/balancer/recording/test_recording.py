@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from balancer.config.schema.sections import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
 from tests.support.admin_requests import local
@@ -45,21 +44,6 @@ class RecordedStage:
 @pytest.fixture
 def recorded(stage: Stage, tmp_path: Path) -> RecordedStage:
     return RecordedStage(stage, tmp_path / "balancer.recording")
-
-
-def test_recording_is_off_by_default() -> None:
-    assert not RecordConfig().enabled
-
-
-async def test_disabled_recording_creates_nothing(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()))
-    await stage.ask(get())
-    assert (stage.cluster.journal, stage.control_plane.recorder, stage.cluster.reads_load) == (
-        None,
-        None,
-        False,
-    )
-    assert "recorder" not in [thread.name for thread in threading.enumerate()]
 
 
 async def test_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:

@@ -45,15 +45,17 @@ UNKNOWN = {
     "terminal escapes": b"\x1b[31m\r\n",
     "a path": b"../../second.example.org",
 }
-REFUSED = {"a NUL": b"second.example.org\0.example.net", "too long": b"a" * 256}
-BROKEN = {
-    "empty": b"",
-    "an empty list": b"\0\0",
-    "two names": sized_by(2, (b"\0" + sized_by(2, b"a")) * 2),
-    "a list longer than the extension": b"\xff\xff" + server_name(b"a")[2:],
-    "another type": sized_by(2, b"\x07" + sized_by(2, b"a")),
-}
 DECODE_ERROR, ILLEGAL_PARAMETER, UNRECOGNIZED_NAME = 50, 47, 112
+REFUSED = {
+    "a NUL": (server_name(b"second.example.org\0.example.net"), UNRECOGNIZED_NAME),
+    "too long": (server_name(b"a" * 256), UNRECOGNIZED_NAME),
+    "empty": (b"", DECODE_ERROR),
+    "an empty list": (b"\0\0", DECODE_ERROR),
+    "two names": (sized_by(2, (b"\0" + sized_by(2, b"a")) * 2), DECODE_ERROR),
+    "a list longer than the extension": (b"\xff\xff" + server_name(b"a")[2:], DECODE_ERROR),
+    "another type": (sized_by(2, b"\x07" + sized_by(2, b"a")), DECODE_ERROR),
+}
+"""Content of the server_name extension, and the alert that it gets."""
 
 
 def hello(shelf: Shelf, name: bytes, padding: int = 0) -> bytes:
@@ -134,14 +136,6 @@ async def test_name_in_upper_case_or_with_trailing_dot(stage: Stage, shelf: Shel
     await answer_to(stage, records(hello(shelf, ODD[name])), second)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-async def test_name_refused_by_openssl_gets_an_alert(stage: Stage, shelf: Shelf, name: str) -> None:
-    """The alert is unrecognized_name (RFC 6066 § 3)."""
-    await serve_two(stage, shelf)
-    await answer_to(stage, records(hello(shelf, REFUSED[name])), bytes((2, UNRECOGNIZED_NAME)))
-    assert stage.cluster.process.counts.failed_arrivals == 1
-
-
 async def test_hello_in_single_bytes(stage: Stage, shelf: Shelf) -> None:
     """The handshake begins again with everything that has come."""
     first, _ = await serve_two(stage, shelf)
@@ -205,8 +199,9 @@ async def test_hello_with_excessive_length_is_refused(stage: Stage, shelf: Shelf
     assert stage.cluster.process.counts.failed_arrivals == 1
 
 
-@pytest.mark.parametrize("case", BROKEN)
-async def test_broken_name_list_is_refused(stage: Stage, shelf: Shelf, case: str) -> None:
+@pytest.mark.parametrize(("names", "alert"), [*REFUSED.values()], ids=REFUSED)
+async def test_refused_name_gets_an_alert(stage: Stage, shelf: Shelf, names: bytes, alert: int) -> None:
+    """Unrecognized_name (RFC 6066 § 3) by OpenSSL, or decode_error for a broken list."""
     await serve_two(stage, shelf)
-    await answer_to(stage, records(hello_with(shelf, BROKEN[case])), bytes((2, DECODE_ERROR)))
+    await answer_to(stage, records(hello_with(shelf, names)), bytes((2, alert)))
     assert stage.cluster.process.counts.failed_arrivals == 1
