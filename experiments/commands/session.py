@@ -23,11 +23,10 @@ from experiments.platform.terminal import (
     path_line,
     print_stopped,
 )
-from experiments.report.entry_tables import statistics_table
+from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import write_report
 from experiments.report.terminal_tables import terminal_table, verdict_text, whole_table
 from experiments.report.text import invalid_lines
-from experiments.report.token_table import token_table
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare

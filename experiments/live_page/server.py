@@ -16,8 +16,7 @@ from aiohttp import web
 from balancer.control.admin.access import is_from_this_machine
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.sampler import EventStreams
-from experiments.live_page.feed import Feed
-from experiments.live_page.follower import Follower
+from experiments.live_page.follower import Feed, Follower
 
 BETWEEN, ENDED = "between runs", "ended"
 READ_ONLY = "read-only: an experiment measures this balancer, and a change would count as its result"

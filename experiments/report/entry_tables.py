@@ -6,14 +6,20 @@ milliseconds and percent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
+import numpy as np
+
+from balancer.syntax.printable import with_digits
 from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
 from experiments.report.text import pairs, plainly
+from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
+from experiments.stats.run_summary import counted
 from experiments.verdict.summary import EntrySummary, Summary
 
 
@@ -199,3 +205,45 @@ def tail_table(summary: Summary) -> Table:
         ((name_cell(entry), entry) for entry in summary.entries),
         f"{summary.scenario.slo * 1e3:g} ms",
     )
+
+
+TOKEN_COLUMNS = {
+    "tpot_mean": ("TPOT mean ms", 1e3),
+    "tpot_p99": ("TPOT p99 ms", 1e3),
+    "end_to_end_mean": ("end to end mean s", 1.0),
+    "end_to_end_p99": ("end to end p99 s", 1.0),
+    "good_rate": ("within limits /s", 1.0),
+    "cached_share": ("cached %", 100.0),
+    "output_rate": ("output tokens/s", 1.0),
+}
+"""Measure -> head of its column, and factor of its unit."""
+
+
+def token_table(summary: Summary) -> Table | None:
+    """Measures of inference; None for other scenarios."""
+    asked, kept = summary.scenario.inference, counted(summary.runs)
+    if asked is None:
+        return None
+    rows = []
+    for entry in summary.entries:
+        runs = [run.tokens for run in kept if run.label == entry.label and run.tokens]
+        cells = [
+            token_cell([run[name] * factor for run in runs]) for name, (_, factor) in TOKEN_COLUMNS.items()
+        ]
+        rows.append(row(name_cell(entry), *cells))
+    note = (
+        "TPOT is the time per output token after the first. Within limits: requests per second whose first token "
+        f"took at most {summary.scenario.slo:g} s, and the others at most {asked.tpot_slo * 1e3:g} ms each. Cached: "
+        "share of the prompts' tokens. Mean over runs, with Student's interval at 95 %."
+    )
+    columns = ("entry", *(head for head, _ in TOKEN_COLUMNS.values()))
+    return Table("Tokens", note, columns, tuple(rows))
+
+
+def token_cell(values: list[float]) -> Cell:
+    """Mean of the runs with its interval, such as `12.3 [12.1–12.5]`; a dash without runs."""
+    found = paired_student(np.array(values))
+    if not math.isfinite(found.mean):
+        return Cell("–", "few")
+    mean, low, high = (with_digits(one, 3) for one in (found.mean, found.low, found.high))
+    return Cell(mean if math.isnan(found.low) else f"{mean} [{low}–{high}]")

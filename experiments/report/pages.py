@@ -16,13 +16,12 @@ from pathlib import Path
 from experiments.errors import BadInputError
 from experiments.report.document import Document, Picture, Section, to_markdown
 from experiments.report.drawings import drawings, save_drawing, uniform
-from experiments.report.entry_tables import statistics_table, tail_table
+from experiments.report.entry_tables import statistics_table, tail_table, token_table
 from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
 from experiments.report.method import method_lines
 from experiments.report.tables import comparison_table, is_live, run_table, share_table, threshold_table
 from experiments.report.text import invalid_lines, to_json
-from experiments.report.token_table import token_table
 from experiments.results.directory import Results, load_results
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.summary import Summary, summarise

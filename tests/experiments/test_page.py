@@ -18,8 +18,7 @@ from aiohttp import ClientConnectorError, ClientSession, web
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.live_page import follower
-from experiments.live_page.feed import Feed
-from experiments.live_page.follower import Follower, events_of
+from experiments.live_page.follower import Feed, Follower, events_of
 from experiments.live_page.process import LivePage, host_and_port, moments_of
 from experiments.live_page.server import READ_ONLY
 from experiments.scenario.events import Event

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from experiments.__main__ import cli
-from experiments.errors import BadInputError, FleetFailedError
+from experiments.errors import BadInputError
 from experiments.measured.process_config import serve_argv
-from experiments.platform.processes import all_of
 from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import BOUND_MISSED, STOPPED
 from experiments.report import canvas
@@ -160,14 +159,6 @@ def test_the_configuration_of_a_balancer_is_toml() -> None:
 def test_options_of_a_worker() -> None:
     argv = serve_argv(rtt="30ms", split_head=True, http=None, max_streams=3)
     assert argv[-5:] == ["--rtt", "30ms", "--split-head", "--max-streams", "3"]
-
-
-async def test_the_first_failure_of_many_is_raised() -> None:
-    async def fail(message: str) -> None:
-        raise FleetFailedError(message)
-
-    with pytest.raises(FleetFailedError, match="first"):
-        await all_of([fail("first"), fail("second")])
 
 
 async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
