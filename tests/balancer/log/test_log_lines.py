@@ -189,14 +189,6 @@ def test_lines_cannot_be_forged(line: Callable[[Entry, Context], str], data: tup
         assert [name for name, _ in FIELD.findall(text) if name != "sent_path"] == NAMES
 
 
-def test_line_end_in_the_path_is_escaped() -> None:
-    """An attempt to end the value and the line."""
-    path = b'/x" status=200\ntime=2020-01-01T00:00:00Z at=info path="/'
-    assert ' path="/x\\" status=200\\x0atime=2020-01-01T00:00:00Z at=info path=\\"/" ' in text_line(
-        entry(target=path), CONTEXT
-    )
-
-
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
