@@ -38,6 +38,9 @@ class Connections:
     A request that finds as many waits for one of them.
     """
 
+    http1: type[GeneratorConnection] = GeneratorConnection
+    """Connections over HTTP/1.1."""
+
     def __init__(
         self,
         host: str,
@@ -139,7 +142,7 @@ class Connections:
         address = self._host, self._port, CONNECT_TIMEOUT, self._tls
         if self._is_http2:
             return await open_connection(lambda: Http2Connection(self), *address)
-        return await open_connection(lambda: GeneratorConnection(self), *address)
+        return await open_connection(lambda: self.http1(self), *address)
 
     def _offer(self, sender: Sender) -> None:
         """Pass a sender to the first waiter that still needs one, or keep it idle."""

@@ -14,6 +14,7 @@ from experiments.run_data import Ints
 from experiments.scenario.inference import PromptMix
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.streams import stream
+from workers.inference.engine import EngineModel
 
 MAX_CONTEXT: Final = 128_000
 """Tokens beyond which a synthetic conversation ends."""
@@ -37,6 +38,22 @@ def prompts_of(scenario: Scenario, count: int, seed: int) -> Prompts:
     if not is_trace(file):
         raise BadInputError(f"load.file: {file} holds no prompts; state inference.prompts")
     return read_trace(file).prompts
+
+
+def models_of(scenario: Scenario, prompts: Prompts) -> list[EngineModel]:
+    """Engines in the order of the scenario's workers. Raises `BadInputError` if a request needs a larger cache."""
+    asked = scenario.inference
+    assert asked is not None
+    longest = max(map(sum, zip(prompts.tokens, prompts.output, strict=True)), default=0)
+    models = [
+        asked.engine(prompts.block_tokens, region.speed_of(number))
+        for region, number in scenario.numbered_workers
+    ]
+    if longest > models[0].longest:
+        raise BadInputError(
+            f"inference.kv_tokens: must be at least {longest}, which the longest request takes"
+        )
+    return models
 
 
 @lru_cache(maxsize=2)

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.errors import BadInputError
 from experiments.generator.arrivals import first_instants
-from experiments.inference.prompts import prompts_of
+from experiments.inference.prompts import models_of, prompts_of
 from experiments.inference.simulation import InferenceSimulation
 from experiments.platform.build import versions
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Floats, Run, RunFacts, Samples, region_numbers
-from experiments.scenario.inference import Inference
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
@@ -39,7 +37,7 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         return simulate_workers(scenario, entry, block, order, seed)
     instants = first_instants(scenario.load, seed, 1.0)
     prompts = prompts_of(scenario, len(instants), seed)
-    clock, engines = VirtualClock(), engines_of(scenario, asked, prompts)
+    clock, engines = VirtualClock(), list(map(Engine, models_of(scenario, prompts)))
     routers = routers_of(scenario, entry, clock, seed)
     mechanisms = scenario.mechanisms_of(entry)
     asks = reads_reports_of(entry) or routers[0].active.probes is not None
@@ -77,20 +75,6 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         versions=versions(),
     )
     return Run(facts, samples)
-
-
-def engines_of(scenario: Scenario, asked: Inference, prompts: Prompts) -> list[Engine]:
-    """Engines in the order of the scenario's workers. Raises `BadInputError` if a request needs a larger cache."""
-    longest = max(map(sum, zip(prompts.tokens, prompts.output, strict=True)), default=0)
-    models = [
-        asked.engine(prompts.block_tokens, region.speed_of(number))
-        for region, number in scenario.numbered_workers
-    ]
-    if longest > models[0].longest:
-        raise BadInputError(
-            f"inference.kv_tokens: must be at least {longest}, which the longest request takes"
-        )
-    return [Engine(model) for model in models]
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:

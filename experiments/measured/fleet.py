@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import FleetFailedError
-from experiments.measured.process_config import balancer_config, endpoint_of, worker_argv
+from experiments.generator.arrivals import requests_of
+from experiments.inference.prompts import models_of, prompts_of
+from experiments.measured.process_config import balancer_config, endpoint_of, engine_argv, worker_argv
 from experiments.platform import processes
 from experiments.platform.control import balancer_status
 from experiments.platform.ports import lasting_ports
@@ -23,6 +25,7 @@ from experiments.scenario.event_kinds import HEALTHY, FaultState
 from experiments.scenario.places import TLS, places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.timeline import Step, timeline
+from workers.inference.engine import EngineModel
 
 
 class Fleet:
@@ -45,6 +48,10 @@ class Fleet:
         self._balancer: Child | None = None
         self.places = places_of(scenario)
         self.steps = timeline(scenario, seed)
+        self._engines: list[EngineModel] = []
+        if scenario.inference is not None:
+            prompts = prompts_of(scenario, requests_of(scenario.load_of(entry), seed), seed)
+            self._engines = models_of(scenario, prompts)
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,7 +137,10 @@ class Fleet:
 
     async def _start_worker(self, worker: int, port: int, *flags: str) -> Child:
         region, number = self._scenario.numbered_workers[worker]
-        argv = worker_argv(self._scenario, region, number, self._seed + worker, port)
+        if self._engines:
+            argv = engine_argv(self._engines[worker], region, number, self._seed + worker, port)
+        else:
+            argv = worker_argv(self._scenario, region, number, self._seed + worker, port)
         self._children.append(await processes.start(self.places[worker].worker, [*argv, *flags]))
         return self._children[-1]
 

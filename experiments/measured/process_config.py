@@ -13,12 +13,18 @@ from experiments.platform.processes import program
 from experiments.run_data import Place
 from experiments.scenario.places import TLS, profiles_of
 from experiments.scenario.scenario import Entry, Region, Scenario
+from workers.inference.engine import EngineModel
 from workers.service import parse_profile
 
 
 def serve_argv(**options: object) -> list[str]:
-    """Arguments of `workers serve`; an option that is True becomes a flag, None is left out."""
-    argv = [*program("workers"), "serve"]
+    """Arguments of `workers serve`, as those of `workers_argv`."""
+    return workers_argv("serve", options)
+
+
+def workers_argv(command: str, options: Mapping[str, object]) -> list[str]:
+    """Arguments of a command of `workers`; an option that is True becomes a flag, None is left out."""
+    argv = [*program("workers"), command]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
@@ -47,6 +53,26 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port
     )
 
 
+def engine_argv(model: EngineModel, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
+    """Command line of one inference engine."""
+    options = {
+        "region": region.name,
+        "name": f"{region.name}-{number}",
+        "port": port,
+        "rtt": f"{region.rtt * 1e3:g}ms",
+        "seed": seed,
+        "prefill": model.prefill,
+        "chunk": model.chunk,
+        "step": f"{model.base:.12f}",
+        "step_per_sequence": f"{model.per_sequence:.12f}",
+        "block_tokens": model.block_tokens,
+        "kv_blocks": model.kv_blocks,
+        "max_batch": model.max_batch,
+        "max_waiting": model.max_waiting,
+    }
+    return workers_argv("inference", options)
+
+
 def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequence[dict[str, Any]]) -> str:
     """TOML configuration of the balancer for one entry."""
     keys = {
@@ -57,6 +83,9 @@ def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequ
         **scenario.balancer_settings(entry),
         "endpoints": endpoints,
     }
+    if scenario.inference is not None:
+        keys |= {"kind": "inference", "retries": scenario.mechanisms_of(entry).retries}
+        keys["load_probes"] = {"path": "/metrics", "format": "metrics"}
     if any(region.setup_rtts in TLS for region in scenario.regions):
         keys["upstream_tls"] = {"verify": False}
     return toml_document(keys)

@@ -12,9 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from experiments.generator.arrivals import closed, first_instants, requests_of
+from experiments.generator.completions import CompletionGenerator
 from experiments.generator.demand import BATCH, Demand
 from experiments.generator.generator import Generator
 from experiments.generator.ledger import Ledger
+from experiments.inference.prompts import prompts_of
 from experiments.measured.faults import LiveEvents
 from experiments.measured.fleet import Fleet
 from experiments.platform.build import versions
@@ -106,9 +108,9 @@ async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
     Workers added later stay cold, and workers with TLS are warmed through the balancer only.
     """
     count, timeout = scenario.warmup, scenario.timeout * scenario.time_scale
-    width = min(WARM_BATCH, count)
+    width, path = min(WARM_BATCH, count), warm_path(scenario)
     generators = [
-        Generator(worker.address, "warm", fleet.places, closed(width, count), count, timeout)
+        Generator(worker.address, "warm", fleet.places, closed(width, count), count, timeout, path)
         for worker in fleet.to_be_warmed()
     ]
     if count:
@@ -121,8 +123,14 @@ async def warm_up_through_balancer(scenario: Scenario, entry: Entry, fleet: Flee
     if not scenario.warmup:
         return
     timeout = scenario.timeout * scenario.time_scale
-    through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
+    address, instants = fleet.balancer.address, closed(width, count)
+    through = Generator(address, "warm", fleet.places, instants, count, timeout, warm_path(scenario))
     await through.run(min(width, count))
+
+
+def warm_path(scenario: Scenario) -> str:
+    """Target of the requests of a warm-up. Engines are asked nothing that they compute or cache."""
+    return "/work" if scenario.inference is None else "/v1/models"
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
@@ -132,6 +140,9 @@ def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: 
     name = f"b{planned.block}-r{planned.order}"
     timeout = scenario.timeout * scenario.time_scale
     count = requests_of(load, planned.seed)
+    if scenario.inference is not None:
+        prompts = prompts_of(scenario, count, planned.seed)
+        return CompletionGenerator(fleet.balancer.address, name, fleet.places, instants, timeout, prompts)
     demand = demand_of(scenario, entry, planned.seed, count)
     return Generator(fleet.balancer.address, name, fleet.places, instants, count, timeout, demand=demand)
 
@@ -182,6 +193,7 @@ def conclude(
         seed=planned.seed,
         timeout=scenario.timeout * scenario.time_scale,
         time_scale=scenario.time_scale,
+        tpot_slo=None if scenario.inference is None else scenario.inference.tpot_slo,
         lag_p50=lag_p50,
         lag_p99=lag_p99,
         places=tuple(ledger.places),

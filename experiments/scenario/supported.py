@@ -59,8 +59,7 @@ def reads_reports_of(entry: Entry) -> bool:
 
 def complaints(scenario: Scenario) -> Iterator[str]:
     """Yield a message for every feature that real processes do not support."""
-    if scenario.inference:
-        yield f"inference: {ONLY_SIMULATED}"
+    yield from unread_with_engines(scenario)
     if scenario.staleness:
         yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
     if scenario.balancers > 1:
