@@ -21,6 +21,7 @@ Examples:
   python -m benchmarks fidelity                     six scenarios, five policies, eight blocks: four hours
   python -m benchmarks fidelity --quick             one short block of each: an impression, eight minutes
   python -m benchmarks fidelity --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
+  python -m benchmarks fidelity --scenarios inference-agents --rate 4 --duration 12 --policies llm-d,pending-tokens
   python -m benchmarks fidelity --out results/fidelity  continues a stopped session; simulates everything again
   python -m benchmarks fidelity --out results/fidelity --mend  measures invalid blocks again
   python -m benchmarks fidelity --out results/fidelity --mend --patience 4m   waits for a quiet machine as well
@@ -44,6 +45,8 @@ Examples:
     type=click.FloatRange(min=0, min_open=True, max=10),
     help="Seconds that 1 s of the scenario takes: at 4, a busy machine's milliseconds weigh a quarter.",
 )
+@click.option("--rate", type=float, help="Requests per second.  [default: the scenario's]")
+@click.option("--duration", type=float, help="Seconds of arrivals in a run.  [default: the scenario's]")
 @QUICK
 @click.option("--mend", is_flag=True, help="Measure invalid blocks again.")
 @PATIENCE
@@ -55,6 +58,8 @@ def fidelity(
     blocks: int | None,
     out: Path | None,
     time_scale: float | None,
+    rate: float | None,
+    duration: float | None,
     quick: bool,
     mend: bool,
     patience: float,
@@ -71,15 +76,16 @@ def fidelity(
     if not redraw:
         # These imports and those of the page take half a second, which `--help` does not need.
         from benchmarks.fidelity import session as campaigns
-        from experiments.simulator.run import simulate_emulated
+        from experiments.inference.run import simulate_beside
 
         chosen = names_in(policies) or list(campaigns.known_policies())
         names = names_in(scenarios) or campaigns.SCENARIOS
-        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, time_scale) for name in names)
+        numbers = {"time_scale": time_scale, "rate": rate, "duration": duration}
+        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, **numbers) for name in names)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         comparison = campaigns.FidelityComparison(made, directory, command, mend, patience)
         with session.interruptible():
-            campaigns.run_session(comparison, session.console, simulate_emulated)
+            campaigns.run_session(comparison, session.console, simulate_beside)
     if session.was_stopped:
         session.say("The same --out continues from here.")
         return session.conclude([])

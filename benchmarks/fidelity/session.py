@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -88,14 +88,16 @@ class FidelityComparison:
 
 
 def scenario_of(
-    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, time_scale: float | None = None
+    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, **numbers: float | None
 ) -> Scenario:
-    """The scenario with the chosen entries and, if one of them has it, the A/A control. Raises `BadInputError`."""
+    """The scenario with the chosen entries and, if one of them has it, the A/A control. `numbers` are those of
+    `Overrides`. Raises `BadInputError`.
+    """
     scenario = load_scenario(name)
     chosen = [entry.label for entry in scenario.entries if entry.repeat_of in policies and not quick]
     number = None if quick else blocks_ or BLOCKS
-    given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick, time_scale=time_scale)
-    found = overridden(scenario, given)
+    given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick)
+    found = overridden(scenario, replace(given, **numbers))  # type: ignore[arg-type]
     require_live(found)
     return found
 

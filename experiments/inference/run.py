@@ -20,7 +20,7 @@ from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
 from experiments.scenario.supported import reads_reports_of
 from experiments.simulator.clock import VirtualClock
-from experiments.simulator.run import SimulatedRunner, faults
+from experiments.simulator.run import SimulatedRunner, faults, simulate_emulated
 from experiments.simulator.run import simulate as simulate_workers
 from experiments.simulator.simulation import uncollected
 from experiments.stats.measures import achieved_rate
@@ -75,6 +75,12 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         versions=versions(),
     )
     return Run(facts, samples)
+
+
+def simulate_beside(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """Simulate for comparison with a measured run: of other workers, with round trips as they are emulated."""
+    chosen = simulate_emulated if scenario.inference is None else simulate
+    return chosen(scenario, entry, block, order, seed)
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:

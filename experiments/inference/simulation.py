@@ -6,6 +6,7 @@ A run is a function of its arguments: events at one instant are in a fixed order
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from heapq import heappop, heappush
 from math import inf, nan
 from typing import Final
@@ -14,6 +15,7 @@ from experiments.recorded.inference_trace import Prompts
 from experiments.run_data import Kind
 from experiments.simulator.clock import VirtualClock
 from experiments.simulator.simulation import SimulationError
+from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
 from policies.facts import BUSY_STATUS, NONE_TRIED, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.prompts import Answer, Prompt
@@ -39,6 +41,9 @@ TICK: Final = -1
 REPORT: Final = -2
 GIVE_UP: Final = -3
 """Numbers of events that concern no engine."""
+
+PROBED: Final = -4
+"""The answer to a probe of engine `n` has this number less `n`."""
 
 TICK_SECONDS: Final = 1.0
 
@@ -67,8 +72,8 @@ class InferenceSimulation:
 
     `places` is the number of the router of each request. `round_trips` are seconds to each engine and back. A request
     that has no first token `timeout` seconds after it was due is given up, one that is refused is sent to at most
-    `retries` further engines. Policies learn the engines' load every `refresh` seconds, for 0 before each request, for
-    inf never.
+    `retries` further engines. Policies learn engines' load every `refresh` seconds, for inf never; for 0 before each
+    request, but those that probe by their probes.
 
     The results are lists by request number: `first_at` and `ended_at` in seconds (nan: never), `workers`, `kinds`,
     `statuses`, `attempts`, `cached` and `generated` tokens.
@@ -103,6 +108,10 @@ class InferenceSimulation:
         self._back: list[deque[tuple[int, InferenceRequest]]] = [deque() for _ in engines]
         self._open: dict[int, InferenceRequest] = {}
         """Requests that wait for their first token, oldest first."""
+        self._probes: list[deque[Router]] = [deque() for _ in engines]
+        for router in routers:
+            if refresh == 0 and router.active.probes is not None:
+                router.on_probe = partial(self._probe, router)
         self._left = 0
         self._reported_at = -inf
         self.retried = 0
@@ -138,6 +147,8 @@ class InferenceSimulation:
                 self._fire(_pop(events)[1], at)
             else:
                 raise SimulationError(f"{self._left} requests wait for something that will never happen")
+        for router in self._routers:
+            router.on_probe = None
         self._audit(prompts)
 
     def _expect(self, due: float) -> float:
@@ -165,7 +176,7 @@ class InferenceSimulation:
 
     def _route(self, request: InferenceRequest, now: float) -> None:
         router = request.router
-        if self._refresh == 0:
+        if self._refresh == 0 and router.on_probe is None:
             self._report(router, now)
         try:
             assignment = router.route(request.facts)
@@ -265,6 +276,10 @@ class InferenceSimulation:
                 self._received(*self._back[worker].popleft(), now)
             else:
                 self._advance(worker, now)
+        elif number <= PROBED:
+            worker = PROBED - number
+            router = self._probes[worker].popleft()
+            self._report_of(router, router.states[worker], now)
         elif number == GIVE_UP:
             self._give_up(now)
         else:
@@ -311,11 +326,20 @@ class InferenceSimulation:
     def _report(self, router: Router, now: float) -> None:
         """Report the load of all engines to a router."""
         for state in router.states:
-            engine = self._engines[state.order]
-            load = ReportedLoad(
-                engine.waiting + engine.running, waiting=engine.waiting, kv_usage=engine.kv_usage(now)
-            )
-            router.probed(state, load, 0.0, now)
+            self._report_of(router, state, now)
+
+    def _report_of(self, router: Router, state: EndpointState, now: float) -> None:
+        engine = self._engines[state.order]
+        load = ReportedLoad(
+            engine.waiting + engine.running, waiting=engine.waiting, kv_usage=engine.kv_usage(now)
+        )
+        router.probed(state, load, 0.0, now)
+
+    def _probe(self, router: Router, state: EndpointState) -> None:
+        """Probe an engine. The answer takes a round trip, and is as of its end."""
+        worker = state.order
+        self._probes[worker].append(router)
+        _push(self._events, (self._clock.at + 2 * self._halves[worker], PROBED - worker))
 
     def _audit(self, prompts: Prompts) -> None:
         """Check that every request has ended once and nothing is left behind. Raises `SimulationError`."""
