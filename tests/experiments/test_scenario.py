@@ -130,7 +130,7 @@ def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
     """Not more requests per second than two cores can send and serve, in a run of at most a minute or so, even if all
     of its events are played; events end early enough to see what comes after them."""
     scenario = load_scenario(name)
-    if scenario.inference is not None:  # simulated only
+    if scenario.inference is not None:  # some are simulated only, and an engine's answers take a while
         return
     for entry in scenario.entries:
         load = scenario.load_of(entry)

@@ -121,6 +121,28 @@ def test_reports_are_as_old_as_stated(refresh: float, expected: list[float]) -> 
     assert [at for at, _ in policy.reported] == pytest.approx(expected)
 
 
+class Probing(Watching):
+    """Probes the second engine after each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[EndpointState] = []
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self.states = list(states)
+
+    def probes(self, now: float) -> list[EndpointState]:
+        return self.states[1:]
+
+
+def test_a_policy_that_probes_learns_what_its_probes_bring() -> None:
+    """A round trip after each request, with that request; nothing else."""
+    policy = Probing()
+    simulated([0.3, 0.35, 5.0], policy=policy, refresh=0.0, engines=2, rtt=0.02)
+    assert [at for at, _ in policy.reported] == pytest.approx([0.32, 0.37, 5.02])
+    assert [load.in_flight for _, load in policy.reported] == [1, 1, 1]
+
+
 def test_a_report_has_queue_and_cache() -> None:
     policy = Watching()
     simulated([0.0, 0.1, 0.2, 0.3, 0.4], policy=policy, refresh=0.0)
@@ -320,8 +342,42 @@ def inline(value: Any) -> str:
     return json.dumps(value)
 
 
-def test_engines_are_simulated_only(tmp_path: Path) -> None:
-    assert "inference: only the simulator can do" in complaint(cli, "experiments", "run", written(tmp_path))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"staleness": 0.5}, "staleness = 0.5: only the simulator can do that"),
+        ({"load": {"mode": "closed"}}, "load.mode: must be 'open' with [inference]"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    assert message in complaint(cli, "experiments", "run", written(tmp_path, **changes), "--blocks", "1")
+
+
+@pytest.mark.second_tier
+@pytest.mark.usefixtures("unrendered")
+def test_a_measured_run_has_the_requests_and_columns_of_a_simulated_one(tmp_path: Path) -> None:
+    """On processes; the report is about first tokens."""
+    out = tmp_path / "results"
+    changes: dict[str, Any] = {"load": {"mode": "open", "rate": 10.0, "duration": 2.0}, "warmup": 5}
+    changes["regions"] = [{"name": "here", "workers": 2, "rtt": 0.01}]
+    changes["inference"] = {"prompts": {"shared": 1024, "input": 200, "output": 10}, "prefill": 16000.0}
+    file = written(tmp_path, **changes)
+    done = run_in_process(cli, "experiments", "run", file, "--blocks", "1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "Observed order by mean time to first token" in done.stdout
+    results = load_results(out)
+    measured = results.runs_of("pending-tokens")[0]
+    simulated = run_of(results.scenario, seed=measured.facts.seed)
+    assert measured.samples.ok.all()
+    for column in ("prompt_tokens", "output_tokens"):
+        assert np.array_equal(getattr(measured.samples, column), getattr(simulated.samples, column))
+    assert measured.samples.cached_tokens.sum() >= 10 * 1024  # both engines soon have the prefix
+    assert (measured.samples.cached_tokens % 128 == 0).all()
+    rows = measured.samples
+    assert (rows.sent_at < rows.first_byte_at).all()
+    assert (rows.first_byte_at[rows.output_tokens > 1] < rows.ended_at[rows.output_tokens > 1]).all()
+    assert measured.facts.tpot_slo == simulated.facts.tpot_slo
+    assert measured.facts.status["inference"]["prompts"] == len(rows)
 
 
 @pytest.mark.usefixtures("unrendered")
