@@ -1,6 +1,6 @@
 """The table `[inference]` of a scenario: inference engines as workers, and the prompts of their requests.
 
-Regions then hold engines, the load gives the instants, and `load.file` may be a trace with prompts. Simulator only.
+Regions then hold engines, the load gives the instants, and `load.file` may be a trace with prompts.
 """
 
 from __future__ import annotations

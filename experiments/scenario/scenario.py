@@ -277,7 +277,7 @@ class Scenario(Model):
         description="seconds by which a balancer knows of workers' reports; simulator only",
     )
     inference: Inference | None = Field(
-        default=None, description="workers are inference engines; simulator only"
+        default=None, description="workers are inference engines"
     )
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 
