@@ -108,7 +108,7 @@ class InferenceSimulation:
         self._back: list[deque[tuple[int, InferenceRequest]]] = [deque() for _ in engines]
         self._open: dict[int, InferenceRequest] = {}
         """Requests that wait for their first token, oldest first."""
-        self._probes: list[deque[tuple[Router, ReportedLoad]]] = [deque() for _ in engines]
+        self._probes: list[deque[Router]] = [deque() for _ in engines]
         for router in routers:
             if refresh == 0 and router.active.probes is not None:
                 router.on_probe = partial(self._probe, router)
@@ -278,7 +278,8 @@ class InferenceSimulation:
                 self._advance(worker, now)
         elif number <= PROBED:
             worker = PROBED - number
-            router, load = self._probes[worker].popleft()
+            router = self._probes[worker].popleft()
+            load = self._load_of(worker, now)
             router.probed(router.states[worker], load, 2 * self._halves[worker], now)
         elif number == GIVE_UP:
             self._give_up(now)
@@ -329,12 +330,10 @@ class InferenceSimulation:
             router.probed(state, self._load_of(state.order, now), 0.0, now)
 
     def _probe(self, router: Router, state: EndpointState) -> None:
-        """Probe an engine after a request. The answer takes a round trip. The request is not in it, because an engine
-        reads a prompt for longer than a probe.
-        """
-        worker, now = state.order, self._clock.at
-        self._probes[worker].append((router, self._load_of(worker, now)))
-        _push(self._events, (now + 2 * self._halves[worker], PROBED - worker))
+        """Probe an engine, after the request that triggers it. The answer takes a round trip, and is as of its end."""
+        worker = state.order
+        self._probes[worker].append(router)
+        _push(self._events, (self._clock.at + 2 * self._halves[worker], PROBED - worker))
 
     def _load_of(self, worker: int, now: float) -> ReportedLoad:
         engine = self._engines[worker]

@@ -276,9 +276,7 @@ class Scenario(Model):
         le=60,
         description="seconds by which a balancer knows of workers' reports; simulator only",
     )
-    inference: Inference | None = Field(
-        default=None, description="workers are inference engines"
-    )
+    inference: Inference | None = Field(default=None, description="workers are inference engines")
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="before")

@@ -34,6 +34,7 @@ from benchmarks.fidelity.session import (
 )
 from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
+from experiments.inference.run import simulate_beside
 from experiments.results.directory import RUNS, Results, load_results, save_result, set_aside
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running import execute
@@ -375,3 +376,11 @@ def test_six_scenarios_can_be_measured_with_five_policies() -> None:
 def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="nothing has been measured and simulated here yet"):
         write_page(tmp_path)
+
+
+def test_a_scenario_with_engines_can_be_compared_at_another_rate() -> None:
+    found = scenario_of("inference-agents", ("llm-d",), 8, quick=False, rate=4.0, duration=12.0)
+    assert (found.load.rate, found.load.duration) == (4.0, 12.0)
+    run = simulate_beside(found, found.entries[0], 0, 0, 1)
+    assert run.facts.requests == 48
+    assert run.samples.output_tokens.all()

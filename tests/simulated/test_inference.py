@@ -136,11 +136,11 @@ class Probing(Watching):
 
 
 def test_a_policy_that_probes_learns_what_its_probes_bring() -> None:
-    """A round trip after each request, without that request: the second engine gets the first and the third."""
+    """A round trip after each request, with that request: the second engine gets the first and the third."""
     policy = Probing()
     simulated([0.3, 0.35, 5.0], policy=policy, refresh=0.0, engines=2, rtt=0.02)
     assert [at for at, _ in policy.reported] == pytest.approx([0.32, 0.37, 5.02])
-    assert [load.in_flight for _, load in policy.reported] == [0, 1, 0]
+    assert [load.in_flight for _, load in policy.reported] == [1, 1, 1]
 
 
 def test_a_report_has_queue_and_cache() -> None:
