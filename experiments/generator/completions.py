@@ -89,22 +89,17 @@ class TokenLedger(Ledger):
 
     def __init__(self, places: Sequence[Place], started_at: float, prompts: Prompts) -> None:
         super().__init__(places, started_at)
-        self._prompt = list(prompts.tokens)
-        self._cached = [0] * len(self._prompt)
-        self._output = [0] * len(self._prompt)
+        self._tokens = np.zeros((3, len(prompts.tokens)), dtype=np.int64)
+        self._tokens[0] = prompts.tokens
 
     def used(self, number: int, usage: dict[str, Any]) -> None:
         """Record the `usage` of an answer."""
-        self._prompt[number] = usage["prompt_tokens"]
-        self._cached[number] = usage["prompt_tokens_details"]["cached_tokens"]
-        self._output[number] = usage["completion_tokens"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self._tokens[:, number] = usage["prompt_tokens"], cached, usage["completion_tokens"]
 
     def samples(self) -> Samples:
         """The columns as arrays, with those of tokens."""
-        count = len(self)
-        prompt, cached, output = (
-            np.array(one[:count], dtype=np.int64) for one in (self._prompt, self._cached, self._output)
-        )
+        prompt, cached, output = self._tokens[:, : len(self)]
         samples = super().samples()
         return replace(samples, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
 

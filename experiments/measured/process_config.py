@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from experiments.platform.processes import program
@@ -55,22 +56,11 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port
 
 def engine_argv(model: EngineModel, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
     """Command line of one inference engine."""
-    options = {
-        "region": region.name,
-        "name": f"{region.name}-{number}",
-        "port": port,
-        "rtt": f"{region.rtt * 1e3:g}ms",
-        "seed": seed,
-        "prefill": model.prefill,
-        "chunk": model.chunk,
-        "step": f"{model.base:.12f}",
-        "step_per_sequence": f"{model.per_sequence:.12f}",
-        "block_tokens": model.block_tokens,
-        "kv_blocks": model.kv_blocks,
-        "max_batch": model.max_batch,
-        "max_waiting": model.max_waiting,
-    }
-    return workers_argv("inference", options)
+    options = asdict(model)
+    options["step"] = f"{options.pop('base'):.12f}"
+    options["step_per_sequence"] = f"{options.pop('per_sequence'):.12f}"
+    options |= {"region": region.name, "name": f"{region.name}-{number}", "rtt": f"{region.rtt * 1e3:g}ms"}
+    return workers_argv("inference", options | {"port": port, "seed": seed})
 
 
 def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequence[dict[str, Any]]) -> str:

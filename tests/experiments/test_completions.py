@@ -43,11 +43,6 @@ def test_engines_and_policies_find_the_blocks_of_a_simulated_run() -> None:
         assert [common(found[i], found[j]) for i, j in pairs] == expected
 
 
-def test_the_answer_has_the_tokens_that_are_asked_for() -> None:
-    body = json.loads(body_of(Prompts([40], [7], [[]], ["s"], LOG_BLOCK), 0))
-    assert (body["max_tokens"], body["ignore_eos"], body["stream"]) == (7, True, True)
-
-
 USAGE = {"prompt_tokens": 40, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 16}}
 TOKENS = [b'data: {"choices": [{"delta": {"content": "a"}}], "usage": null}\n\n'] * 3
 CLOSING = [f'data: {{"choices": [], "usage": {json.dumps(USAGE)}}}\n\n'.encode(), b"data: [DONE]\n\n"]
