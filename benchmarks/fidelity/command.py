@@ -45,6 +45,7 @@ Examples:
     type=click.FloatRange(min=0, min_open=True, max=10),
     help="Seconds that 1 s of the scenario takes: at 4, a busy machine's milliseconds weigh a quarter.",
 )
+@click.option("--seed", type=int, help="Of arrivals, demand and order.  [default: the scenario's]")
 @click.option("--rate", type=float, help="Requests per second.  [default: the scenario's]")
 @click.option("--duration", type=float, help="Seconds of arrivals in a run.  [default: the scenario's]")
 @QUICK
@@ -58,6 +59,7 @@ def fidelity(
     blocks: int | None,
     out: Path | None,
     time_scale: float | None,
+    seed: int | None,
     rate: float | None,
     duration: float | None,
     quick: bool,
@@ -80,7 +82,7 @@ def fidelity(
 
         chosen = names_in(policies) or list(campaigns.known_policies())
         names = names_in(scenarios) or campaigns.SCENARIOS
-        numbers = {"time_scale": time_scale, "rate": rate, "duration": duration}
+        numbers = {"time_scale": time_scale, "seed": seed, "rate": rate, "duration": duration}
         made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, **numbers) for name in names)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         comparison = campaigns.FidelityComparison(made, directory, command, mend, patience)

@@ -170,8 +170,7 @@ class Generator:
         while due and start + due[0] <= time.monotonic():
             at = start + due.popleft()
             self._send(time.monotonic() if self._is_closed_loop else at)  # a slot is free once it is opened
-        if due:
-            self._alarm.set(start + due[0])
+        self._alarm.set(start + due[0] if due else None)
 
     def _send(self, at: float) -> None:
         flight = InFlightRequest(self, self.ledger.due(at))
