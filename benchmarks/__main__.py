@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import click
 
-from experiments.platform.command_line import Entry, LazyGroup, run_command_line
+from balancer.command_group import Entry, LazyGroup
+from experiments.platform.command_line import run_command_line
 
 ENTRIES = (
     Entry("cost", "benchmarks.cost.command", "CPU per forwarded request, beside other proxies."),

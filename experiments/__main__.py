@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import click
 
-from experiments.platform.command_line import WIDEST_HELP, Entry, LazyGroup, run_command_line
+from balancer.command_group import Entry, LazyGroup
+from experiments.platform.command_line import WIDEST_HELP, run_command_line
 
 EPILOG = """\b
 Examples:

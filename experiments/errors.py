@@ -6,6 +6,9 @@ the user.
 
 from __future__ import annotations
 
+STOPPED = 130
+"""Exit code after an interruption."""
+
 
 class ExperimentError(Exception):
     """Base of the errors that end a command with one line on standard error."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from balancer.cluster.admission import AdmissionRules, admission_rules
 from balancer.cluster.affinity import ResponseEdits, Stickiness, key_of
@@ -62,6 +63,10 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
     stickiness = Stickiness(sticky) if sticky is not None else None
+    if settings.discovery.kubernetes is not None:
+        import_module(
+            "balancer.cluster.discovery.kubernetes.source"
+        )  # in a thread at a reload: it takes long
     try:
         settings.read_bodies()
     except ValueError as error:

@@ -11,8 +11,9 @@ import os
 import sys
 from collections.abc import Callable
 
+from balancer.config.problems import ConfigError
 from balancer.errors import LogFailed
-from balancer.syntax.printable import printable
+from balancer.syntax.printable import one_line, printable
 
 STANDARD_OUTPUT = 1
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -23,6 +24,14 @@ MODE = 0o640
 def complain(line: str) -> None:
     """Print a message for the operator on standard error."""
     print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def complain_of(error: Exception, *lines: str) -> int:
+    """Print an error: these lines, or its message, or each problem of the configuration. Return the exit code."""
+    problems = error.problems if isinstance(error, ConfigError) else lines or (str(error),)
+    for problem in problems:
+        complain(one_line(problem))
+    return 2
 
 
 def try_lock(fd: int) -> bool:

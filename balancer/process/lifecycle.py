@@ -90,12 +90,6 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-GC_THRESHOLD = 50_000
-"""Allocations between collections of the youngest generation. An exchange leaves no reference cycles, so the default of
-700 makes the collector scan live connections some dozen times a second for nothing.
-"""
-
-
 async def serve(settings: Settings, read: Read, say: Say, member: ServingProcess | None = None) -> bool:
     """Serve until shutdown; return whether all requests finished.
 
@@ -148,7 +142,6 @@ def _tune_memory() -> None:
     keep_freed_memory()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
 
 
 async def _ended(server: Server, ending: Shutdown) -> bool:

@@ -20,7 +20,6 @@ from balancer.config.schema.listen import ListenAddress
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.sections import TracingConfig
 from balancer.control.admin.application import AdminApplication
-from balancer.control.admin.channel import SiblingChannel
 from balancer.control.control_plane import ControlPlane
 from balancer.control.named_clusters import NamedClusters
 from balancer.control.reload import Prepared, Read, Reloads
@@ -109,8 +108,11 @@ class Server:
         discovery = self.control_plane.discovery
         discovery.commit(discovery.prepare(config.settings.discovery, config.settings.upstream_tls))
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
-        channel: SiblingChannel | None = None
+        channel = None
         if member is not None:
+            # Imported here, because it brings aiohttp, which a single process needs for admin requests only.
+            from balancer.control.admin.channel import SiblingChannel
+
             channel = SiblingChannel(member.directory, member.index, member.of)
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None

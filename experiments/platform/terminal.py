@@ -31,9 +31,8 @@ from experiments.platform.printable import printable
 
 T = TypeVar("T")
 
-STOPPED = 130
 BOUND_MISSED = 1
-"""Exit codes: `STOPPED` after an interruption, `BOUND_MISSED` when a threshold failed."""
+"""Exit code when a threshold failed."""
 
 FRAMES_PER_SECOND = 3
 FULL_WIDTH = 120

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from experiments.platform.command_line import LazyGroup
-from experiments.platform.terminal import STOPPED, make_directory
+from balancer.command_group import LazyGroup
+from experiments.errors import STOPPED
+from experiments.platform.terminal import make_directory
 from experiments.reproduce.ab_lies import AbLies
 from experiments.reproduce.els import Els
 from experiments.reproduce.headers import Headers

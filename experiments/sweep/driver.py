@@ -25,8 +25,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.errors import BadInputError
-from experiments.platform.terminal import STOPPED, LivePanel, clock, print_stopped, signals_interrupt
+from experiments.errors import STOPPED, BadInputError
+from experiments.platform.terminal import LivePanel, clock, print_stopped, signals_interrupt
 from experiments.simulator.run import Simulate
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import cli
-from experiments.errors import BadInputError
+from experiments.errors import STOPPED, BadInputError
 from experiments.platform.cpu_time import is_known_here
 from experiments.platform.session import BoundVerdict, Session
-from experiments.platform.terminal import BOUND_MISSED, STOPPED
+from experiments.platform.terminal import BOUND_MISSED
 from tests.support.command_line import complaint
 
 MET, MISSED, NOT_JUDGED = (BoundVerdict("get", "at most 2", is_met, "3") for is_met in (True, False, None))

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 
 from experiments.__main__ import cli
-from experiments.errors import BadInputError
+from experiments.errors import STOPPED, BadInputError
 from experiments.measured.process_config import serve_argv
 from experiments.platform.session import BoundVerdict
-from experiments.platform.terminal import BOUND_MISSED, STOPPED
+from experiments.platform.terminal import BOUND_MISSED
 from experiments.report import canvas
 from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce

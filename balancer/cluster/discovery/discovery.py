@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
-from balancer.cluster.discovery.kubernetes.api import access_of
-from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 from balancer.cluster.registry import EndpointRegistry
 from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
@@ -21,10 +20,13 @@ from balancer.log.output import complain
 from balancer.syntax.printable import one_line
 from balancer.tls.contexts import TlsProblem
 
+if TYPE_CHECKING:
+    from balancer.cluster.discovery.kubernetes.source import KubernetesSource
+
 FILE_PERIOD = 1.0
 """Seconds between polls of the file: one stat(2) each."""
 
-RemoteSource = DnsSource | KubernetesSource
+RemoteSource: TypeAlias = "DnsSource | KubernetesSource"
 """Source that is asked in a task."""
 
 
@@ -147,15 +149,19 @@ class Discovery:
         old = self._sources.kubernetes
         if config is None or (old is not None and old.is_for(config, tls)):
             return old if config is not None else None
+        # Imported here, because it brings aiohttp; `runtime_config_of` has done so before a reload.
+        from balancer.cluster.discovery.kubernetes.api import access_of
+        from balancer.cluster.discovery.kubernetes.source import KubernetesSource
+
         return KubernetesSource(config, tls, access_of(config))
 
     async def _ask(self, source: RemoteSource, now: float) -> None:
         endpoints = None
         try:
-            if isinstance(source, KubernetesSource):
-                await source.follow(now)
-            else:
+            if isinstance(source, DnsSource):
                 endpoints = await source.look(now)
+            else:
+                await source.follow(now)
         finally:
             del self._tasks[source]
         if source in self._sources.remote:  # unless it was replaced in the meantime
@@ -168,7 +174,7 @@ class Discovery:
             except TlsProblem as error:
                 source.problem = str(error)
         self._report(source.source, source.problem, "; the endpoints that are known stay")
-        if isinstance(source, KubernetesSource):
+        if not isinstance(source, FileSource | DnsSource):
             self._report(f"notice of {source.source}", source.notice)
 
     def _report(self, key: str, text: str | None, effect: str = "") -> None:

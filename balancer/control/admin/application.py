@@ -1,4 +1,4 @@
-"""The admin interface: an aiohttp application for every request whose path begins with /-/.
+"""The admin interface: sockets and access of every request whose path begins with /-/.
 
 It reads and changes the balancer and is never in the path of a forwarded request. Requests arrive on a Unix
 socket, on a TCP address of its own and, with the token, on the traffic port: Heroku gives a process only one port.
@@ -7,57 +7,35 @@ socket, on a TCP address of its own and, with the token, on the traffic port: He
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import HttpVersion11, web
-
-from balancer.control.admin.access import Entrance, has_token, is_admitted
-from balancer.control.admin.channel import SiblingChannel, ways_of
-from balancer.control.admin.cluster_routes import SplitRoutes, cluster_routes
+from balancer.control.admin.access import Entrance, is_admitted
 from balancer.control.admin.connection import AdminConnection
-from balancer.control.admin.exchange import BODY_LIMIT, READY, AdminExchange, AdminPeer
+from balancer.control.admin.exchange import AdminExchange, AdminPeer
 from balancer.control.admin.health import PANIC, SERVING, readiness
-from balancer.control.admin.merge import merged_metrics, merged_status
-from balancer.control.admin.metrics import metrics_text
-from balancer.control.admin.page.routes import PageRoutes
-from balancer.control.admin.policy_report import raw, summary
-from balancer.control.admin.policy_routes import ORDER_LIMIT, PolicyRoutes, files_in, reload_order
-from balancer.control.admin.requests import (
-    DESCRIBE,
-    ENTRANCE,
-    FRONT,
-    REFUSALS,
-    is_from_sibling,
-    json_of,
-    plane_of,
-    problem,
-    refusal,
-)
-from balancer.control.admin.runtime_overrides import ORDERS, RuntimeOverrides
 from balancer.control.admin.socket_path import AdminSockets
-from balancer.control.admin.status import proxy_status, reload_status
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
 
-DRAIN_TIME = 1.0
-"""Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
+if TYPE_CHECKING:
+    from balancer.control.admin.channel import SiblingChannel
+    from balancer.control.admin.handlers import AdminHandlers
 
 CLIENT_LIMIT = 64
 """Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which the thread that imports the handlers gives way to the event loop; 5 ms by default."""
 
 
 class AdminApplication:
-    """The admin application, with an aiohttp runner for each entrance that was used, and its listening sockets."""
+    """The admin interface of a process: its listening sockets, and the handlers, imported for the first request."""
 
     def __init__(
         self,
@@ -72,71 +50,52 @@ class AdminApplication:
         self._reloads = reloads
         self.token = token
         self._channel = channel
-        self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
-        self._policy = PolicyRoutes(channel)
-        self._page = PageRoutes(control_plane, channel)
-        self._splits = SplitRoutes(control_plane, channel)
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: dict[AdminConnection, None] = {}  # in order of arrival
-        self._runners: dict[Entrance, web.AppRunner] = {}
+        self._handlers: AdminHandlers | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._waiting: list[WaitingClient] = []
         self._is_running = False
 
-    def _runner(self, entrance: Entrance) -> web.AppRunner:
-        """Return the runner of an entrance. It is made for the first connection: its routes take milliseconds."""
-        if entrance not in self._runners:
-            runner = self._runners[entrance] = self._new_runner(entrance)
-            try:
-                runner.setup().send(None)
-            except StopIteration:
-                return runner
-            raise RuntimeError("a start-up handler waits: set the runner up in `start`")
-        return self._runners[entrance]
+    def _new_handlers(self) -> AdminHandlers:
+        """Return the handlers. Their import, with aiohttp, takes a fifth of a second and 14 MiB."""
+        from balancer.control.admin.handlers import AdminHandlers
 
-    def _protocol(self, entrance: Entrance) -> web.RequestHandler:
+        return AdminHandlers(self, self._control_plane, self._reloads, self._channel)
+
+    def _protocol(self, entrance: Entrance) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
-        server = self._runner(entrance).server
-        assert server is not None  # its runner is set up
-        return server()
+        if self._handlers is None:
+            return WaitingClient(entrance, self._wait)
+        return self._handlers.protocol(entrance)
 
-    def _new_runner(self, entrance: Entrance) -> web.AppRunner:
-        limit = ORDER_LIMIT if entrance is Entrance.PROCESS else BODY_LIMIT
-        app = web.Application(middlewares=[self._guard], client_max_size=limit)
-        app[ENTRANCE] = entrance
-        app[FRONT] = self._control_plane
-        app[DESCRIBE] = summary if self._channel is None else raw
-        app.add_routes(self._routes())
-        return web.AppRunner(
-            app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
-        )
+    def _wait(self, client: WaitingClient) -> None:
+        """Serve a client as soon as the handlers are imported."""
+        self._waiting.append(client)
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
 
-    def _routes(self) -> list[web.RouteDef]:
-        _, tell = ways_of(self._channel)
-        return [
-            *self._probes(),
-            web.get("/-/status", self._status),
-            web.get("/-/metrics", self._metrics),
-            *([web.get(ORDERS, self._orders.tell)] if self._orders is not None else []),
-            web.post("/-/reload", tell(self._reload, self._reload_order)),
-            *self._policy.routes(),
-            *cluster_routes(self._channel),
-            *self._splits.routes(),
-            *self._page.routes(),
-        ]
-
-    def _probes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/-/live", self._live),
-            *(web.get(path.decode(), self._ready) for path in sorted(READY)),
-        ]
+    async def _load(self) -> None:
+        """Import the handlers in a thread, and serve those that wait."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        try:
+            self._handlers = await asyncio.to_thread(self._new_handlers)
+        finally:
+            sys.setswitchinterval(before)
+        for client in self._waiting:
+            if not client.transport.is_closing():
+                client.transport.resume_reading()
+                self.take_over(client.transport, bytes(client.received), client.entrance)
+        self._waiting.clear()
 
     async def start(self) -> None:
         """Start listening; one of several processes first applies the runtime overrides of its siblings."""
         self._is_running = True
-        if self._channel is not None and self._orders is not None:
-            async with self._channel.turn():
-                await self._channel.start(self._runner(Entrance.PROCESS))
-                await self._orders.catch_up()
+        if self._channel is not None:
+            self._handlers = self._new_handlers()
+            await self._handlers.join_siblings()
         loop, sockets = asyncio.get_running_loop(), self._sockets
         if sockets.unix is not None:
             keeps_file: dict[str, Any] = {}
@@ -155,20 +114,9 @@ class AdminApplication:
             )
 
     async def reload_everywhere(self) -> list[str]:
-        """Reload the configuration here and then in the sibling processes; return what those have refused.
-
-        Raises `ConfigError` if it is refused here, and then nothing has changed anywhere.
-        """
-        channel = self._channel
-        assert channel is not None  # one of several processes
-        async with channel.turn():
-            await self._reloads.run()
-            answers = await channel.ask("POST", "/-/reload", reload_order(self._control_plane))
-        return [
-            f"process {answer.process + 1} keeps the configuration that it has: {answer.problem}"
-            for answer in answers
-            if answer.status >= 400
-        ]
+        """Reload the configuration in all processes, as `AdminHandlers.reload_everywhere`."""
+        assert self._handlers is not None  # one of several processes
+        return await self._handlers.reload_everywhere()
 
     def close(self) -> None:
         """Stop accepting connections; open ones stay."""
@@ -181,18 +129,19 @@ class AdminApplication:
         """Stop accepting connections, finish open requests and close."""
         self.close()
         self._is_running = False
-        self._page.close()
-        for runner in [*self._runners.values()]:
-            await runner.cleanup()
-        if self._channel is not None:
-            self._channel.stop()
+        if self._loading is not None:
+            await self._loading
+        if self._handlers is not None:
+            await self._handlers.stop()
 
-    def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
-        """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""
+    def take_over(
+        self, transport: asyncio.Transport, request: bytes, entrance: Entrance = Entrance.TRAFFIC
+    ) -> None:
+        """Answer `request`, as a rule a whole HTTP message admitted by its head, on `transport`, and close it."""
         if not self._is_running:
             transport.close()
             return
-        protocol = self._protocol(Entrance.TRAFFIC)
+        protocol = self._protocol(entrance)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(request)
@@ -230,55 +179,24 @@ class AdminApplication:
         """Remove a connection that closed, or was admitted and handed over."""
         self._clients.pop(client, None)
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer 404 to every request that is not admitted, and the errors of handlers."""
-        began_at = self._cluster.now()
-        try:
-            if not self._may(request):
-                response: web.StreamResponse = web.Response(status=404, text="404: Not Found")
-            elif "Content-Encoding" in request.headers:  # a megabyte may decompress to a gigabyte
-                response = problem(415, "Content-Encoding: an admin request's body must be plain JSON")
-            else:
-                plane_of(request)
-                if self._orders is not None:
-                    await self._orders.admit(request)
-                response = await handler(request)
-        except REFUSALS as error:
-            response = refusal(error)
-        except web.HTTPException as error:
-            self._log(admin_entry(request, error, began_at, self._cluster.now()), request)
-            raise
-        self._log(admin_entry(request, response, began_at, self._cluster.now()), request)
-        return response
-
-    def _may(self, request: web.Request) -> bool:
-        if self.token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
-            return True  # from a sibling process, or already admitted by its head
-        given = request.headers.getall("Authorization", [])
-        return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
-
     def log_answer(self, request: Request, client: Client, arrived_at: float, status: int, size: int) -> None:
         """Log a request on the traffic port that was answered with `size` bytes without the application."""
         now = self._cluster.now()
-        self._log(Entry(
+        self.log(Entry(
             now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
             request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, size,
         ))  # fmt: skip
 
-    def _log(self, entry: Entry, request: web.Request | None = None) -> None:
+    def log(self, entry: Entry, head: bytes | None = None) -> None:
+        """Log a request; `head` has the fields of its head if those of `entry` are not complete."""
         log = self._cluster.process.access_log
-        if request is not None and is_from_sibling(request):
-            return
         if log is not None and log.logs_admin and log.takes(entry.status, None):
             entry = entry._replace(policy=self._cluster.policy)
             if log.chosen is not None:
-                lines = [] if request is None else [b"\r\n%b: %b" % field for field in request.raw_headers]
-                head = entry.head if request is None else b"".join([*lines, b"\r\n"])
-                entry = entry._replace(extra=log.chosen.extra(head, b""))
+                entry = entry._replace(extra=log.chosen.extra(entry.head if head is None else head, b""))
             log.add(entry)
 
-    # --- routes
+    # --- readiness
 
     @property
     def is_ready(self) -> bool:
@@ -295,55 +213,19 @@ class AdminApplication:
         """Readiness in words that name no endpoint and no number: everybody may ask for it."""
         return readiness(self._control_plane)
 
-    async def _ready(self, request: web.Request) -> web.Response:
-        """Answer an admitted request with the counts of endpoints by condition, too."""
-        health = (await self._whole_status(request))["health"]
-        return web.json_response(health, status=200 if health["healthy"] else 503)
 
-    async def _live(self, request: web.Request) -> web.Response:
-        return web.json_response({"live": True})
+class WaitingClient(asyncio.Protocol):
+    """A client whose request waits for the handlers. What it sends until then is kept, but not read on."""
 
-    async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._whole_status(request))
+    def __init__(self, entrance: Entrance, wait: Callable[[WaitingClient], None]) -> None:
+        self.entrance = entrance
+        self.received = bytearray()
+        self._wait = wait
 
-    async def _whole_status(self, request: web.Request) -> dict[str, Any]:
-        """Return the status of all processes; to a sibling that of this process."""
-        if self._channel is None:
-            return proxy_status(self._control_plane)
-        own = proxy_status(self._control_plane, raw)
-        if is_from_sibling(request):
-            return own
-        documents = [own, *map(json.loads, await self._channel.gather("/-/status"))]
-        return merged_status(documents, self._channel.processes, os.getppid())
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._wait(self)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = metrics_text(self._control_plane)
-        if self._channel is not None and not is_from_sibling(request):
-            texts = [body, *await self._channel.gather(request.path)]
-            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
-        return web.Response(body=body, headers={"Content-Type": content_type})
-
-    async def _reload_order(self, request: web.Request) -> bytes:
-        return reload_order(self._control_plane)
-
-    async def _reload(self, request: web.Request) -> web.Response:
-        """Reload the whole configuration, as on SIGHUP; no body. A sibling sends its policy with the files."""
-        if is_from_sibling(request):
-            await self._reloads.run(files_in(await json_of(request)))
-        else:
-            await self._reloads.run()
-        return web.json_response(reload_status(self._control_plane))
-
-
-def admin_entry(
-    request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
-) -> Entry:
-    """Return the access log entry of an admin request, without the phases of a forwarded one."""
-    host = b"\r\nHost: %b\r\n" % request.host.encode("latin-1", "replace")
-    target = request.raw_path.encode("latin-1", "replace")[:TARGET_LIMIT]
-    client = Client((request.remote or "unknown").encode(), b"", request.scheme.encode())
-    return Entry(
-        ended_at, None, response.status, request.method.encode(), target, b"", host,
-        request.version < HttpVersion11, client, None, 0, NOT_CONNECTED, (0.0, began_at), 0.0, 0.0, None,
-        request.content_length or 0, response.content_length or 0,
-    )  # fmt: skip
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.transport.pause_reading()

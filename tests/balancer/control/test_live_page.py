@@ -209,7 +209,7 @@ def test_window_slides_and_history_is_bounded() -> None:
 async def test_nothing_is_sampled_without_viewers(stage: Stage) -> None:
     """The sampler ends with the last viewer and begins again with the next; all viewers share its snapshots."""
     server = await stage.serve(await stage.worker(response()))
-    found = server._admin._page.sampler(server.control_plane)
+    found = server._admin._handlers._page.sampler(server.control_plane)
     assert found._task is None
     for _ in range(2):
         clients = [await stage.admin_client() for _ in range(3)]
@@ -241,7 +241,7 @@ async def test_stream_of_a_named_pool(stage: Stage) -> None:
         assert snapshot["policy"]["name"] == policy
         assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert (await stage.ask(local(b"/-/stream?cluster=next"))).status == 404
-    assert len(stage.running._admin._page._samplers) == 2
+    assert len(stage.running._admin._handlers._page._samplers) == 2
 
 
 @pytest.mark.usefixtures("fast")
@@ -252,7 +252,7 @@ async def test_stream_of_a_removed_pool_ends(stage: Stage) -> None:
         {"endpoints": [{"id": "a0", "address": "http://127.0.0.1:1"}]},
     )
     server = await stage.serve(main, clusters={"api": pool})
-    samplers = server._admin._page._samplers
+    samplers = server._admin._handlers._page._samplers
     events = await opened(await stage.admin_client(), target=b"/-/stream?cluster=api")
     await snapshot_of(events)
     await stage.reload(clusters={})
@@ -275,7 +275,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     refused = await stage.ask(local(b"/-/stream"))
     assert (refused.status, "viewers" in json.loads(refused.body)["error"]) == (503, True)
     await clients[0].close()
-    served = stage.running._admin._page.sampler(stage.control_plane)
+    served = stage.running._admin._handlers._page.sampler(stage.control_plane)
     await stage.eventually(lambda: served.viewers == 1)
     await snapshot_of(await opened(await stage.admin_client()))
 
@@ -285,7 +285,7 @@ async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pyt
     """Snapshots are skipped, not queued, for one that does not read; after the limit it is disconnected."""
     monkeypatch.setattr(sampler, "STALL_LIMIT", 0.2)
     server = await stage.serve(await stage.worker(response()))
-    served = server._admin._page
+    served = server._admin._handlers._page
     client = await stage.admin_client()
     await snapshot_of(await opened(client))
     client.stop_reading()
@@ -312,7 +312,7 @@ async def test_viewers_do_not_hold_up_the_shutdown(stage: Stage) -> None:
     await snapshot_of(await opened(stuck))
     stuck.stop_reading()
     await stage.eventually(
-        lambda: any(t.get_write_buffer_size() for t in server._admin._page.streams.stalled)
+        lambda: any(t.get_write_buffer_size() for t in server._admin._handlers._page.streams.stalled)
     )
     async with asyncio.timeout(0.9):  # aiohttp would wait a second for open requests
         assert await server.stop()

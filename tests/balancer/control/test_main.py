@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from balancer.__main__ import main, overrides
+from balancer.__main__ import main
 from balancer.control.admin.status_command import problem_lines
 from balancer.errors import ListenFailed
 from balancer.process.supervisor import made_directory
+from balancer.tools.overrides import overrides
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run, workers
