@@ -18,7 +18,7 @@ from pydantic import (
 from balancer.config.schema.endpoint import CLIENT, EndpointConfig, HttpOrigin, WorkerHost
 from balancer.config.schema.section import Count, EndpointWeight, Name, Port, Priority, Seconds, Section
 
-KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 
 PORT_NAME = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -113,7 +113,7 @@ class KubernetesDiscovery(Section):
         return f"kubernetes {self.service if self.namespace is None else f'{self.namespace}/{self.service}'}"
 
 
-DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
+DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$", max_length=254)]
 
 DNS_PORT = "53"
 

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from balancer.config.schema.section import FieldName, FieldNames, Section
 from balancer.syntax.field_names import in_cgi
 
-EditedValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,4094}[!-~])?$")]
+EditedValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
 
 VARIABLES: Final = ("client", "scheme", "host", "tls", "cluster", "endpoint", "request_id")
 """Names of what a value may have in braces."""

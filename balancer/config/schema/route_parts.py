@@ -40,7 +40,7 @@ def _error(name: str) -> str:
 
 
 ErrorName = Annotated[str, AfterValidator(_error)]
-MediaType = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,254}[!-~])?$")]
+MediaType = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=256)]
 
 
 class OwnBody(Section):
@@ -80,7 +80,7 @@ class OwnBody(Section):
         return body
 
 
-Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]{0,31}$")]
+Method = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z-]*$", max_length=32)]
 
 
 class MirrorConfig(Section):
@@ -125,7 +125,7 @@ class AuthConfig(Section):
         description="name | cluster that is asked before a request of the route is forwarded; see "
         "[Authorisation](#authorisation)"
     )
-    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]{0,2047}$")] = Field(
+    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)] = Field(
         description="path | path, with a query if one is wanted, of the subrequest"
     )
     timeout: Seconds = Field(default=5.0, description="s | time for the answer; then the client gets 503")

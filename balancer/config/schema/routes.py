@@ -68,7 +68,7 @@ Path = Annotated[str, StringConstraints(pattern=r"^/[!-\"$->@-~]*$", max_length=
 FieldName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~*-]+$", max_length=128, to_lower=True)
 ]
-FieldValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,1022}[!-~])?$")]
+FieldValue = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=1024)]
 
 ParameterName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 ParameterValue = Annotated[str, StringConstraints(max_length=1024)]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticCustomError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+Name = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 TOKEN = r"[A-Za-z0-9!#$%&'+.^_`|~-]+"
 FieldName = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$", max_length=128)]
 FieldNames = Annotated[str, StringConstraints(pattern=rf"^{TOKEN}\*?$", max_length=128)]
@@ -62,7 +62,7 @@ class Section(BaseModel):
     A default that contradicts a given key is derived from that key (`_derive`); only given keys may contradict.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def _derive(self, **values: Any) -> None:
         """Set those keys that are not given. They do not count as given."""

@@ -30,7 +30,7 @@ from balancer.syntax.networks import is_this_machine
 from balancer.syntax.urls import host_in
 
 HostName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$", to_lower=True)
+    str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=253, to_lower=True)
 ]
 Prefix = Annotated[str, StringConstraints(pattern=r"^/([A-Za-z0-9][A-Za-z0-9._~-]*/)*$", max_length=256)]
 

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from balancer.config.schema.section import InSeconds, Section
 
-Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]{1,64}$")]
+Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=64)]
 
 
 class StickyConfig(Section):
