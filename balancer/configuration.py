@@ -1,4 +1,4 @@
-"""Load the configuration of `serve` or `sidecar`, with the files of certificates and the token that it names."""
+"""Load the configuration of `serve`, with the files of certificates and the token that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
-from balancer.config.schema.sidecar import SidecarConfig, read_sidecar
 from balancer.tls.contexts import TlsProblem, server_tls_of, upstream_tls_of
 from policies.loading.source import Source
 
@@ -39,14 +38,3 @@ def load_with_sources(
     except (TlsProblem, ValueError) as error:
         raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None
     return replace(reading, settings=settings.model_copy(update={"admin": admin}))
-
-
-def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
-    """Read the configuration as `read_sidecar` does. Raises `ConfigError`, also for certificate files."""
-    config = read_sidecar(path, overrides)
-    for at, origin in enumerate(config.origins):
-        try:
-            upstream_tls_of(config.unit_of(origin))
-        except TlsProblem as error:
-            raise ConfigError(str(error).replace("endpoints.0.", f"origins.{at}.")) from None
-    return config

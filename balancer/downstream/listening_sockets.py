@@ -20,7 +20,8 @@ def bind(host: str, port: int, key: str = "listen") -> socket.socket:
     """Return a listening socket. Raises `ListenFailed`, whose message names the configuration's `key`."""
     sock: socket.socket | None = None
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        name = host.encode() if host.isascii() else host  # of bytes, no tables of Unicode are loaded
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

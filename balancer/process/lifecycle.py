@@ -138,9 +138,11 @@ async def attend(
 
 
 def _tune_memory() -> None:
-    """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again."""
+    """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again.
+
+    Without a collection before, which would take a tenth of the start to find some hundred objects.
+    """
     keep_freed_memory()
-    gc.collect()
     gc.freeze()
 
 

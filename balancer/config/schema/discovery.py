@@ -113,7 +113,9 @@ class KubernetesDiscovery(Section):
         return f"kubernetes {self.service if self.namespace is None else f'{self.namespace}/{self.service}'}"
 
 
-DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$", max_length=254)]
+DnsName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$", max_length=254)
+]
 
 DNS_PORT = "53"
 

@@ -6,11 +6,15 @@ cannot express, with a message of one line.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated, Any, Final, NewType
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+"""Else pydantic searches the metadata of all installed packages for plug-ins, which takes milliseconds."""
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 Name = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]

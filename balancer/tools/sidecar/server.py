@@ -20,7 +20,6 @@ from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
 from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.sidecar import LISTEN, OriginConfig, SidecarConfig, origins_from
-from balancer.configuration import load_sidecar
 from balancer.control.admin.application import AdminApplication
 from balancer.control.admin.health import DRAINING, SERVING
 from balancer.control.admin.socket_path import AdminSockets
@@ -29,6 +28,7 @@ from balancer.control.reload import Prepared, Reloads
 from balancer.process.lifecycle import attend, say
 from balancer.process.server import Server, build_cluster, new_event_loop
 from balancer.routes.table import RouteTable
+from balancer.tools.sidecar.configuration import load_sidecar
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
 from policies.clock import Clock

@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from balancer.config.problems import ConfigError
 from balancer.config.schema.section import Section
 from balancer.config.schema.sidecar import OriginConfig, SidecarConfig, origins_from
-from balancer.configuration import load_sidecar
 from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME
+from balancer.tools.sidecar.configuration import load_sidecar
 from balancer.tools.sidecar.origins import Origin, Origins
 from tests.support.admin_requests import local
 from tests.support.certificates import Shelf
