@@ -31,9 +31,8 @@ from experiments.commands.options import (
     require_none,
 )
 from experiments.commands.report import report_curve
-from experiments.errors import BadInputError
+from experiments.errors import STOPPED, BadInputError
 from experiments.platform.terminal import (
-    STOPPED,
     clock,
     console_here,
     in_ms,

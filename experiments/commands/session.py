@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.commands.options import command_line
-from experiments.errors import BadInputError, ExperimentError
+from experiments.errors import STOPPED, BadInputError, ExperimentError
 from experiments.platform.checks import Check, report_checks
 from experiments.platform.terminal import (
-    STOPPED,
     clock,
     console_here,
     path_line,

@@ -26,11 +26,11 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from experiments.errors import STOPPED
 from experiments.platform.build import describe_build, interpreter_in_words, versions
 from experiments.platform.terminal import (
     BOUND_MISSED,
     STANDING,
-    STOPPED,
     STYLES,
     clock,
     console_here,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from experiments.errors import STOPPED
 from experiments.platform.terminal import (
-    STOPPED,
     interruptible,
     signals_ignored,
     signals_interrupt,

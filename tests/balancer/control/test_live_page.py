@@ -13,7 +13,9 @@ import pytest
 
 from balancer.control.admin.page import sampler
 from balancer.control.admin.page.document import page
+from balancer.control.admin.page.routes import PageRoutes
 from balancer.control.admin.page.window import WINDOW, Window
+from balancer.process.server import Server
 from policies import registry
 from tests.support.admin_requests import TOKEN, local, status
 from tests.support.live_stream import opened, snapshot_of
@@ -33,6 +35,13 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- the document
+
+
+def page_of(server: Server) -> PageRoutes:
+    """The routes of the page of a server, which has its handlers from now on."""
+    if server._admin._handlers is None:
+        server._admin._handlers = server._admin._new_handlers()
+    return server._admin._handlers._page
 
 
 def test_document_is_small_and_loads_nothing() -> None:
@@ -209,7 +218,7 @@ def test_window_slides_and_history_is_bounded() -> None:
 async def test_nothing_is_sampled_without_viewers(stage: Stage) -> None:
     """The sampler ends with the last viewer and begins again with the next; all viewers share its snapshots."""
     server = await stage.serve(await stage.worker(response()))
-    found = server._admin._handlers._page.sampler(server.control_plane)
+    found = page_of(server).sampler(server.control_plane)
     assert found._task is None
     for _ in range(2):
         clients = [await stage.admin_client() for _ in range(3)]
@@ -241,7 +250,7 @@ async def test_stream_of_a_named_pool(stage: Stage) -> None:
         assert snapshot["policy"]["name"] == policy
         assert snapshot["health"]["summary"] == "serving: 1 endpoint (1 ready)"
     assert (await stage.ask(local(b"/-/stream?cluster=next"))).status == 404
-    assert len(stage.running._admin._handlers._page._samplers) == 2
+    assert len(page_of(stage.running)._samplers) == 2
 
 
 @pytest.mark.usefixtures("fast")
@@ -252,7 +261,7 @@ async def test_stream_of_a_removed_pool_ends(stage: Stage) -> None:
         {"endpoints": [{"id": "a0", "address": "http://127.0.0.1:1"}]},
     )
     server = await stage.serve(main, clusters={"api": pool})
-    samplers = server._admin._handlers._page._samplers
+    samplers = page_of(server)._samplers
     events = await opened(await stage.admin_client(), target=b"/-/stream?cluster=api")
     await snapshot_of(events)
     await stage.reload(clusters={})
@@ -275,7 +284,7 @@ async def test_viewer_limit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> No
     refused = await stage.ask(local(b"/-/stream"))
     assert (refused.status, "viewers" in json.loads(refused.body)["error"]) == (503, True)
     await clients[0].close()
-    served = stage.running._admin._handlers._page.sampler(stage.control_plane)
+    served = page_of(stage.running).sampler(stage.control_plane)
     await stage.eventually(lambda: served.viewers == 1)
     await snapshot_of(await opened(await stage.admin_client()))
 
@@ -285,7 +294,7 @@ async def test_slow_viewer_is_bounded_and_dropped(stage: Stage, monkeypatch: pyt
     """Snapshots are skipped, not queued, for one that does not read; after the limit it is disconnected."""
     monkeypatch.setattr(sampler, "STALL_LIMIT", 0.2)
     server = await stage.serve(await stage.worker(response()))
-    served = server._admin._handlers._page
+    served = page_of(server)
     client = await stage.admin_client()
     await snapshot_of(await opened(client))
     client.stop_reading()
@@ -311,9 +320,7 @@ async def test_viewers_do_not_hold_up_the_shutdown(stage: Stage) -> None:
     await snapshot_of(events)
     await snapshot_of(await opened(stuck))
     stuck.stop_reading()
-    await stage.eventually(
-        lambda: any(t.get_write_buffer_size() for t in server._admin._handlers._page.streams.stalled)
-    )
+    await stage.eventually(lambda: any(t.get_write_buffer_size() for t in page_of(server).streams.stalled))
     async with asyncio.timeout(0.9):  # aiohttp would wait a second for open requests
         assert await server.stop()
     stage.server = None
