@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 CLIENT_LIMIT = 64
 """Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
 
-SWITCH_INTERVAL = 0.0005
-"""Seconds after which the thread that imports the handlers gives way to the event loop; 5 ms by default."""
-
 
 class AdminApplication:
     """The admin interface of a process: its listening sockets, and the handlers, imported for the first request."""
@@ -78,12 +75,7 @@ class AdminApplication:
 
     async def _load(self) -> None:
         """Import the handlers in a thread, and serve those that wait."""
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        try:
-            self._handlers = await asyncio.to_thread(self._new_handlers)
-        finally:
-            sys.setswitchinterval(before)
+        self._handlers = await asyncio.to_thread(self._new_handlers)
         for client in self._waiting:
             if not client.transport.is_closing():
                 client.transport.resume_reading()

@@ -1,0 +1,70 @@
+"""What a start imports, and admin requests that arrive before their handlers are imported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+from tests.support.programs import Start
+from tests.support.stage import Stage
+from tests.support.wire import Wire, get, response
+
+LATE = {
+    "aiodns",
+    "aiohttp",
+    "hiredis",
+    "msgspec",
+    "numpy",
+    "opentelemetry",
+    "prometheus_client",
+    "pycurl",
+    "rich",
+    "xxhash",
+    "yarl",
+}
+"""Packages of features that are off, and of requests that have not arrived."""
+
+
+async def imported(start: Start, *arguments: str) -> set[str]:
+    """All modules that a start imports until it is ready."""
+    program = await start(*arguments, "--port", "0", PYTHONPROFILEIMPORTTIME="1")
+    found = (re.match(r"import time:.*\| +(\S+)$", line) for line in program.lines)
+    return {each[1] for each in found if each}
+
+
+async def test_start_imports_no_package_of_a_feature_that_is_off(start: Start, stage: Stage) -> None:
+    worker = await stage.worker(response())
+    modules = await imported(start, "--worker", f"emea=http://127.0.0.1:{worker.port}", "--admin", "0")
+    assert "balancer.exchange.exchange" in modules
+    assert {name.partition(".")[0] for name in modules} & LATE == set()
+    assert not {name for name in modules if re.search("kubernetes|sidecar|probe\\.|supervisor", name)}
+
+
+async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
+    """Also one whose client sends the rest of it while the handlers are imported."""
+    server = await stage.serve(await stage.worker(response()))
+    application = server._admin
+    assert application._handlers is None
+    whole, late = [Wire(*await asyncio.open_unix_connection(server.listening.admin.path)) for _ in range(2)]
+    request = get(b"/-/status")
+    await late.send(request[:10])
+    first = asyncio.ensure_future(whole.ask(request))
+    while application._loading is None:
+        await asyncio.sleep(0)
+    await late.send(request[10:])
+    for answer in (await first, await late.response()):
+        assert (answer.status, json.loads(answer.body)["draining"]) == (200, False)
+    for wire in (whole, late):
+        await wire.close()
+
+
+async def test_stop_closes_a_client_that_waits(stage: Stage) -> None:
+    server = await stage.serve(await stage.worker(response()))
+    client = Wire(*await asyncio.open_unix_connection(server.listening.admin.path))
+    while server._admin._loading is None:
+        await asyncio.sleep(0)
+    await server.stop()
+    assert await client.rest() == b""
+    await client.close()
+    stage.server = None
