@@ -26,7 +26,7 @@ Examples:
 
 ENTRIES = (
     Entry("admin", "balancer.control.admin.status_command", "Send an admin request to a running balancer."),
-    Entry("check", "balancer.tools.check", "Validate the configuration that 'serve' would read."),
+    Entry("check", "balancer.tools.serve", "Validate the configuration that 'serve' would read."),
     Entry(
         "endpoints",
         "balancer.control.admin.change_commands",

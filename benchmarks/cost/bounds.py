@@ -44,6 +44,8 @@ BOUNDS = (
     Bound("post16k", 1.5, (NGINX,)),
     Bound("half", 1.2, (NGINX,)),
     Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
+    Bound("start", 400, words="{peer} at most {limit:g} ms"),
+    Bound("rest", 48, words="{peer} at most {limit:g} MiB"),
 )
 AT_MOST_STEEPER = 1.1
 """Bound on the highest cost over the lowest, of all numbers of endpoints."""
@@ -102,10 +104,8 @@ def judged(bound: Bound, runs: Sequence[CostRun], peer: str) -> BoundVerdict:
         found = [1 / ratio for ratio in found]
     if not found:
         return verdict(None, NO_BLOCK)
-    mean = typical(found) if sides else average(found)
-    return verdict(
-        side_of(mean, bound.limit, bound.is_gain), figure_in_words(mean, "×" if sides else "bytes")
-    )
+    mean, unit = typical(found) if sides else average(found), "×" if sides else words.rpartition(" ")[2]
+    return verdict(side_of(mean, bound.limit, bound.is_gain), figure_in_words(mean, unit))
 
 
 def flatness(runs: Sequence[CostRun]) -> list[BoundVerdict]:

@@ -44,7 +44,7 @@ Examples:
 @click.option(
     "--blocks",
     type=click.IntRange(1, 1000),
-    help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle']",
+    help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle' and 'rest', 10 in 'start']",
 )
 @click.option("--duration", type=Seconds(), help="Time of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
@@ -95,6 +95,7 @@ def cost(
     http2, http2x10            the same in HTTP/2, 1 and 10 at a time
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection
+    start, rest                CPU of a start, memory of the process then
     endpoints                  the same with 2, 10, 100 and 1000 endpoints
     inference                  POST of 2 KiB, routed by its prompt
     traced, continued          what a new trace and a continued one cost

@@ -24,7 +24,7 @@ from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.table import run_in_words
 from benchmarks.cost.tail import Tail
 from benchmarks.harness import peers
-from benchmarks.harness.cases import Kind
+from benchmarks.harness.cases import FRESH, Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
@@ -85,6 +85,15 @@ async def memory(plan: CostPlan, peer: Peer, site: Site, run: CostRun) -> CostRu
         async with idle(site.port, plan.connections):
             after = await held(child.pid)
     return replace(run, figure=(after - before) / plan.connections, requests=plan.connections)
+
+
+async def started(plan: CostPlan, peer: Peer, site: Site, run: CostRun) -> CostRun:
+    """One start: its CPU time in ms until a request is answered, or then its memory in MiB. Raises
+    `FleetFailedError`."""
+    async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
+        spent = cpu_time.cpu_of(child.pid).total * 1e3
+        figure = spent if plan.case.kind is Kind.START else await held(child.pid) / (1 << 20)
+    return replace(run, figure=figure, requests=1)
 
 
 async def held(pid: int) -> int:
@@ -158,8 +167,8 @@ class Environment:
         return await self._tail.find_rate(sites)
 
     def running_peers(self, life: int) -> AbstractAsyncContextManager[RunningPeers]:
-        """Start the peers for some blocks; none in the memory case, where each run starts its own process."""
-        peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
+        """Start the peers for some blocks; none where each run starts its own process."""
+        peers = () if self._plan.case.kind in FRESH else self._plan.peers
         return running_peers(
             peers,
             lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"),
@@ -172,8 +181,9 @@ class Environment:
         try:
             if self._plan.case.kind is Kind.TAIL:
                 return await self._tail.measured(proxies.of(peer), run)
-            if self._plan.case.kind is Kind.MEMORY:
-                return await memory(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
+            if self._plan.case.kind in FRESH:
+                measure = memory if self._plan.case.kind is Kind.MEMORY else started
+                return await measure(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
             load = replace(self._load, connections=peer.connections or self._plan.connections)
             return await cost(self._plan, load, self._worker, proxies.of(peer), run)
         except FleetFailedError as failure:

@@ -69,8 +69,7 @@ def load_in_words(plan: CostPlan) -> str:
     return {
         Kind.COST: load,
         Kind.TAIL: f"{load} for the capacity, then a built-in open loop",
-        Kind.MEMORY: "connections of the benchmark itself",
-    }[plan.case.kind]
+    }.get(plan.case.kind, "connections of the benchmark itself")
 
 
 def what_is_measured(plan: CostPlan) -> str:
@@ -80,6 +79,8 @@ def what_is_measured(plan: CostPlan) -> str:
         Kind.COST: f"CPU per forwarded {words}: user and system time of the proxy's process tree over requests.",
         Kind.TAIL: f"99th percentile of latency from the due time, {words} of the slowest, open loop.",
         Kind.MEMORY: f"memory per {words} that has made one request: growth of the proxy's PSS.",
+        Kind.START: f"CPU per {words}, to the answer of the first request.",
+        Kind.REST: f"memory of a {words}: PSS.",
     }[plan.case.kind]
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from benchmarks.cost.bounds import ratios, runs_of
 from benchmarks.cost.plan import CostRun
-from benchmarks.harness.cases import Kind
+from benchmarks.harness.cases import FRESH, Kind
 from benchmarks.harness.peers import NGINX, OURS
 from benchmarks.harness.verdicts import bracketed, over_blocks
 from experiments.platform.terminal import FULL_WIDTH, plain_table
@@ -91,9 +91,8 @@ def columns(kind: Kind) -> list[str]:
     more = {
         Kind.COST: ["requests/s", "user + system µs"],
         Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
-        Kind.MEMORY: [],
     }
-    return ["proxy", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
+    return ["proxy", kind.value, f"× {NGINX}", "errors", "min–max", *more.get(kind, ())]
 
 
 NARROW_COLUMNS = 4
@@ -116,7 +115,6 @@ def cells(row: CostRow, kind: Kind) -> list[str | Text]:
     more = {
         Kind.COST: [f"{row.rate:.0f}", f"{row.user:.1f} + {row.system:.1f}"],
         Kind.TAIL: [f"{row.rate:.0f}", f"{row.lag:.2f}", f"{row.busy:.0%}"],
-        Kind.MEMORY: [],
     }
     return [
         row.peer,
@@ -124,17 +122,17 @@ def cells(row: CostRow, kind: Kind) -> list[str | Text]:
         bracketed(row.to_nginx, unit=""),
         "0",
         f"{shown(row.lowest, kind)}–{shown(row.highest, kind)}",
-        *more[kind],
+        *more.get(kind, ()),
     ]
 
 
 def run_in_words(run: CostRun, kind: Kind) -> str:
     """Figure of a run as text, or the reason why it is void."""
-    rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
+    rate = "" if kind in FRESH else f", {run.rate:.0f}/s"
     return f"void: {run.void}" if run.void else f"{shown(run.figure, kind)} {kind.value}{rate}"
 
 
 def shown(figure: float, kind: Kind) -> str:
     """Format a figure with the significant digits of its kind."""
-    digits = {Kind.COST: 1, Kind.TAIL: 2, Kind.MEMORY: 0}[kind]
+    digits = {Kind.COST: 1, Kind.TAIL: 2, Kind.REST: 1}.get(kind, 0)
     return f"{figure:.{digits}f}"

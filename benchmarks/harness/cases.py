@@ -19,6 +19,12 @@ class Kind(Enum):
     COST = "µs/request"
     TAIL = "p99 ms"
     MEMORY = "bytes/connection"
+    START = "ms until it serves"
+    REST = "MiB at rest"
+
+
+FRESH = (Kind.MEMORY, Kind.START, Kind.REST)
+"""Kinds of which each run starts its own process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ CASES = {
             blocks=25,
         ),
         Case("idle", "idle client connection", kind=Kind.MEMORY, others=PROXIES, connections=3000, blocks=5),
+        Case("start", "start of a process", kind=Kind.START, others=PROXIES, blocks=10),
+        Case("rest", "process that has answered one request", kind=Kind.REST, others=PROXIES, blocks=5),
         Case(
             "endpoints",
             "small GET, by number of endpoints",

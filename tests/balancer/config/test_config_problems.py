@@ -10,7 +10,7 @@ import pytest
 from balancer.config.problems import MOST_PROBLEMS, ConfigError, without_credentials
 from balancer.config.schema.sidecar import origins_from
 from balancer.configuration import load
-from balancer.tools.sidecar.configuration import load_sidecar
+from balancer.tools.sidecar.server import load_sidecar
 from tests.support.admin_requests import status
 from tests.support.config_files import ENDPOINT, problems, refusals, write
 from tests.support.stage import Stage

@@ -16,7 +16,7 @@ from balancer.__main__ import main
 from balancer.control.admin.status_command import problem_lines
 from balancer.errors import ListenFailed
 from balancer.process.supervisor import made_directory
-from balancer.tools.overrides import overrides
+from balancer.tools.serve import overrides
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run, workers

@@ -50,8 +50,7 @@ async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
     request = get(b"/-/status")
     await late.send(request[:10])
     first = asyncio.ensure_future(whole.ask(request))
-    while application._loading is None:
-        await asyncio.sleep(0)
+    await stage.eventually(lambda: application._loading is not None)
     await late.send(request[10:])
     for answer in (await first, await late.response()):
         assert (answer.status, json.loads(answer.body)["draining"]) == (200, False)
@@ -62,8 +61,7 @@ async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
 async def test_stop_closes_a_client_that_waits(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()))
     client = Wire(*await asyncio.open_unix_connection(server.listening.admin.path))
-    while server._admin._loading is None:
-        await asyncio.sleep(0)
+    await stage.eventually(lambda: server._admin._loading is not None)
     await server.stop()
     assert await client.rest() == b""
     await client.close()

@@ -17,8 +17,8 @@ from balancer.config.schema.section import Section
 from balancer.config.schema.sidecar import OriginConfig, SidecarConfig, origins_from
 from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME
-from balancer.tools.sidecar.configuration import load_sidecar
 from balancer.tools.sidecar.origins import Origin, Origins
+from balancer.tools.sidecar.server import load_sidecar
 from tests.support.admin_requests import local
 from tests.support.certificates import Shelf
 from tests.support.config_files import refusals, write
