@@ -24,27 +24,18 @@ Examples:
   balancer sidecar --origin https://api.example.org
 """
 
+ASKS, CHANGES = "balancer.control.admin.status_command", "balancer.control.admin.change_commands"
 ENTRIES = (
-    Entry("admin", "balancer.control.admin.status_command", "Send an admin request to a running balancer."),
+    Entry("admin", ASKS, "Send an admin request to a running balancer."),
     Entry("check", "balancer.tools.serve", "Validate the configuration that 'serve' would read."),
-    Entry(
-        "endpoints",
-        "balancer.control.admin.change_commands",
-        "List and change the endpoints of a running balancer.",
-    ),
+    Entry("endpoints", CHANGES, "List and change the endpoints of a running balancer."),
     Entry("probe", "balancer.tools.probe.command", "Probe how a server treats connections."),
     Entry("serve", "balancer.tools.serve", "Forward requests until SIGTERM, then finish what is in flight."),
     Entry(
-        "sidecar",
-        "balancer.tools.sidecar.server",
-        "Forward an application's requests to external origins.",
+        "sidecar", "balancer.tools.sidecar.server", "Forward an application's requests to external origins."
     ),
-    Entry(
-        "split",
-        "balancer.control.admin.change_commands",
-        "Show and change how routes are split between clusters.",
-    ),
-    Entry("status", "balancer.control.admin.status_command", "Show the state of a running balancer."),
+    Entry("split", CHANGES, "Show and change how routes are split between clusters."),
+    Entry("status", ASKS, "Show the state of a running balancer."),
 )
 
 GC_THRESHOLD = 50_000
