@@ -45,7 +45,7 @@ BOUNDS = (
     Bound("half", 1.2, (NGINX,)),
     Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
     Bound("start", 400, words="{peer} at most {limit:g} ms"),
-    Bound("rest", 48, words="{peer} at most {limit:g} MiB"),
+    Bound("rest", 40, words="{peer} at most {limit:g} MiB"),
 )
 AT_MOST_STEEPER = 1.1
 """Bound on the highest cost over the lowest, of all numbers of endpoints."""

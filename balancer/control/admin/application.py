@@ -83,10 +83,13 @@ class AdminApplication:
         self._waiting.clear()
 
     async def start(self) -> None:
-        """Start listening; one of several processes first applies the runtime overrides of its siblings."""
+        """Start listening; one of several processes first applies the runtime overrides of its siblings.
+
+        The handlers are imported at once where monitoring is expected: an import during traffic delays requests."""
         self._is_running = True
-        if self._channel is not None:
+        if self._channel is not None or self._sockets.tcp is not None or self.token is not None:
             self._handlers = self._new_handlers()
+        if self._channel is not None and self._handlers is not None:
             await self._handlers.join_siblings()
         loop, sockets = asyncio.get_running_loop(), self._sockets
         if sockets.unix is not None:

@@ -35,7 +35,7 @@ async def imported(start: Start, *arguments: str) -> set[str]:
 
 async def test_start_imports_no_package_of_a_feature_that_is_off(start: Start, stage: Stage) -> None:
     worker = await stage.worker(response())
-    modules = await imported(start, "--worker", f"emea=http://127.0.0.1:{worker.port}", "--admin", "0")
+    modules = await imported(start, "--worker", f"emea=http://127.0.0.1:{worker.port}")
     assert "balancer.exchange.exchange" in modules
     assert {name.partition(".")[0] for name in modules} & LATE == set()
     assert not {name for name in modules if re.search("kubernetes|sidecar|probe\\.|supervisor", name)}
