@@ -28,8 +28,9 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 THREE_PROCESSES = ("-n", "3", "--dist", "worksteal")
 """Where many tests wait for programs that they start."""
 
-BY_GROUP = ("-n", "2", "--dist", "loadgroup")
-"""Where tests share an expensive build: those of one group run in one process."""
+BY_FILE = ("-n", "2", "--dist", "loadfile")
+"""Where the tests of a file share an expensive build: they run in one process. pytest 9.2 does not keep the groups of
+pytest-xdist 3.8."""
 
 COVERED = ("--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered")
 COMPILED = ".venv-compiled/bin/python"
@@ -39,7 +40,7 @@ FOLDERS = ("policies", "balancer", "faultsim", "simulated", "benchmarks", "deplo
 COMPUTED = ("tests/faultsim", "tests/simulated", "tests/experiments/test_reproduce_simulated.py")
 """Tests of virtual time alone, which the compiled build runs in half of the time."""
 
-REST = ("tests", *(f"--ignore={path}" for path in (*(f"tests/{folder}" for folder in FOLDERS), COMPUTED[-1])))
+WITH_OWN_PART = (*(f"tests/{folder}" for folder in FOLDERS), COMPUTED[-1])
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
@@ -99,6 +100,18 @@ def pytest(python: str, *arguments: str) -> Command:
     return (python, "-P", "-m", "pytest", "-q", *arguments)
 
 
+def with_word(word: str, *places: str, but: Iterable[str] = ()) -> tuple[str, ...]:
+    """Files of tests with this word, without those at or below `but`: pytest need not import and collect the others."""
+    left_out = [ROOT / place for place in but]
+    found = []
+    for place in (ROOT / name for name in places):
+        for path in sorted(place.rglob("test_*.py")) if place.is_dir() else [place]:
+            is_left_out = any(path.is_relative_to(one) for one in left_out)
+            if not is_left_out and word in path.read_text(encoding="utf-8"):
+                found.append(str(path.relative_to(ROOT)))
+    return tuple(found)
+
+
 def first_tier() -> list[Part]:
     """All of it at once: the last tests to end leave a processor to mypy, or mypy to them."""
     tests = pytest(sys.executable, "tests", *FIRST, *TWO_PROCESSES)
@@ -143,15 +156,15 @@ def second_tier(choice: Choice) -> list[Part]:
     """
     environments = (*(environment_of(*one) for one in choice.found.items()), ("make", "compiled"))
     covered = ("tests/policies", "tests/balancer", "-m", "not second_tier and not no_cover", *COVERED)
-    properties = ("tests/balancer", "tests/policies", "--timeout=300", "-m", "hypothesis and not second_tier")
+    properties = with_word("hypothesis", "tests/balancer", "tests/policies")
     more_examples = (
-        "env",
-        f"STEELYARD_EXAMPLES={EXAMPLES}",
-        *pytest(sys.executable, *properties, *TWO_PROCESSES),
+        *("env", f"STEELYARD_EXAMPLES={EXAMPLES}"),
+        *pytest(sys.executable, *properties, "--timeout=300", "-m", "hypothesis and not second_tier"),
+        *TWO_PROCESSES,
     )
 
-    def here(*arguments: str) -> Command:
-        return pytest(sys.executable, *arguments, *SECOND)
+    def marked(python: str, *places: str, but: Iterable[str] = ()) -> Command:
+        return pytest(python, *with_word("second_tier", *places, but=but), *SECOND)
 
     is_covered = any(map(monitors, choice.found))
     compiled = (
@@ -159,16 +172,18 @@ def second_tier(choice: Choice) -> list[Part]:
         "tests/policies/test_compiled_picks.py",
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
+    programs = marked(sys.executable, "tests/policies", "tests/balancer")
+    rest = marked(sys.executable, "tests", but=WITH_OWN_PART)
     return [
         Part("more examples", 200, (more_examples,), environments),
-        Part("policies and balancer", 360, (here("tests/policies", "tests/balancer", *TWO_PROCESSES),)),
+        Part("policies and balancer", 360, ((*programs, *TWO_PROCESSES),)),
         *other_interpreters(choice),
         Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
-        Part("faultsim and simulated", 130, (pytest(COMPILED, *COMPUTED, *SECOND, *TWO_PROCESSES),)),
-        Part("experiments and rest", 300, (here(*REST, *THREE_PROCESSES),)),
-        Part("benchmarks", 135, (here("tests/benchmarks", *TWO_PROCESSES),)),
+        Part("faultsim and simulated", 130, ((*marked(COMPILED, *COMPUTED), *TWO_PROCESSES),)),
+        Part("experiments and rest", 300, ((*rest, *THREE_PROCESSES),)),
+        Part("benchmarks", 135, ((*marked(sys.executable, "tests/benchmarks"), *TWO_PROCESSES),)),
         *([] if is_covered else [Part("coverage", 200, (pytest(sys.executable, *covered, *TWO_PROCESSES),))]),
-        Part("deploy", 240, (here("tests/deploy", *BY_GROUP),)),
+        Part("deploy", 240, ((*marked(sys.executable, "tests/deploy"), *BY_FILE),)),
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import parts
 from tests.interpreters import Choice, choose, claimed, version_of
-from tests.parts import Part, first_tier, other_interpreters, run, second_tier
+from tests.parts import Part, first_tier, other_interpreters, run, second_tier, with_word
 from tests.support.root import ROOT
 
 WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
@@ -23,6 +23,21 @@ def test_every_path_of_a_part_exists() -> None:
         for command in part.commands:
             for path in (word.removeprefix("--ignore=") for word in command):
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
+
+
+def test_every_file_of_the_second_tier_is_in_a_part() -> None:
+    words = {word for part in second_tier(Choice()) for command in part.commands for word in command}
+    assert set(with_word("second_tier", "tests")) <= words
+
+
+def test_files_are_chosen_by_what_they_say() -> None:
+    """So no mark of the second tier is set elsewhere."""
+    assert "tests/deploy/test_image.py" in with_word("second_tier", "tests/deploy")
+    assert "tests/deploy/test_systemd.py" not in with_word("second_tier", "tests/deploy")
+    assert with_word("second_tier", "tests", but=["tests"]) == ()
+    others = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    found = [path.name for path in others if "mark.second_tier" in path.read_text(encoding="utf-8")]
+    assert found == []
 
 
 def python(name: str, code: str, seconds: float = 60.0) -> Part:

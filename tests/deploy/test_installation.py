@@ -29,7 +29,7 @@ from tests.deploy.installation import (
 from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
 from tests.support.root import ROOT
 
-pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900), pytest.mark.xdist_group("installation")]
+pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900)]
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PURE_LINE = re.compile(r"steelyard: the pure build is installed: .*")
@@ -74,7 +74,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, sources: Path) -> Install
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     place = tmp_path_factory.mktemp("compiled")
-    return install(place, sources, ".", CC=quick_compiler(place / "cc"))
+    return install(place, sources, ".", CC=quick_compiler(place / "cc", tmp_path_factory))
 
 
 @pytest.fixture(scope="module")

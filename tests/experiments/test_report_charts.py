@@ -140,6 +140,7 @@ SPAN = "(({ min, max }) => Math.log(max / min))(charts[0].plot.scales.x)"
 @pytest.mark.peer
 @pytest.mark.skipif(program() is None, reason="no Chromium here (apt-get install chromium)")
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("unrendered")
 def test_a_browser_draws_the_charts_and_obeys_the_keyboard(directory: Path) -> None:
     """Nothing is asked of another host; paper and a browser without scripts have the figures instead."""
     write_report(directory)

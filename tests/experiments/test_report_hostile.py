@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from balancer.control.admin.page.document import digest
+from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
 from experiments.report.document import Document, Picture, Section, to_markdown
@@ -22,7 +24,10 @@ from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
 from experiments.run_data import load_run
 from experiments.scenario.scenario import Scenario
+from tests.experiments.browser_look import looked_at
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
+from tests.support.chromium import program
+from tests.support.command_line import run_in_process
 from tests.support.root import ROOT
 
 pytestmark = pytest.mark.second_tier
@@ -121,10 +126,24 @@ def test_figures_have_nothing_but_outlines_of_it(reported: Path) -> None:
     assert [found for figure in figures for found in strange_in(figure.read_bytes())] == []
 
 
-def test_the_terminal_shows_it_as_it_is(reported: Path) -> None:
+@pytest.mark.peer
+@pytest.mark.skipif(program() is None, reason="no Chromium here (apt-get install chromium)")
+@pytest.mark.timeout(180)
+def test_a_browser_runs_nothing_of_it(reported: Path) -> None:
+    """Each name would change the title."""
+    found, console = looked_at(reported / "report.html")
+    assert console == ""
+    for frame in found:
+        assert frame["title"] == f"regions: {' '.join(NAMES)}"
+        assert all(frame["images"])
+        assert frame["sticking"] == []
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_terminal_shows_it_as_it_is(reported: Path, tmp_path: Path) -> None:
     """No markup of rich's is read from it, no escape is passed on."""
-    command = [sys.executable, "-m", "experiments", "report", str(reported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    copy = shutil.copytree(reported, tmp_path / "results")
+    done = run_in_process(cli, "experiments", "report", str(copy))
     assert (done.returncode, done.stderr) == (1, "")  # a threshold of the scenario is missed
     shown = "".join(done.stdout.split())  # lines are broken where the terminal ends
     assert [name for name in NAMES if "".join(name.split()) not in shown] == []

@@ -5,10 +5,8 @@ At a desk's and a phone's width, the page is asked for its measures.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from markupsafe import Markup
@@ -22,10 +20,8 @@ from experiments.report.pages import write_report
 from experiments.results.directory import save_result
 from experiments.running.execute import prepare
 from experiments.scenario.scenario import Scenario
-from tests.experiments.hostile import NAMES, rename
-from tests.support.chromium import NARROW, WIDE, chromium, program
-
-WIDTHS = (WIDE, NARROW)
+from tests.experiments.browser_look import WIDTHS, looked_at
+from tests.support.chromium import program
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -33,35 +29,6 @@ pytestmark = [
     pytest.mark.skipif(program() is None, reason="no Chromium here (apt-get install chromium)"),
     pytest.mark.timeout(180),
 ]
-
-MEASURES = """(() => {
-  const root = document.documentElement;
-  const sticking = [...document.querySelectorAll("main *")].filter(
-    (part) => !part.closest(".scroll *") && part.getBoundingClientRect().right > root.clientWidth + 1);
-  return {
-    width: root.clientWidth, needed: root.scrollWidth, title: document.title,
-    sticking: sticking.map((part) => part.outerHTML.slice(0, 80)),
-    images: [...document.images].map((image) => image.complete && image.naturalWidth > 0),
-    sources: new Set([...document.images].map((image) => image.currentSrc)).size,
-  };
-})()"""
-
-
-def looked_at(page: Path) -> tuple[list[dict[str, Any]], str]:
-    """What the browser measured at each width, and what it said on its console."""
-
-    async def look() -> tuple[list[dict[str, Any]], str]:
-        found = []
-        async with chromium() as tab:
-            await tab.ask("Emulation.setScrollbarsHidden", hidden=True)
-            for width in WIDTHS:
-                await tab.show(width)
-                await tab.open(page.as_uri())
-                await tab.eventually("document.readyState === 'complete'")
-                found.append(await tab.value(MEASURES))
-            return found, "\n".join(tab.problems)
-
-    return asyncio.run(look())
 
 
 def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
@@ -95,21 +62,6 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
     assert [(frame["needed"], frame["sticking"], frame["images"]) for frame in found] == [
         (width, [], [True]) for width in WIDTHS
     ]
-
-
-def test_a_browser_runs_nothing_of_hostile_names(
-    make_results: Callable[..., Scenario], tmp_path: Path
-) -> None:
-    """Each of them would change the title."""
-    make_results(tmp_path / "r", blocks=1, requests=60, failures=0.02)
-    rename(tmp_path / "r")
-    write_report(tmp_path / "r")
-    found, console = looked_at(tmp_path / "r" / "report.html")
-    assert console == ""
-    for frame in found:
-        assert frame["title"] == f"regions: {' '.join(NAMES)}"
-        assert all(frame["images"])
-        assert frame["sticking"] == []
 
 
 def test_a_browser_runs_no_script_of_a_page(tmp_path: Path) -> None:
