@@ -29,8 +29,10 @@ HOT = [
     "policies/prompts.py",
     "policies/inference/first_token.py",
     "policies/inference/index.py",
+    "policies/inference/news.py",
     "policies/inference/pace.py",
     "policies/inference/tokens.py",
+    "policies/inference/units.py",
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
     "policies/steelyard/pace.py",
@@ -145,6 +147,7 @@ HOT = [
 signatures, which mypyc does not keep."""
 
 SIMULATOR = [
+    "experiments/inference/exchange.py",
     "experiments/inference/simulation.py",
     "experiments/simulator/attempt.py",
     "experiments/simulator/client.py",

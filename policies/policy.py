@@ -35,6 +35,12 @@ class Policy(Protocol):
     - `assigned(state, facts, now)` when a request has been counted in at `state`, picked by the policy or its fallback;
     - `first_token(state, prompt, now)` when the first token of the answer has come: the prompt waits no more.
 
+    Two hooks let units, which share no memory, know each other's prompts; `members` are the endpoints by their keys:
+
+    - `report_prompts(members, is_whole, now)` returns a `PromptReport`, or None for none; None also where nothing has
+      changed since the last one, unless `is_whole`;
+    - `hear_prompts(members, report, age, now)` when another unit's report has come, which was made `age` seconds ago.
+
     An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`. A policy that
     compares costs may give their parts there, and what those mean in an attribute `cost_parts` of the class.
 

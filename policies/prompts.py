@@ -6,8 +6,8 @@ block i has as its hash that of its bytes chained with the hash of block i - 1, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 BYTES_PER_TOKEN: Final = 4.0
 """Bytes of a prompt per token, until the `usage` of a model's answers says otherwise."""
@@ -81,3 +81,42 @@ class Answer:
         if first is None or last is None or self.tokens < 2 or last <= first:
             return None
         return (last - first) / (self.tokens - 1)
+
+
+class SentTokens(NamedTuple):
+    """What one process has sent to an endpoint: `prompts` of `resident` tokens are unfinished, and of them `queue` wait
+    for their first token, with `waiting` tokens to compute.
+
+    `capacity` is what the endpoint is assumed to hold, in blocks, `computed_ago` the seconds since its last first token
+    for this process, when the report was made.
+    """
+
+    waiting: int = 0
+    queue: int = 0
+    resident: int = 0
+    prompts: int = 0
+    capacity: float = 0.0
+    computed_ago: float = 0.0
+
+
+NO_TOKENS: Final = SentTokens()
+
+SENT: Final = 0
+NOT_ARRIVED: Final = 1
+ONLY_THERE: Final = 2
+"""Kinds of a `Prefix`: its blocks were sent to the endpoint; they did not get there; no other endpoint has them."""
+
+
+class Prefix(NamedTuple):
+    """Blocks of a prompt that was sent to an endpoint, given by its key in reports."""
+
+    endpoint: int
+    kind: int
+    blocks: Sequence[int]
+
+
+class PromptReport(NamedTuple):
+    """What a process tells other units: tokens by the key of the endpoint, and prefixes since the last report."""
+
+    tokens: Mapping[int, SentTokens]
+    prefixes: Sequence[Prefix] = ()

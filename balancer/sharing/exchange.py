@@ -22,7 +22,7 @@ from balancer.sharing.message import BadMessage, Message, decode, encode
 from balancer.sharing.shared_counters import key_of
 from policies.facts import Region
 from policies.routing.router import Router
-from policies.routing.units import EXPIRY, OtherUnits, UnitReport
+from policies.routing.units import EXPIRY, OtherUnits
 from policies.stats.load import WindowedMinimum
 
 SILENCE = EXPIRY
@@ -232,10 +232,9 @@ class ReportExchange(StoreTask):
         identity, published, paid_until = self._identity, None, self._now()
         while True:
             now, interval = self._now(), self.interval
-            report, pause = self._units.report(now), self._every
-            if not self.is_connected:  # it may arrive late, and others cannot know that
-                report = UnitReport({}, None if report.latencies is None else {})
-            if report.latencies is not None or report.in_flight != published:
+            # Until an own report is back, further ones may arrive late, and others cannot know that.
+            report, pause = self._units.report(now, is_empty=not self.is_connected), self._every
+            if report.latencies is not None or report.prompts is not None or report.in_flight != published:
                 published = report.in_flight
                 paid_until = max(paid_until, now - SAVED_REPORTS * interval) + interval
                 pause = max(pause, paid_until - now)
@@ -276,7 +275,7 @@ class ReportExchange(StoreTask):
             return
         report = message.report
         if message.place != identity.place:  # measured over another path
-            report = UnitReport(report.in_flight)
+            report = report._replace(latencies=None)
         if self._units.hear(message.sender, report, now, age, message.interval):
             self.counts.heard += 1
         else:

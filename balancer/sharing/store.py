@@ -21,7 +21,7 @@ from balancer.config.schema.sections import SharedConfig
 from balancer.errors import StoreLost
 
 MAX_ANSWER_BYTES: Final = 1 << 20
-"""Bytes of one answer. The largest report has a fifth of that."""
+"""Bytes of one answer. The largest report has two fifths of that."""
 
 LONGEST_REASON: Final = 120
 """Characters of a server's error message that are shown."""

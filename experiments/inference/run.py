@@ -41,6 +41,7 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     routers = routers_of(scenario, entry, clock, seed)
     mechanisms = scenario.mechanisms_of(entry)
     asks = reads_reports_of(entry) or routers[0].active.probes is not None
+    shared = mechanisms.shared if mechanisms.shared.enabled else None
     simulation = InferenceSimulation(
         clock,
         routers,
@@ -50,6 +51,7 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         mechanisms.retries,
         scenario.timeout,
         scenario.staleness if asks else inf,
+        shared,
     )
     entrances = stream("entrances", seed).integers(0, len(routers), len(instants))
     with uncollected():
@@ -84,8 +86,7 @@ def simulate_beside(scenario: Scenario, entry: Entry, block: int, order: int, se
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:
-    """A router for each balancer; one for all of them if they share what they know."""
-    is_shared = scenario.mechanisms_of(entry).shared.enabled
+    """A router for each balancer."""
     endpoints = [
         Endpoint(
             f"{region.name}-{number}",
@@ -105,7 +106,7 @@ def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int)
             Random(f"{own}:fallback:{number}"),
             time_budget=inf,
         )
-        for number in range(1 if is_shared else scenario.balancers)
+        for number in range(scenario.balancers)
     ]
 
 

@@ -11,8 +11,10 @@ from heapq import heappop, heappush
 from math import inf, nan
 from typing import Final
 
+from experiments.inference.exchange import SimulatedExchange
 from experiments.recorded.inference_trace import Prompts
 from experiments.run_data import Kind
+from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.clock import VirtualClock
 from experiments.simulator.simulation import SimulationError
 from policies.endpoint.state import EndpointState
@@ -34,16 +36,16 @@ REFUSED: Final = 0
 
 COMING: Final = 1
 BACK: Final = 2
-"""Events of an engine `n` have the number 3 n; those of requests on their way to it and of what comes back, so much
-more."""
+PROBED: Final = 3
+"""Events of an engine `n` have the number 4 n; those of requests on their way to it, of what comes back and of answers
+to probes, so much more."""
 
 TICK: Final = -1
 REPORT: Final = -2
 GIVE_UP: Final = -3
-"""Numbers of events that concern no engine."""
-
-PROBED: Final = -4
-"""The answer to a probe of engine `n` has this number less `n`."""
+HEARD: Final = -4
+TOLD: Final = -5
+"""Numbers of events that concern no engine. A report of router `n` to the others has the number −5 − n."""
 
 TICK_SECONDS: Final = 1.0
 
@@ -73,7 +75,8 @@ class InferenceSimulation:
     `places` is the number of the router of each request. `round_trips` are seconds to each engine and back. A request
     that has no first token `timeout` seconds after it was due is given up, one that is refused is sent to at most
     `retries` further engines. Policies learn engines' load every `refresh` seconds, for inf never; for 0 before each
-    request, but those that probe by their probes.
+    request, but those that probe by their probes. With `shared` the routers report to each
+    other.
 
     The results are lists by request number: `first_at` and `ended_at` in seconds (nan: never), `workers`, `kinds`,
     `statuses`, `attempts`, `cached` and `generated` tokens.
@@ -89,6 +92,7 @@ class InferenceSimulation:
         retries: int,
         timeout: float,
         refresh: float,
+        shared: SharedTable | None = None,
     ) -> None:
         self._clock = clock
         self._routers = routers
@@ -102,6 +106,9 @@ class InferenceSimulation:
         if any(router.active.tick is not None for router in routers):
             self._periods.append((TICK_SECONDS, TICK))
         self._events: list[tuple[float, int]] = []
+        self._exchange: SimulatedExchange | None = None
+        if shared is not None and len(routers) > 1:
+            self._exchange = SimulatedExchange(routers, shared, self._ask)
         self._at: list[float] = [inf] * len(engines)
         """When each engine's next event is scheduled, the earliest where there are several."""
         self._coming: list[deque[InferenceRequest]] = [deque() for _ in engines]
@@ -134,6 +141,8 @@ class InferenceSimulation:
         events, clock = self._events, self._clock
         for seconds, number in self._periods:
             _push(events, (seconds, number))
+        if self._exchange is not None:
+            self._exchange.begin()
         number, next_due = 0, self._expect(due[0]) if count else inf
         while self._left:
             at = events[0][0] if events else inf
@@ -160,6 +169,14 @@ class InferenceSimulation:
                 _push(self._events, (at, REPORT))
         return due
 
+    def _ask(self, at: float, router: int) -> None:
+        """Schedule a report to other routers, or that they hear one."""
+        _push(self._events, (at, TOLD - router))
+
+    def _changed(self, router: Router, now: float) -> None:
+        if self._exchange is not None:
+            self._exchange.changed(router, now)
+
     # --- a request
 
     def _send(self, number: int, place: int, prompts: Prompts, now: float) -> None:
@@ -183,13 +200,14 @@ class InferenceSimulation:
         except (NoEndpointAvailable, Overloaded):
             self._end(request, ERROR_STATUS, BUSY_STATUS, now)
             return
+        self._changed(router, now)
         worker = assignment.state.order
         request.assignment, request.worker = assignment, worker
         self.attempts[request.number] += 1
         half = self._halves[worker]
         if half:
             self._coming[worker].append(request)
-            _push(self._events, (now + half, 3 * worker + COMING))
+            _push(self._events, (now + half, 4 * worker + COMING))
         else:
             self._arrive(request, now)
 
@@ -207,7 +225,7 @@ class InferenceSimulation:
         half = self._halves[worker]
         if half:
             self._back[worker].append((kind, request))
-            _push(self._events, (now + half, 3 * worker + BACK))
+            _push(self._events, (now + half, 4 * worker + BACK))
         else:
             self._received(kind, request, now)
 
@@ -220,6 +238,7 @@ class InferenceSimulation:
             self.first_at[request.number] = now
             assignment.answered(now)
             request.router.first_token(assignment, now)
+            self._changed(request.router, now)
         elif kind == REFUSED:
             self._settle(request, OutcomeKind.ERROR_STATUS, BUSY_STATUS, None, now)
             tries = self.attempts[request.number]
@@ -250,6 +269,7 @@ class InferenceSimulation:
             kind, status or None, assignment.routed_at, first_at, now, 0, 0, None, prompt, answer
         )
         request.router.settle(assignment, outcome)
+        self._changed(request.router, now)
 
     def _end(self, request: InferenceRequest, kind: int, status: int, now: float) -> None:
         """Record the end of a request."""
@@ -269,20 +289,25 @@ class InferenceSimulation:
 
     def _fire(self, number: int, now: float) -> None:
         if number >= 0:
-            worker, what = divmod(number, 3)
+            worker, what = divmod(number, 4)
             if what == COMING:
                 self._arrive(self._coming[worker].popleft(), now)
             elif what == BACK:
                 self._received(*self._back[worker].popleft(), now)
+            elif what == PROBED:
+                router = self._probes[worker].popleft()
+                load = self._load_of(worker, now)
+                router.probed(router.states[worker], load, 2 * self._halves[worker], now)
             else:
                 self._advance(worker, now)
-        elif number <= PROBED:
-            worker = PROBED - number
-            router = self._probes[worker].popleft()
-            load = self._load_of(worker, now)
-            router.probed(router.states[worker], load, 2 * self._halves[worker], now)
         elif number == GIVE_UP:
             self._give_up(now)
+        elif number <= HEARD:
+            assert self._exchange is not None
+            if number == HEARD:
+                self._exchange.deliver(now)
+            else:
+                self._exchange.send(TOLD - number, now)
         else:
             for router in self._routers:
                 if number == REPORT:
@@ -307,7 +332,7 @@ class InferenceSimulation:
         at = engine.next_at
         if at < self._at[worker]:
             self._at[worker] = at
-            _push(self._events, (at, 3 * worker))
+            _push(self._events, (at, 4 * worker))
 
     def _give_up(self, now: float) -> None:
         """Give up the oldest requests without a first token: limits are equal, so they are in order."""
@@ -333,7 +358,7 @@ class InferenceSimulation:
         """Probe an engine, after the request that triggers it. The answer takes a round trip, and is as of its end."""
         worker = state.order
         self._probes[worker].append(router)
-        _push(self._events, (self._clock.at + 2 * self._halves[worker], PROBED - worker))
+        _push(self._events, (self._clock.at + 2 * self._halves[worker], 4 * worker + PROBED))
 
     def _load_of(self, worker: int, now: float) -> ReportedLoad:
         engine = self._engines[worker]

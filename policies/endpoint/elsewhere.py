@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import exp, inf
 
+from policies.prompts import NO_TOKENS
 from policies.stats.latency import FORGET_AFTER, TAU
 from policies.stats.shared_latency import NOTHING
 
 
 class Elsewhere:
-    """Reports of one source: `believed` requests in flight, and `latency`, the measurements.
+    """Reports of one source: `believed` requests in flight, `tokens` of prompts, and `latency`, the measurements.
 
     A count older than one service time is out of date: an endpoint that was idle then has been found by all routers
     since. Its weight falls exponentially with its age, and the mean of the counts takes the rest. `counted_at` is the
@@ -18,6 +19,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.believed = 0
+        self.tokens = NO_TOKENS
         self.latency = NOTHING
         self._mean = 0.0
         self.counted_at = -inf
@@ -42,6 +44,7 @@ class Elsewhere:
         """Forget counts and measurements; return the change of `believed`."""
         change = -self.believed
         self.believed = 0
+        self.tokens = NO_TOKENS
         self.latency = NOTHING
         self._mean = 0.0
         self.counted_at = -inf

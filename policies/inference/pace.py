@@ -19,6 +19,9 @@ USUAL_TOKENS: Final = 8000.0
 FADE_S: Final = 30.0
 """Seconds after which a sample of one endpoint counts 1/e."""
 
+SAME_STEP_S: Final = 0.005
+"""Seconds between two first tokens that count as of one step of an engine: instants of other units are not exact."""
+
 LEAST_SECONDS: Final = 1e-6
 
 
@@ -51,6 +54,36 @@ class Pace:
     def seconds(self, tokens: float) -> float:
         """Return the expected seconds."""
         return self.base + self.per_token * tokens
+
+
+class Span:
+    """Seconds up to the first tokens of so many prompts in one step of an engine, of which the pace is not learned yet:
+    other units may tell of a first token within it, and then it was not for these prompts alone.
+    """
+
+    def __init__(self) -> None:
+        self.prompts = 0.0
+        self.seconds = self.tokens = 0.0
+        self.ended_at = -1e300
+
+    def goes_on(self, now: float) -> bool:
+        """Whether a first token now is of the same step."""
+        return self.prompts > 0.0 and now - self.ended_at < SAME_STEP_S
+
+    def add(self, seconds: float, tokens: float, now: float) -> None:
+        """Add a prompt of which so many tokens were to be computed."""
+        self.prompts += 1.0
+        self.seconds += seconds
+        self.tokens += tokens
+        self.ended_at = now
+
+    def has(self, instant: float) -> bool:
+        """Whether a first token at this instant is within it."""
+        return -self.seconds < instant - self.ended_at <= SAME_STEP_S
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.prompts = self.seconds = self.tokens = 0.0
 
 
 class Slowness:

@@ -10,6 +10,7 @@ from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.inference.tokens import EndpointTokens, TokenAccounts
+from policies.inference.units import UnitPrompts
 from policies.insight.explanation import ONLY_ONE, Parts, Trace
 from policies.options import above
 from policies.prompts import Prompt
@@ -38,6 +39,8 @@ class InferenceRule:
         self.first_token = accounts.first_token
         self.observe = accounts.observe
         self.observe_probe = accounts.observe_probe
+        units = UnitPrompts(accounts)
+        self.report_prompts, self.hear_prompts = units.report, units.hear
         self.members_changed = accounts.members_changed
         self.tick = accounts.tick
         self.share = accounts.share

@@ -13,8 +13,9 @@ from typing import Final
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.inference.index import OWN_BYTES, Place, PrefixIndex
-from policies.inference.pace import Pace, Slowness
-from policies.prompts import Answer, Prompt
+from policies.inference.news import PrefixNews
+from policies.inference.pace import Pace, Slowness, Span
+from policies.prompts import NOT_ARRIVED, ONLY_THERE, SENT, Answer, Prompt
 from policies.steelyard.least_cost import round_trip
 
 _OK: Final = OutcomeKind.OK
@@ -58,7 +59,8 @@ class EndpointTokens:
     `waiting` tokens of `queue` requests are to be computed, which takes `wait` seconds; the prompt that is computed is
     `overdue` by so many. `resident` tokens of prompts are in its KV cache, which holds `capacity`. Of the request that
     is routed, `held` blocks, which are `cached` tokens, are there, and `added` are not. `slowness` is its factor.
-    `reported` is its last report, of `reported_at`.
+    `reported` is its last report, of `reported_at`. `computed_at` is that of the last first token of this process, of
+    whose `span` the pace is not learned yet.
     """
 
     def __init__(self, state: EndpointState, place: Place, measured: Slowness) -> None:
@@ -73,6 +75,7 @@ class EndpointTokens:
         self.held = 0
         self.slowness = 1.0
         self.measured = measured
+        self.computed_at, self.span = -1e300, Span()
         self.reported = ReportedLoad()
         self.reported_at = -1e300
         self.stated: int | None = None  # capacity that was reported and is not yet assumed
@@ -82,6 +85,8 @@ class TokenAccounts:
     """The accounts of all endpoints, the prefix index, and what is learned from answers.
 
     `capacity` is assumed of every endpoint at first and, with `corrects`, corrected by what answers state as cached.
+    `news` are prefixes for other units, None while none listens; `has_changed` says that sums have since the last
+    report. `is_shared`: the index is that of several processes.
     """
 
     def __init__(self, capacity: float, corrects: bool) -> None:
@@ -89,7 +94,9 @@ class TokenAccounts:
         self._capacity = capacity
         self._corrects = corrects
         self._index: PrefixIndex | None = None
-        self._is_shared = False
+        self.is_shared = False
+        self.news: PrefixNews | None = None
+        self.has_changed = False
         self._accounts: dict[EndpointState, EndpointTokens] = {}
         self._ratios: dict[str, tuple[float, float]] = {}
         self._members: list[EndpointState] = []
@@ -107,7 +114,7 @@ class TokenAccounts:
     def share(self, memory: memoryview) -> None:
         """Use this buffer, which all processes of the server have. Call it before the first request."""
         self._index = PrefixIndex(memory)
-        self._is_shared = True
+        self.is_shared = True
         self._accounts.clear()
 
     # --- hooks
@@ -137,13 +144,13 @@ class TokenAccounts:
         prompt = facts.prompt
         if prompt is None:
             return
-        account = self._account(state, now)
+        account = self.account(state, now)
         place = account.place
         self._end(account, prompt)
-        if self._is_shared:
-            self._update(account, now)
+        if self.is_shared or self.news is not None:
+            self.update(account, now)
             if account.queue == 0.0:  # others know by that when it has begun
-                self.index.compute(place, now)
+                self._computed(account, now)
         ratio = self._ratio(prompt.model)
         attempt = Attempt(list(prompt.blocks), max(1.0, prompt.tokens * ratio), prompt.is_streamed, now)
         if place.capacity == 0.0 or account.stated is not None:
@@ -151,6 +158,8 @@ class TokenAccounts:
             account.stated = None
             self.index.assume(place, max(1.0, holds / (prompt.block_tokens * ratio)))
         attempt.ages = self.index.send(attempt.blocks, place)
+        if self.news is not None:
+            self.news.add(state, SENT, attempt.blocks)
         for age in attempt.ages:
             if age >= place.capacity:
                 break
@@ -164,6 +173,12 @@ class TokenAccounts:
 
     def send_key(self, state: EndpointState, key: int) -> None:
         """Record a key, such as the hash of a session, as a block that this endpoint alone has."""
+        if self.news is not None:
+            self.news.add(state, ONLY_THERE, [key])
+        self.put_key(state, key)
+
+    def put_key(self, state: EndpointState, key: int) -> None:
+        """Record such a key, and tell no other unit."""
         for other, account in self._accounts.items():
             if other is state:
                 self.index.send([key], account.place)
@@ -177,20 +192,38 @@ class TokenAccounts:
         if account is None or attempt is None or not attempt.is_waiting:
             return
         if attempt.is_streamed:
-            if self._is_shared:
+            if self.is_shared:
                 self.index.refresh(account.place)
             seconds = now - account.place.computed_at
             if attempt.sent_at >= account.place.computed_at:
                 seconds = now - attempt.sent_at - round_trip(state, 0.0)
-            # In the meantime the endpoint has served other balancers, too.
-            seconds = max(0.0, seconds * (1.0 - min(1.0, state.units.believed / max(1, state.in_flight))))
-            slowness = account.measured.read(self.pace.mean, now)
-            account.measured.learn(seconds, self.pace.seconds(attempt.added), now)
-            # As at an endpoint of slowness 1: slow ones mostly see other lengths than fast ones.
-            self.pace.learn(attempt.added, seconds / slowness)
-        self.index.compute(account.place, now)
+            self._measure(account, seconds, attempt.added, now)
+        self._computed(account, now)
         self._compute(account, prompt, attempt)
         self._publish(account)
+
+    def _measure(self, account: EndpointTokens, seconds: float, added: float, now: float) -> None:
+        """Learn from a first token; if other units may have had one in the same step, when they have told."""
+        if self.news is None or not account.span.goes_on(now):
+            self.learn_pace(account, now)
+        account.span.add(seconds, added, now)
+        if self.news is None:
+            self.learn_pace(account, now)
+
+    def learn_pace(self, account: EndpointTokens, now: float) -> None:
+        """Learn from the last first tokens there, unless that is done."""
+        state, span = account.state, account.span
+        if not span.prompts:
+            return
+        # In the meantime the endpoint has served other balancers, too, of which some do not tell when.
+        unknown = max(0, state.units.believed - state.units.tokens.prompts)
+        seconds, added = span.seconds / span.prompts, span.tokens / span.prompts
+        seconds = max(0.0, seconds * (1.0 - min(1.0, unknown / max(1, state.in_flight))))
+        slowness = account.measured.read(self.pace.mean, now)
+        account.measured.learn(seconds, self.pace.seconds(added), now)
+        # As at an endpoint of slowness 1: slow ones mostly see other lengths than fast ones.
+        self.pace.learn(added, seconds / slowness)
+        span.clear()
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Count a prompt out, and learn from what its answer states."""
@@ -203,13 +236,15 @@ class TokenAccounts:
         answer = outcome.answer
         if attempt.is_waiting and outcome.kind is not _OK:
             self.index.forget(attempt.blocks, attempt.held, account.place)
+            if self.news is not None:
+                self.news.add(state, NOT_ARRIVED, attempt.blocks[attempt.held :])
         elif answer is not None:
             self._learn(account, attempt, prompt, answer)
         self._publish(account)
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
         """Keep what an endpoint reports."""
-        account = self._account(state, now)
+        account = self.account(state, now)
         if load.kv_tokens is not None and load.kv_tokens != account.reported.kv_tokens:
             account.stated = load.kv_tokens
         account.reported, account.reported_at = load, now
@@ -236,8 +271,8 @@ class TokenAccounts:
         tokens, each = max(1.0, prompt.tokens * ratio), prompt.block_tokens * ratio
         found: list[EndpointTokens] = []
         for state in available:
-            account = self._account(state, now)
-            self._update(account, now)
+            account = self.account(state, now)
+            self.update(account, now)
             account.held = self.index.depth(blocks, account.place)
             account.cached = min(account.held * each, tokens - 1.0)
             account.added = tokens - account.cached
@@ -245,7 +280,8 @@ class TokenAccounts:
             found.append(account)
         return found
 
-    def _account(self, state: EndpointState, now: float) -> EndpointTokens:
+    def account(self, state: EndpointState, now: float) -> EndpointTokens:
+        """Return the account of an endpoint, which is made for the first prompt."""
         account = self._accounts.get(state)
         if account is None:
             place = self.index.place(state.id, now)
@@ -253,10 +289,10 @@ class TokenAccounts:
             self._publish(account)
         return account
 
-    def _update(self, account: EndpointTokens, now: float) -> None:
+    def update(self, account: EndpointTokens, now: float) -> None:
         """Update an account by the time that has passed and by what others have sent there."""
-        pace, state = self.pace, account.state
-        if self._is_shared:
+        pace, state, told = self.pace, account.state, account.state.units.tokens
+        if self.is_shared:
             self.index.refresh(account.place)
         slowness = account.slowness = account.measured.read(pace.mean, now)
         done, of = 0.0, 0.0  # the part that is computed of the first prompt, and its tokens
@@ -268,24 +304,28 @@ class TokenAccounts:
             takes = slowness * pace.seconds(first.added)
             passed = now - began_at
             if passed >= takes and not first.is_streamed:  # nothing shows its first token
-                self.index.compute(account.place, began_at + takes)
+                self._computed(account, began_at + takes)
                 self._compute(account, prompt, first)
                 continue
             done, of = min(1.0, passed / takes), first.added
             account.overdue = max(0.0, passed - STALLED * takes)
             break
-        account.waiting, account.resident = account.own_waiting, account.own_resident
-        account.queue = own = float(len(account.unanswered))
+        own = float(len(account.unanswered))
+        account.waiting = account.own_waiting + told.waiting
+        account.resident = account.own_resident + told.resident
+        account.queue = own + told.queue
         elsewhere = state.elsewhere
-        if self._is_shared:
+        if self.is_shared:
             waiting, queue, resident = self.index.published(account.place, state.part, state.parts)
             account.waiting += waiting
             account.queue += queue
             account.resident += resident
             elsewhere = state.units.believed
+        knows_others = account.queue > own
+        elsewhere -= told.prompts
         if elsewhere > 0:
             self._add_like_own(account, elsewhere)
-        if self._is_shared and account.queue > own:  # it is not known whose prompt is computed
+        if knows_others or (self.is_shared and account.queue > own):  # whose prompt is computed is not known
             of = account.waiting / account.queue
             done = min(1.0, (now - account.place.computed_at) / (slowness * pace.seconds(of)))
         account.wait = slowness * (
@@ -300,8 +340,14 @@ class TokenAccounts:
         account.queue += each * sum([len(one.unanswered) for one in own])
         account.resident += each * sum([one.own_resident for one in own])
 
+    def _computed(self, account: EndpointTokens, now: float) -> None:
+        """Record the first token of a prompt of this process."""
+        account.computed_at = now
+        self.index.compute(account.place, now)
+
     def _publish(self, account: EndpointTokens) -> None:
-        if self._is_shared:
+        self.has_changed = True
+        if self.is_shared:
             queue = float(len(account.unanswered))
             place, process = account.place, account.state.part
             self.index.publish(place, process, account.own_waiting, queue, account.own_resident)

@@ -316,6 +316,10 @@ def _all(hooks: Sequence[Hook]) -> Hook:
     return tell
 
 
+def _first(hooks: Sequence[Hook]) -> Hook:
+    return hooks[0]
+
+
 def _any(hooks: Sequence[Hook]) -> Hook:
     return lambda state: any(hook(state) for hook in hooks)
 
@@ -329,6 +333,8 @@ HOOKS: dict[str, Callable[[Sequence[Hook]], Hook]] = {
     "observe_probe": _all,
     "assigned": _all,
     "first_token": _all,
+    "report_prompts": _first,
+    "hear_prompts": _all,
     "members_changed": _all,
     "tick": _all,
     "doubts": _any,

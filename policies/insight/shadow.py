@@ -100,7 +100,8 @@ class Guarded:
 
     def __init__(self, shadow: Shadow) -> None:
         self.reads_prompts = bool(getattr(shadow.policy, "reads_prompts", False))
-        for name in ("observe", "observe_probe", "assigned", "first_token", "members_changed", "tick"):
+        hooks = "observe observe_probe assigned first_token hear_prompts members_changed tick"
+        for name in hooks.split():
             if hasattr(shadow.policy, name):
                 setattr(self, name, _guarded(shadow, getattr(shadow.policy, name)))
 

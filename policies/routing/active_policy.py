@@ -17,6 +17,7 @@ from policies.facts import NONE_TRIED, RequestFacts
 from policies.health.priority_levels import LevelTurns, Loads
 from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
+from policies.prompts import PromptReport
 
 Pick = Callable[[RequestFacts, Available, float], EndpointState]
 
@@ -58,6 +59,10 @@ class ActivePolicy:
         self.observe_probe: Callable[..., None] | None = getattr(policy, "observe_probe", None)
         self.assigned: Callable[..., None] | None = getattr(policy, "assigned", None)
         self.first_token: Callable[..., None] | None = getattr(policy, "first_token", None)
+        self.report_prompts: Callable[..., PromptReport | None] | None = getattr(
+            policy, "report_prompts", None
+        )
+        self.hear_prompts: Callable[..., None] | None = getattr(policy, "hear_prompts", None)
         self.reads_prompts = bool(getattr(policy, "reads_prompts", False))
         self._doubts: Callable[[EndpointState], bool] | None = getattr(policy, "doubts", None)
         self.explain(self.trace)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from policies.endpoint.state import EndpointState
 from policies.facts import Endpoint
+from policies.prompts import NO_TOKENS, PromptReport, SentTokens
 from policies.routing.router import Router
 from policies.stats.latency import FORGET_AFTER, TAU
 from policies.stats.shared_latency import SharedLatency, pooled
@@ -34,11 +35,13 @@ MOST_SENDERS = 256
 class UnitReport(NamedTuple):
     """Requests in flight and measurements by the endpoint's key.
 
-    Endpoints without requests in flight are left out. `latencies` is None where it repeats the last ones.
+    Endpoints without requests in flight are left out. `latencies` is None where it repeats the last ones, and so is
+    `prompts`, which is also None if the policy reads none.
     """
 
     in_flight: Mapping[int, int]
     latencies: Mapping[int, SharedLatency] | None = None
+    prompts: PromptReport | None = None
 
 
 def key_of(endpoint: Endpoint) -> int:
@@ -54,6 +57,7 @@ class _Sender:
     def __init__(self) -> None:
         self.in_flight: Mapping[int, int] = {}
         self.latencies: Mapping[int, SharedLatency] = {}
+        self.tokens: Mapping[int, SentTokens] = {}
         self.made_at = 0.0
 
 
@@ -64,6 +68,8 @@ class OtherUnits:
         self._router = router
         self._senders: dict[int, _Sender] = {}
         self._total: dict[int, int] = {}  # requests in flight at all senders, by key
+        self._tokens: dict[int, SentTokens] = {}  # tokens of all senders, by key
+        self._has_told = False  # of prompts
         self._states: Sequence[EndpointState] = ()
         self._by_key: dict[int, EndpointState] = {}
         self._next = 0  # index of the next state whose latency is pooled
@@ -91,12 +97,19 @@ class OtherUnits:
             self._states = states
         return self._by_key
 
-    def report(self, now: float) -> UnitReport:
-        """Return what this router has measured itself; latencies every `LATENCIES_EVERY`."""
-        members = self._members()
+    def report(self, now: float, *, is_empty: bool = False) -> UnitReport:
+        """Return what this router has measured itself, or nothing of it; latencies every `LATENCIES_EVERY`."""
+        members: Mapping[int, EndpointState] = {} if is_empty else self._members()
+        active, is_whole = self._router.active, now >= self._latencies_at
         counts = {key: here for key, state in members.items() if (here := state.in_flight_here)}
-        if now < self._latencies_at:
-            return UnitReport(counts)
+        prompts = None
+        if active.report_prompts is not None and not is_empty:
+            prompts = active.call(active.report_prompts, members, is_whole, now)
+            self._has_told = True
+        elif is_whole and self._has_told:
+            prompts = PromptReport({})
+        if not is_whole:
+            return UnitReport(counts, None, prompts)
         self._latencies_at = now + LATENCIES_EVERY
         own = {key: state.latency.own() for key, state in members.items() if state.is_measured(now)}
         return UnitReport(
@@ -106,6 +119,7 @@ class OtherUnits:
                 for key, measured in own.items()
                 if (measured.successes or measured.failures) and now - measured.at < FORGET_AFTER
             },
+            prompts,
         )
 
     def hear(self, sender: int, report: UnitReport, now: float, age: float, interval: float = 0.0) -> bool:
@@ -123,6 +137,12 @@ class OtherUnits:
         self._count(
             heard, {key: count for key, count in report.in_flight.items() if count and key in members}
         )
+        hear_prompts = self._router.active.hear_prompts
+        if report.prompts is not None and hear_prompts is not None:
+            self._count_tokens(
+                heard, {key: sent for key, sent in report.prompts.tokens.items() if key in members}
+            )
+            self._router.active.call(hear_prompts, members, report.prompts, age, now)
         total, mean_age = self._total, age + interval / 2.0
         for key, state in members.items():
             state.update_units(total.get(key, 0), now, mean_age)
@@ -141,6 +161,26 @@ class OtherUnits:
             total[key] = total.get(key, 0) + count
         heard.in_flight = in_flight
 
+    def _count_tokens(self, heard: _Sender, tokens: Mapping[int, SentTokens]) -> None:
+        """Replace the sender's part of the sums of tokens, which the endpoint states have."""
+        members, sums = self._members(), self._tokens
+        for sign, part in ((-1, heard.tokens), (1, tokens)):
+            for key, sent in part.items():
+                known = sums.get(key, NO_TOKENS)
+                sums[key] = SentTokens(
+                    known.waiting + sign * sent.waiting,
+                    known.queue + sign * sent.queue,
+                    known.resident + sign * sent.resident,
+                    known.prompts + sign * sent.prompts,
+                )
+        for key in heard.tokens.keys() | tokens.keys():
+            told = sums[key]
+            if told == NO_TOKENS:
+                del sums[key]
+            if key in members:
+                members[key].units.tokens = told
+        heard.tokens = tokens
+
     def sweep(self, now: float) -> None:
         """Forget units that are silent, and pool the latencies of `SLICE` endpoints; call it every quarter second."""
         if not self._senders:
@@ -148,6 +188,7 @@ class OtherUnits:
         for sender, heard in list(self._senders.items()):
             if now - heard.made_at > EXPIRY:
                 self._count(heard, {})
+                self._count_tokens(heard, {})
                 del self._senders[sender]
         if not self._senders:
             self.forget()
@@ -164,5 +205,6 @@ class OtherUnits:
         """Forget everything that other units have reported."""
         self._senders.clear()
         self._total.clear()
+        self._tokens.clear()
         for state in self._members().values():
             state.forget_units()

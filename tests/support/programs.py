@@ -178,11 +178,13 @@ async def running(package: str = "balancer") -> AsyncIterator[Run]:
         )
         return processes[-1]
 
-    yield run
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    try:
+        yield run
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
 
 
 async def process_of(
