@@ -29,7 +29,7 @@ NO_DURATION = 'must be a number of seconds, or a duration such as "250ms", "2s" 
 ADDRESS = "must be http://host:port, https://host:port or http+unix:///path"
 SECRET = "hunter2-is-a-bad-secret"
 ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://a:1"\n'
-REGION = r"string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'"
+REGION = r"string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"
 
 Make = Callable[[Path], None]
 
