@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ from tests.support.wire import get, response
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of sockets of a user for whom no other balancer runs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / "steelyard"
 
 
