@@ -44,6 +44,10 @@ _ENDS_HERE: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"x-request-id")
 )
 
+CONTENT_LENGTH: Final = b"\r\nContent-Length: "
+MOST_DIGITS: Final = 18
+"""Digits of a Content-Length: more may not fit into 64 bits."""
+
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
@@ -84,19 +88,45 @@ class RequestFields:
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
+    def of_length(self, digits: bytes) -> RequestFields:
+        """Return the same fields with another Content-Length, which is not 0."""
+        outgoing = self.outgoing
+        at = outgoing.find(CONTENT_LENGTH) + len(CONTENT_LENGTH)
+        outgoing = b"".join((outgoing[:at], digits, outgoing[outgoing.find(b"\r", at) :]))
+        fields = RequestFields(outgoing, self.request_id, LENGTH, int(digits), self.keep_alive)
+        fields.stated = self.stated
+        return fields
+
 
 def request_fields(block: bytes, client: Client) -> RequestFields:
     """Parse the fields of an HTTP/1.1 request in origin form. Raises `RequestRejected`."""
     find = _find_special if client.internal is None else client.internal.find_special
     special: list[tuple[bytes, bytes]] = find(block.lower())
-    if len(special) == 1:
-        name, host = special[0]
+    digits = b""
+    if len(special) == 2:
+        digits = _plain_length(special[0], block) or _plain_length(special[1], block)
+    if len(special) == 1 or digits:
+        name, host = special[1 if digits and special[0][0] == b"content-length" else 0]
         if name == b"host":  # nothing to remove, only to add
             if host != client.host_found:
                 _cache_host(client, host, block)
             host = client.host
-            return RequestFields(_with_host(block, client, client.fields, host, host))
+            outgoing = _with_host(block, client, client.fields, host, host)
+            return RequestFields(outgoing, b"", LENGTH, int(digits)) if digits else RequestFields(outgoing)
     return SpecialFields(block, False, client, b"").parse()
+
+
+def _plain_length(field: tuple[bytes, bytes], block: bytes) -> bytes:
+    """Return the digits of a Content-Length that is not 0 and is spelt as usual; b"" for other fields."""
+    name, digits = field
+    if (
+        name != b"content-length"
+        or not digits.isdigit()
+        or digits.startswith(b"0")
+        or len(digits) > MOST_DIGITS
+    ):
+        return b""
+    return digits if block.find(b"%b%b\r" % (CONTENT_LENGTH, digits)) >= 0 else b""
 
 
 def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
@@ -216,7 +246,7 @@ class SpecialFields:
             return self._coding(codings[0])
         if not lengths:
             return NONE, 0
-        if not lengths[0].isdigit() or len(lengths[0]) > 18:
+        if not lengths[0].isdigit() or len(lengths[0]) > MOST_DIGITS:
             raise RequestRejected(400, "bad_framing", "Content-Length must be a number of bytes")
         return LENGTH, int(lengths[0])
 

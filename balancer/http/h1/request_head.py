@@ -14,7 +14,13 @@ from balancer.errors import RequestRejected
 from balancer.http.h1 import upgrades
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import END_OF_HEAD, PROTO, found, lines_of
-from balancer.http.h1.request_fields import RequestFields, SpecialFields, request_fields
+from balancer.http.h1.request_fields import (
+    CONTENT_LENGTH,
+    MOST_DIGITS,
+    RequestFields,
+    SpecialFields,
+    request_fields,
+)
 from balancer.syntax.urls import is_authority
 
 _MAX_FORWARDS: Final = lines_of(b"max-forwards")
@@ -113,8 +119,8 @@ class Request:
 class RequestHeads:
     """Parses the request heads of one connection, with a cache of the last fields.
 
-    `known` is the last head, if it is short, in the common form and without a body; else b"". `fresh_id` returns the id
-    of a request that came without one.
+    `known` is the last head, if it is short and in the common form, or the part of it before the digits of its
+    Content-Length, if it has one; else b"". `fresh_id` returns the id of a request that came without one.
     """
 
     def __init__(self, client: Client, fresh_id: Callable[[], bytes]) -> None:
@@ -122,7 +128,8 @@ class RequestHeads:
         self._fresh_id = fresh_id
         self._block = b""
         self._fields = RequestFields(b"")  # the result for `_block`, the last one
-        self.known = self._line = self._method = self._target = b""
+        self.known = self._raw = self._line = self._method = self._target = b""
+        self._behind = b""  # the part of `_raw` behind those digits, b"" if it has none
 
     def outgoing(self, raw: bytes) -> Request:
         """Parse a complete head as received. Raises `RequestRejected`."""
@@ -134,13 +141,29 @@ class RequestHeads:
         request = self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw)
         fields = request.fields
         self.known = b""
-        if fields is self._fields and not fields.needs_new_parser and len(raw) <= _WORTH_KEEPING:
-            self.known, self._line, self._method, self._target = raw, line, request.method, request.target
+        if fields is self._fields and len(raw) <= _WORTH_KEEPING:
+            self.known = self._raw = raw
+            self._line, self._method, self._target = line, request.method, request.target
+            self._behind = b""
+            at = raw.find(CONTENT_LENGTH) if fields.length else -1
+            if at >= 0:
+                at += len(CONTENT_LENGTH)
+                self.known, self._behind = raw[:at], raw[raw.find(b"\r", at) :]
         return request
 
-    def repeated(self) -> Request:
-        """Return another request with the head `known`, which is not parsed again."""
-        return self._request(self._line, self._method, self._target, self._fields, self.known)
+    def repeated(self, data: bytes) -> Request | None:
+        """Return another request with the last head, or one that differs in the digits of Content-Length only, which
+        is not parsed again. `data` begins with `known`; None: its head is another one."""
+        if self._behind and not data.startswith(self._raw):
+            at = len(self.known)
+            end = data.find(b"\r", at, at + MOST_DIGITS + 1)
+            digits = data[at:end] if end > at else b""
+            if not digits.isdigit() or digits.startswith(b"0") or not data.startswith(self._behind, end):
+                return None
+            self._fields = self._fields.of_length(digits)
+            self._block = b""  # that of the fields is not made for this
+            self._raw = data[: end + len(self._behind)]
+        return self._request(self._line, self._method, self._target, self._fields, self._raw)
 
     def request(
         self, line: bytes, method: bytes, target: bytes, version: bytes, block: bytes, raw: bytes

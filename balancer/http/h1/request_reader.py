@@ -55,9 +55,12 @@ class RequestReader:
 
     def read(self, data: bytes) -> Request | None:
         """Return the request whose head ends in `data`, None if none does. Raises `RequestRejected`."""
-        if data == self._heads.known and not self.head:
-            self.rest = b""
-            return self._heads.repeated()
+        known = self._heads.known
+        if known and data.startswith(known) and not self.head:
+            request = self._heads.repeated(data)
+            if request is not None and len(request.raw) <= self._limits.head:
+                self.rest = data[len(request.raw) :]
+                return request
         head = self.head + data if self.head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
         if head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
