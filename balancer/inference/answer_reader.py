@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from balancer.inference.token_counts import TokenCounts
@@ -35,11 +35,18 @@ _has_token: Final = re.compile(
 """Finds a text in an event that is not empty: in a delta of a message, its reasoning or a call of a tool, or in a
 completion."""
 
+CONTENT_ENCODING: Final = b"\ncontent-encoding:"
+EVENT_STREAM: Final = b"text/event-stream"
 _states_stream: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:text/event-stream)").search
 states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
 ).search
-_USAGE: Final = re.compile(rb'"usage" ?: ?(?=\{)')
+USAGE: Final = b'"usage"'
+_value_follows: Final = re.compile(rb" ?: ?(?=\{)").match
+
+USAGE_OBJECTS: Final = 8
+"""Objects in `usage` up to which its end is looked for by its braces: the usual ones are three."""
+
 _value: Final = json.JSONDecoder().raw_decode
 
 
@@ -56,8 +63,10 @@ class AnswerReader:
         counts: TokenCounts,
         asked_at: float,
         ends_by_done: bool,
+        value_of: Callable[[bytes], Any],
     ) -> None:
-        """`asked_at` is when the request came. `ends_by_done`: the last event of its stream is [DONE]."""
+        """`asked_at` is when the request came. `ends_by_done`: the last event of its stream is [DONE]. `value_of` is
+        that of `completion_body.py`."""
         self.facts = Answer()
         self._router = router
         self._assignment = assignment
@@ -65,15 +74,18 @@ class AnswerReader:
         self._counts = counts
         self._asked_at = asked_at
         self._ends_by_done = ends_by_done
+        self._value_of = value_of
         self._is_read = self._is_stream = False
         self._events = 0  # before the first token
-        self._tail: deque[bytes] = deque()
+        self._tail: list[bytes] = []
         self._kept = 0  # bytes in it
 
     def begin(self, status: int, block: bytes) -> None:
         """Take the status and the fields of the answer."""
-        self._is_read = status == 200 and states_encoding(block) is None
-        self._is_stream = self._is_read and _states_stream(block) is not None
+        fields = block.lower()  # in which a name is found sooner than by an expression
+        is_encoded = CONTENT_ENCODING in fields and states_encoding(block) is not None
+        self._is_read = status == 200 and not is_encoded
+        self._is_stream = self._is_read and EVENT_STREAM in fields and _states_stream(block) is not None
 
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
@@ -83,7 +95,7 @@ class AnswerReader:
         tail.append(data)
         self._kept += len(data)
         while self._kept - len(tail[0]) >= TAIL:
-            self._kept -= len(tail.popleft())
+            self._kept -= len(tail.pop(0))
         if not self._is_stream:
             return
         events = data.count(EVENT) + data.startswith(FIRST_EVENT)
@@ -111,7 +123,8 @@ class AnswerReader:
         """Take the end of the body."""
         if not self._is_read:
             return
-        facts, tail = self.facts, b"".join(self._tail)[-TAIL:]
+        facts, pieces = self.facts, self._tail
+        tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
         if not self._is_stream:  # nothing shows when its first token was there
             self._first_token(now)
             facts.last_token_at = now
@@ -119,7 +132,7 @@ class AnswerReader:
             self.is_cut_short = self._ends_by_done and DONE not in tail
             if facts.first_token_at is not None:
                 facts.tokens = max(1, facts.tokens - _events_without_token(tail))
-        usage = _usage_in(tail)
+        usage = _usage_in(tail, self._value_of)
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:
             facts.tokens = tokens
@@ -148,15 +161,25 @@ def _events_without_token(tail: bytes) -> int:
     return found
 
 
-def _usage_in(tail: bytes) -> dict[str, Any]:
+def _usage_in(tail: bytes, value_of: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return the last `usage` in the end of an answer, empty without one. In a text its quotes are escaped."""
-    at = -1
-    for found in _USAGE.finditer(tail):
-        at = found.end()
-    if at < 0:
-        return {}
+    at, follows = len(tail), None
+    while follows is None:
+        at = tail.rfind(USAGE, 0, at)
+        if at < 0:
+            return {}
+        follows = _value_follows(tail, at + len(USAGE))
+    text = tail[follows.end() :]
+    end = 0
+    for _ in range(USAGE_OBJECTS):
+        end = text.find(b"}", end) + 1
+        if text.count(b"{", 0, end) == text.count(b"}", 0, end):
+            usage = value_of(text[:end])
+            if isinstance(usage, dict):
+                return usage
+            break
     try:
-        usage, _ = _value(tail[at:].decode("latin-1"))
+        usage, _ = _value(text.decode("latin-1"))
     except (ValueError, RecursionError):
         return {}
     return usage if isinstance(usage, dict) else {}

@@ -44,6 +44,15 @@ def model_of(body: bytes) -> str:
         return ""
 
 
+def value_of(text: bytes) -> Any:
+    """Return the value of a JSON text, None for null and for what is none."""
+    try:
+        return _decode_any(text)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+_decode_any: Final = msgspec.json.Decoder().decode
 _decode_model: Final = msgspec.json.Decoder(ModelKey).decode
 decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(CompletionBody).decode
 digest: Final[Callable[[Any, int], int]] = xxh3_64_intdigest

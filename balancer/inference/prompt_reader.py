@@ -42,6 +42,7 @@ NAME_LIMIT: Final = 256
 
 _OF_TOKENS: Final = re.compile(rb"\[\s*(?:\[\s*)?\d").match
 LIST: Final = b"["
+OBJECT: Final = b"{"
 TEXT: Final = b'"'
 ABSENT: Final = (b"", b"n")
 """Beginnings of the JSON of a key that is not there, or null."""
@@ -58,6 +59,7 @@ class PromptReader:
 
         self._decode = body.decode
         self._digest = body.digest
+        self._value_of = body.value_of
         self._decode_error = body.DecodeError
         self._validation_error = body.ValidationError
         self.counts = TokenCounts()
@@ -94,15 +96,16 @@ class PromptReader:
         prompt = assignment.facts.prompt
         if prompt is None:
             return None
-        return AnswerReader(router, assignment, prompt, self.counts, asked_at, target.endswith(COMPLETIONS))
+        ends_by_done = target.endswith(COMPLETIONS)
+        return AnswerReader(router, assignment, prompt, self.counts, asked_at, ends_by_done, self._value_of)
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""
-        text = memoryview(found.messages)
-        first = bytes(text[:1])
+        text = bytes(found.messages)
+        first = text[:1]
         if first in ABSENT:
-            text = memoryview(found.prompt)
-            first = bytes(text[:1])
+            text = bytes(found.prompt)
+            first = text[:1]
             if first in ABSENT:
                 return None
         elif first != LIST:
@@ -110,13 +113,13 @@ class PromptReader:
         if first != LIST and first != TEXT:
             raise self._validation_error("prompt must be a text or a list")
         tokens, block_tokens = len(text) / PER_TOKEN, BLOCK / PER_TOKEN
-        if first == LIST and _OF_TOKENS(text) is not None:
-            tokens = bytes(text).count(b",") + 1.0
+        if first == LIST and text[1:2] != OBJECT and _OF_TOKENS(text) is not None:
+            tokens = text.count(b",") + 1.0
             block_tokens = BLOCK * tokens / len(text)
-        tools = memoryview(found.tools)
-        if bytes(tools[:1]) == LIST:  # they come before the messages in what a model reads
+        tools = bytes(found.tools)
+        if tools.startswith(LIST):  # they come before the messages in what a model reads
             tokens += len(tools) / PER_TOKEN
-            text = memoryview(bytes(tools) + bytes(text))
+            text = tools + text
         return Prompt(
             tokens,
             self._blocks(text, found.model),
@@ -127,11 +130,12 @@ class PromptReader:
             found.stream is True,
         )
 
-    def _blocks(self, text: memoryview, model: str) -> list[int]:
+    def _blocks(self, text: bytes, model: str) -> list[int]:
         """Return the chained hashes of the whole blocks of a text; models have nothing in common."""
-        digest, found = self._digest, list[int]()
-        last = digest(model.encode(), 0)
-        for end in range(BLOCK, len(text) + 1, BLOCK):
+        digest, found, end = self._digest, list[int](), BLOCK
+        last: Any = digest(model.encode(), 0)  # not int: compiled, it would be converted twice for each block
+        while end <= len(text):
             last = digest(text[end - BLOCK : end], last)
             found.append(last)
+            end += BLOCK
         return found

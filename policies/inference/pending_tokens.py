@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.inference.first_token import PARTS, parts_of
+from policies.inference.first_token import PARTS, parts_of, sums_of
 from policies.inference.rule import Capacity, InferenceRule
 from policies.inference.tokens import CAPACITY, EndpointTokens
 from policies.prompts import Prompt
@@ -37,8 +37,6 @@ class PendingTokens(InferenceRule):
 
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick the endpoint of the least expected seconds."""
-        pace = self.accounts.pace
-        usual = sum(each.state.in_flight for each in accounts) / len(accounts)
-        found = [parts_of(each, pace, usual, now) for each in accounts]
+        found = parts_of(accounts, self.accounts.pace, now)
         parts = [dict(zip(PARTS, each, strict=True)) for each in found] if self.trace is not None else []
-        return self.least(accounts, [sum(each) for each in found], SOONEST, parts)
+        return self.least(accounts, sums_of(found), SOONEST, parts)

@@ -81,5 +81,7 @@ class InferenceRule:
         if self.trace is not None:
             self.trace.note(reason, [account.state for account in accounts], costs, parts)
         least = min(costs)
+        if costs.count(least) == 1:
+            return accounts[costs.index(least)].state
         equals = [account for account, cost in zip(accounts, costs, strict=True) if cost == least]
-        return equals[0 if len(equals) == 1 else int(self._random() * len(equals))].state
+        return equals[int(self._random() * len(equals))].state
