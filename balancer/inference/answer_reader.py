@@ -35,14 +35,16 @@ _has_token: Final = re.compile(
 """Finds a text in an event that is not empty: in a delta of a message, its reasoning or a call of a tool, or in a
 completion."""
 
-CONTENT_ENCODING: Final = b"\ncontent-encoding:"
-EVENT_STREAM: Final = b"text/event-stream"
-_states_stream: Final = re.compile(rb"\n(?i:content-type):[ \t]*(?i:text/event-stream)").search
+_find_content: Final = re.compile(
+    rb"\n[cC](?i:ontent-(?:(type):[ \t]*text/event-stream|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
+).search
+"""Finds both fields in one search; the group is there if it is the type of a stream."""
+
 states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
 ).search
 USAGE: Final = b'"usage"'
-_value_follows: Final = re.compile(rb" ?: ?(?=\{)").match
+COLONS: Final = (b":", b": ", b" :", b" : ")
 
 USAGE_OBJECTS: Final = 8
 """Objects in `usage` up to which its end is looked for by its braces: the usual ones are three."""
@@ -82,10 +84,14 @@ class AnswerReader:
 
     def begin(self, status: int, block: bytes) -> None:
         """Take the status and the fields of the answer."""
-        fields = block.lower()  # in which a name is found sooner than by an expression
-        is_encoded = CONTENT_ENCODING in fields and states_encoding(block) is not None
-        self._is_read = status == 200 and not is_encoded
-        self._is_stream = self._is_read and EVENT_STREAM in fields and _states_stream(block) is not None
+        self._is_read = status == 200
+        found = _find_content(block)
+        while found is not None:
+            if found[1] is None:
+                self._is_read = False
+            else:
+                self._is_stream = True
+            found = _find_content(block, found.end())
 
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
@@ -163,23 +169,24 @@ def _events_without_token(tail: bytes) -> int:
 
 def _usage_in(tail: bytes, value_of: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return the last `usage` in the end of an answer, empty without one. In a text its quotes are escaped."""
-    at, follows = len(tail), None
-    while follows is None:
-        at = tail.rfind(USAGE, 0, at)
-        if at < 0:
+    at, brace, colon, rest = len(tail), b"", b"", b""
+    while not brace or colon not in COLONS:
+        before, found, _ = tail[:at].rpartition(USAGE)
+        if not found:
             return {}
-        follows = _value_follows(tail, at + len(USAGE))
-    text = tail[follows.end() :]
-    end = 0
-    for _ in range(USAGE_OBJECTS):
-        end = text.find(b"}", end) + 1
-        if text.count(b"{", 0, end) == text.count(b"}", 0, end):
-            usage = value_of(text[:end])
+        at = len(before)
+        colon, brace, rest = tail[at + len(USAGE) :].partition(b"{")
+    end = objects = 0
+    for closed, piece in enumerate(rest.split(b"}", USAGE_OBJECTS)):
+        end += len(piece) + 1
+        objects += b"{" in piece
+        if objects == closed:
+            usage = value_of(b"{" + rest[:end])
             if isinstance(usage, dict):
                 return usage
             break
     try:
-        usage, _ = _value(text.decode("latin-1"))
+        usage, _ = _value("{" + rest.decode("latin-1"))
     except (ValueError, RecursionError):
         return {}
     return usage if isinstance(usage, dict) else {}

@@ -50,25 +50,26 @@ PARTS: Final = {
 Costs = tuple[float, float, float, float, float, float, float, float]
 
 
-def parts_of(accounts: list[EndpointTokens], pace: Pace, now: float) -> list[Costs]:
-    """Return the parts of each endpoint's cost in the order of `PARTS`."""
+def costs_of(accounts: list[EndpointTokens], pace: Pace, now: float) -> list[float]:
+    """Return the cost of each endpoint."""
+    usual = usual_in_flight(accounts)
+    costs: list[float] = []
+    for each in accounts:
+        wait, prefill, pauses, balance, idle, overdue, distance, failure = parts_of(each, pace, usual, now)
+        costs.append(wait + prefill + pauses + balance + idle + overdue + distance + failure)
+    return costs
+
+
+def usual_in_flight(accounts: list[EndpointTokens]) -> float:
+    """Return the requests in flight at an endpoint on average."""
     in_flight = 0
     for each in accounts:
         in_flight += each.state.in_flight
-    usual = in_flight / len(accounts)
-    return [_parts_of(each, pace, usual, now) for each in accounts]
+    return in_flight / len(accounts)
 
 
-def sums_of(found: list[Costs]) -> list[float]:
-    """Return the costs of endpoints by their parts."""
-    sums: list[float] = []
-    for wait, prefill, pauses, balance, idle, overdue, distance, failure in found:
-        sums.append(wait + prefill + pauses + balance + idle + overdue + distance + failure)
-    return sums
-
-
-def _parts_of(each: EndpointTokens, pace: Pace, usual: float, now: float) -> Costs:
-    """Return the parts of one cost; a slow start makes the endpoint so much slower.
+def parts_of(each: EndpointTokens, pace: Pace, usual: float, now: float) -> Costs:
+    """Return the parts of an endpoint's cost in the order of `PARTS`; a slow start makes it so much slower.
 
     `usual` are the requests in flight at an endpoint on average."""
     state, latency = each.state, each.state.latency

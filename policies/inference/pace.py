@@ -114,7 +114,8 @@ class Slowness:
 
     def read(self, usual: float, now: float) -> float:
         """Return the factor; `usual` is the mean of seconds, and one such prompt says that it is 1."""
-        total, of, errors, at = _four(self._numbers, self._at * WORD)  # one call instead of four
+        sums: tuple[float, float, float, float] = _four(self._numbers, self._at * WORD)
+        total, of, errors, at = sums  # one call instead of four
         kept = _kept(now - at)
         expected = usual + of * kept
         excess = (usual + total * kept) / expected - 1.0

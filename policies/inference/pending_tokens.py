@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.inference.first_token import PARTS, parts_of, sums_of
+from policies.inference.first_token import PARTS, costs_of, parts_of, usual_in_flight
 from policies.inference.rule import Capacity, InferenceRule
 from policies.inference.tokens import CAPACITY, EndpointTokens
 from policies.prompts import Prompt
@@ -37,6 +37,9 @@ class PendingTokens(InferenceRule):
 
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick the endpoint of the least expected seconds."""
-        found = parts_of(accounts, self.accounts.pace, now)
-        parts = [dict(zip(PARTS, each, strict=True)) for each in found] if self.trace is not None else []
-        return self.least(accounts, sums_of(found), SOONEST, parts)
+        pace = self.accounts.pace
+        parts: list[dict[str, float]] = []
+        if self.trace is not None:
+            usual = usual_in_flight(accounts)
+            parts = [dict(zip(PARTS, parts_of(each, pace, usual, now), strict=True)) for each in accounts]
+        return self.least(accounts, costs_of(accounts, pace, now), SOONEST, parts)

@@ -148,6 +148,24 @@ def test_unstreamed(cut: int, more: dict[str, Any]) -> None:
         assert len(reader_of(stage).first_tokens) == 1
 
 
+ODD_USAGE = [
+    b'{"usage": {"prompt_tokens": 1}, "then": {"usage" : {"prompt_tokens":5, "completion_tokens": 6}}}',
+    b'{"usage":{"x": "}{", "prompt_tokens": 5, "y": {"z": "{}}"}, "completion_tokens": 6}, "usage": null}',
+    b'{"usage": {"prompt_tokens": 5, "completion_tokens": 6, "of": "\\"usage\\"", "in": ["usage"]}, "usage":',
+    b'{"usage":{%b"prompt_tokens":5,"completion_tokens":6}}'
+    % b"".join(b'"%d":{},' % number for number in range(20)),
+    b'{"usage": {"prompt_tokens": 5, "completion_tokens": 6, "x": NaN, "y": [{"a": {}}, {}]}} {}',
+    b'{"usage": {"completion_tokens": 6, "x": "\xff", "prompt_tokens": 4, "prompt_tokens": 5}}',
+]
+
+
+@pytest.mark.parametrize("body", ODD_USAGE)
+def test_the_last_usage_is_read_whatever_is_in_it_and_behind_it(body: bytes) -> None:
+    with inference() as stage:
+        answer = cast(Answer, unstreamed(stage, body).answer)
+        assert (answer.prompt_tokens, answer.tokens) == (5, 6)
+
+
 BAD_USAGE = [
     b'{"usage":',
     b'{"usage": {"prompt_tokens": 5',
