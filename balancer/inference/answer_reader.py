@@ -44,6 +44,9 @@ states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
 ).search
 USAGE: Final = b'"usage"'
+OPENING: Final = 0x7B
+"""An opening brace, as an integer: a search for a string of one byte raises and catches an exception first."""
+
 COLONS: Final = (b":", b": ", b" :", b" : ")
 
 USAGE_OBJECTS: Final = 8
@@ -179,7 +182,7 @@ def _usage_in(tail: bytes, value_of: Callable[[bytes], Any]) -> dict[str, Any]:
     end = objects = 0
     for closed, piece in enumerate(rest.split(b"}", USAGE_OBJECTS)):
         end += len(piece) + 1
-        objects += b"{" in piece
+        objects += OPENING in piece
         if objects == closed:
             usage = value_of(b"{" + rest[:end])
             if isinstance(usage, dict):

@@ -165,7 +165,7 @@ class PrefixIndex:
 
     def age(self, hashed: int, place: Place) -> int:
         """Return how many blocks ago the block was sent there; ABSENT if it is not known to have been."""
-        at, stamp = self._find((hashed & HASH_MASK) ^ place.salt, place.row)
+        at, stamp = self._find(hashed, place)
         return (place.sent - stamp) & STAMP_MASK if at >= 0 else ABSENT
 
     def depth(self, blocks: list[int], place: Place) -> int:
@@ -188,13 +188,12 @@ class PrefixIndex:
 
         The end of a prompt leaves an LRU before its beginning, so block i is stamped as sent i blocks ago.
         """
-        words, capacity, sent, row = self._words, place.capacity, place.sent, place.row
-        salted = [(hashed & HASH_MASK) ^ place.salt for hashed in blocks]
+        words, capacity, sent = self._words, place.capacity, place.sent
         ages: list[int] = []
         found: list[int] = []
         added = float(len(blocks))
-        for bits in salted:
-            at, stamp = self._find(bits, row)
+        for hashed in blocks:
+            at, stamp = self._find(hashed, place)
             if at < 0:
                 break  # and so are those behind it, but for entries that were overwritten
             age = (sent - stamp) & STAMP_MASK
@@ -204,23 +203,26 @@ class PrefixIndex:
                 added += age / capacity - 1.0
         self.advance(place, added)
         known, stamp = len(found), place.sent
-        for i, bits in enumerate(salted):
+        for i in range(len(blocks)):
+            bits = (blocks[i] & HASH_MASK) ^ place.salt
             at = found[i] if i < known else self._least_useful((bits & self._mask) * WAYS + ENTRIES_AT)
-            tagged = (bits >> TAG_SHIFT) << ROW_BITS | row
-            words[at] = tagged << STAMP_BITS | ((stamp - i) & STAMP_MASK)
+            words[at] = ((bits >> TAG_SHIFT) << ROW_BITS | place.row) << STAMP_BITS | (
+                (stamp - i) & STAMP_MASK
+            )
         return ages
 
     def forget(self, blocks: list[int], first: int, place: Place) -> None:
         """Forget the blocks from `first` on: they did not get there."""
         for i in range(first, len(blocks)):
-            at, _ = self._find((blocks[i] & HASH_MASK) ^ place.salt, place.row)
+            at, _ = self._find(blocks[i], place)
             if at >= 0:
                 self._words[at] = 0
 
-    def _find(self, bits: int, row: int) -> tuple[int, int]:
-        """Return the position and the stamp of the entry of a salted hash in a row, −1 and 0 if there is none."""
+    def _find(self, hashed: int, place: Place) -> tuple[int, int]:
+        """Return the position and the stamp of a block's entry, −1 and 0 if there is none."""
+        bits = (hashed & HASH_MASK) ^ place.salt
         at = (bits & self._mask) * WAYS + ENTRIES_AT
-        wanted = (bits >> TAG_SHIFT) << ROW_BITS | row
+        wanted = (bits >> TAG_SHIFT) << ROW_BITS | place.row
         entries: tuple[int, int, int, int] = _set_at(self._words, at * WORD)
         one, two, three, four = entries  # one call instead of four, and compiled, no loop over objects
         if one >> STAMP_BITS == wanted:

@@ -160,9 +160,12 @@ class RequestHeads:
             digits = data[at:end] if end > at else b""
             if not digits.isdigit() or digits.startswith(b"0") or not data.startswith(self._behind, end):
                 return None
+            end += len(self._behind)
+            if end > _WORTH_KEEPING:  # which the least limit on a head is
+                return None
             self._fields = self._fields.of_length(digits)
             self._block = b""  # that of the fields is not made for this
-            self._raw = data[: end + len(self._behind)]
+            self._raw = data[:end]
         return self._request(self._line, self._method, self._target, self._fields, self._raw)
 
     def request(

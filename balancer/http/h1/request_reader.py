@@ -58,7 +58,7 @@ class RequestReader:
         known = self._heads.known
         if known and data.startswith(known) and not self.head:
             request = self._heads.repeated(data)
-            if request is not None and len(request.raw) <= self._limits.head:
+            if request is not None:
                 self.rest = data[len(request.raw) :]
                 return request
         head = self.head + data if self.head else data
