@@ -77,7 +77,9 @@ def bound() -> list[tuple[Any, str, Any]]:
     for module in modules():
         for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
             found += [
-                (owner, name, value) for name, value in vars(owner).items() if pattern_of(value) is not None
+                (owner, name, value)
+                for name, value in list(vars(owner).items())
+                if pattern_of(value) is not None
             ]
     return found
 

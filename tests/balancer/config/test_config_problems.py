@@ -83,7 +83,7 @@ policy = 5 -> balancer.toml:1: policy: must be a name, or a table with a name an
 listen = "localhost" -> balancer.toml:1: listen: ADDRESS, got 'localhost'
 trusted_proxies = ["10.0.0.0/99"] ->
     balancer.toml:1: trusted_proxies.0: value is not a valid IPv4 or IPv6 network, got '10.0.0.0/99'
-home_region = "LONG" -> balancer.toml:1: home_region: string should have at most 64 characters, got '/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
+home_region = "LONG" -> balancer.toml:1: home_region: LENGTH, got '/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
 """
 LAST = """
 [Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'
@@ -141,6 +141,7 @@ endpoints = [] -> balancer.toml:1: endpoints: is required: [[endpoints]] once or
 [[endpoints]]; id = "a b"; address = "http://a:1" -> balancer.toml:2: endpoints.0.id: NAME, got 'a b'
 """
 MEANT = {
+    "LENGTH": "string should have at most 64 characters",
     "NAME": "string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
     "ADDRESS": "must be host:port with a port of 0–65535",
     "REMOTE": "can be reached from other machines: give a loopback address, or set token",
