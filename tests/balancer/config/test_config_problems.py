@@ -83,7 +83,8 @@ policy = 5 -> balancer.toml:1: policy: must be a name, or a table with a name an
 listen = "localhost" -> balancer.toml:1: listen: ADDRESS, got 'localhost'
 trusted_proxies = ["10.0.0.0/99"] ->
     balancer.toml:1: trusted_proxies.0: value is not a valid IPv4 or IPv6 network, got '10.0.0.0/99'
-home_region = "LONG" -> balancer.toml:1: home_region: LENGTH, got '/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
+home_region = "LONG" ->
+    balancer.toml:1: home_region: LENGTH, got '/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
 """
 LAST = """
 [Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'
