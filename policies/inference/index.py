@@ -21,7 +21,6 @@ own age to the count, as a share of the capacity.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from policies.inference.pace import Slowness
@@ -54,7 +53,6 @@ ABSENT: Final = 1 << 60
 """Age of a block that was never sent there, or whose entry was overwritten."""
 
 WORD: Final = 8
-_set_at: Final = Struct("4q").unpack_from
 ENTRIES_AT: Final = ROWS * ROW_WORDS
 OWN_BYTES: Final = (ENTRIES_AT + (1 << 20)) * WORD
 """Bytes of the buffer of one process: a million entries, of which memory is taken as they are used."""
@@ -165,19 +163,8 @@ class PrefixIndex:
 
     def age(self, hashed: int, place: Place) -> int:
         """Return how many blocks ago the block was sent there; ABSENT if it is not known to have been."""
-        bits = (hashed & HASH_MASK) ^ place.salt
-        wanted = (bits >> TAG_SHIFT) << ROW_BITS | place.row
-        # Most often it is not there: one call reads all four entries, instead of one each.
-        at = (bits & self._mask) * WAYS + ENTRIES_AT
-        entries: tuple[int, int, int, int] = _set_at(self._words, at * WORD)
-        one, two, three, four = entries
-        if one >> STAMP_BITS == wanted:
-            return (place.sent - one) & STAMP_MASK
-        if two >> STAMP_BITS == wanted:
-            return (place.sent - two) & STAMP_MASK
-        if three >> STAMP_BITS == wanted:
-            return (place.sent - three) & STAMP_MASK
-        return (place.sent - four) & STAMP_MASK if four >> STAMP_BITS == wanted else ABSENT
+        at, stamp = self._find(hashed, place)
+        return (place.sent - stamp) & STAMP_MASK if at >= 0 else ABSENT
 
     def depth(self, blocks: list[int], place: Place) -> int:
         """Return how many blocks of a prompt are held there: a binary search, as a prefix is held up to a depth."""
