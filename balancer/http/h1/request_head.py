@@ -120,7 +120,7 @@ class RequestHeads:
     """Parses the request heads of one connection, with a cache of the last fields.
 
     `known` is the last head, if it is short and in the common form, or the part of it before the digits of its
-    Content-Length, if it has one; else b"". `fresh_id` returns the id of a request that came without one.
+    Content-Length, if it has one; else None. `fresh_id` returns the id of a request that came without one.
     """
 
     def __init__(self, client: Client, fresh_id: Callable[[], bytes]) -> None:
@@ -128,8 +128,9 @@ class RequestHeads:
         self._fresh_id = fresh_id
         self._block = b""
         self._fields = RequestFields(b"")  # the result for `_block`, the last one
-        self.known = self._raw = self._line = self._method = self._target = b""
-        self._behind = b""  # the part of `_raw` behind those digits, b"" if it has none
+        self.known: bytes | None = None
+        self._behind: bytes | None = None  # the part of the last head behind those digits
+        self._raw = self._line = self._method = self._target = b""
 
     def outgoing(self, raw: bytes) -> Request:
         """Parse a complete head as received. Raises `RequestRejected`."""
@@ -140,11 +141,10 @@ class RequestHeads:
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
         request = self.request(line, parts[0], parts[1], parts[2], raw[end:-2], raw)
         fields = request.fields
-        self.known = b""
+        self.known = self._behind = None
         if fields is self._fields and len(raw) <= _WORTH_KEEPING:
             self.known = self._raw = raw
             self._line, self._method, self._target = line, request.method, request.target
-            self._behind = b""
             at = raw.find(CONTENT_LENGTH) if fields.length else -1
             if at >= 0:
                 at += len(CONTENT_LENGTH)
@@ -154,13 +154,14 @@ class RequestHeads:
     def repeated(self, data: bytes) -> Request | None:
         """Return another request with the last head, or one that differs in the digits of Content-Length only, which
         is not parsed again. `data` begins with `known`; None: its head is another one."""
-        if self._behind and not data.startswith(self._raw):
-            at = len(self.known)
+        behind = self._behind
+        if behind is not None and not data.startswith(self._raw):
+            at = self._raw.find(CONTENT_LENGTH) + len(CONTENT_LENGTH)
             end = data.find(b"\r", at, at + MOST_DIGITS + 1)
             digits = data[at:end] if end > at else b""
-            if not digits.isdigit() or digits.startswith(b"0") or not data.startswith(self._behind, end):
+            if not digits.isdigit() or digits.startswith(b"0") or not data.startswith(behind, end):
                 return None
-            end += len(self._behind)
+            end += len(behind)
             if end > _WORTH_KEEPING:  # which the least limit on a head is
                 return None
             self._fields = self._fields.of_length(digits)

@@ -56,7 +56,7 @@ class RequestReader:
     def read(self, data: bytes) -> Request | None:
         """Return the request whose head ends in `data`, None if none does. Raises `RequestRejected`."""
         known = self._heads.known
-        if known and data.startswith(known) and not self.head:
+        if known is not None and data.startswith(known) and not self.head:
             request = self._heads.repeated(data)
             if request is not None:
                 self.rest = data[len(request.raw) :]
