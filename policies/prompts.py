@@ -116,7 +116,7 @@ class Prefix(NamedTuple):
 
 
 class PromptReport(NamedTuple):
-    """What a process tells other units: tokens by the key of the endpoint, and prefixes since the last report."""
+    """What a process reports to other units: tokens by the key of the endpoint, and prefixes since the last report."""
 
     tokens: Mapping[int, SentTokens]
     prefixes: Sequence[Prefix] = ()

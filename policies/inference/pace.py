@@ -62,7 +62,7 @@ class Pace:
 
 class Span:
     """Seconds up to the first tokens of so many prompts in one step of an engine, of which the pace is not learned yet:
-    other units may tell of a first token within it, and then it was not for these prompts alone.
+    other units may report a first token within it, and then it was not for these prompts alone.
     """
 
     def __init__(self) -> None:

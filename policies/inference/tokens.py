@@ -178,7 +178,7 @@ class TokenAccounts:
         self.put_key(state, key)
 
     def put_key(self, state: EndpointState, key: int) -> None:
-        """Record such a key, and tell no other unit."""
+        """Record such a key without news for other units."""
         for other, account in self._accounts.items():
             if other is state:
                 self.index.send([key], account.place)
@@ -203,7 +203,7 @@ class TokenAccounts:
         self._publish(account)
 
     def _measure(self, account: EndpointTokens, seconds: float, added: float, now: float) -> None:
-        """Learn from a first token; if other units may have had one in the same step, when they have told."""
+        """Learn from a first token; if other units may have had one in the same step, when they have reported."""
         if self.news is None or not account.span.goes_on(now):
             self.learn_pace(account, now)
         account.span.add(seconds, added, now)
@@ -215,7 +215,7 @@ class TokenAccounts:
         state, span = account.state, account.span
         if not span.prompts:
             return
-        # In the meantime the endpoint has served other balancers, too, of which some do not tell when.
+        # In the meantime the endpoint has served other balancers, too, of which some do not report when.
         unknown = max(0, state.units.believed - state.units.tokens.prompts)
         seconds, added = span.seconds / span.prompts, span.tokens / span.prompts
         seconds = max(0.0, seconds * (1.0 - min(1.0, unknown / max(1, state.in_flight))))

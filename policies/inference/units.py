@@ -1,4 +1,4 @@
-"""Prompts of other units: what each tells of tokens and prefixes that it has sent, and applies of what others tell."""
+"""Prompts of other units: what each reports of tokens and prefixes that it has sent, and applies of others' reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from policies.inference.tokens import EndpointTokens, TokenAccounts
 from policies.prompts import NOT_ARRIVED, SENT, PromptReport, SentTokens
 
 RECENT_S: Final = 2.0
-"""Seconds for which others are told of the last first token at an endpoint without prompts."""
+"""Seconds for which a report has the last first token at an endpoint without prompts."""
 
-TOLD_WITHIN_S: Final = 0.1
-"""Seconds after which others have told of their first tokens."""
+REPORTED_WITHIN_S: Final = 0.1
+"""Seconds after which others have reported their first tokens."""
 
 
 class UnitPrompts:
@@ -35,7 +35,7 @@ class UnitPrompts:
             account = accounts.account(state, now)
             if account.unanswered:
                 accounts.update(account, now)
-            if now - account.span.ended_at > TOLD_WITHIN_S:
+            if now - account.span.ended_at > REPORTED_WITHIN_S:
                 accounts.learn_pace(account, now)
             if account.attempts or now - account.computed_at < RECENT_S:
                 tokens[key] = SentTokens(
@@ -52,7 +52,7 @@ class UnitPrompts:
     def hear(
         self, members: Mapping[int, EndpointState], report: PromptReport, age: float, now: float
     ) -> None:
-        """Apply what another unit has told of these endpoints; the sums of tokens are in `state.units.tokens`."""
+        """Apply another unit's report of these endpoints; the sums of tokens are in `state.units.tokens`."""
         for key, told in report.tokens.items():
             if (state := members.get(key)) is not None:
                 account = self._accounts.account(state, now)
