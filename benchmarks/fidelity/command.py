@@ -79,11 +79,12 @@ def fidelity(
         # These imports and those of the page take half a second, which `--help` does not need.
         from benchmarks.fidelity import session as campaigns
         from experiments.inference.run import simulate_beside
+        from experiments.scenario.overrides import Overrides
 
         chosen = names_in(policies) or list(campaigns.known_policies())
         names = names_in(scenarios) or campaigns.SCENARIOS
-        numbers = {"time_scale": time_scale, "seed": seed, "rate": rate, "duration": duration}
-        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, **numbers) for name in names)
+        given = Overrides(time_scale=time_scale, seed=seed, rate=rate, duration=duration)
+        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, given) for name in names)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         comparison = campaigns.FidelityComparison(made, directory, command, mend, patience)
         with session.interruptible():

@@ -87,17 +87,20 @@ class FidelityComparison:
     patience: float = 0.0
 
 
+PACKAGED = Overrides()
+"""Nothing else is given."""
+
+
 def scenario_of(
-    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, **numbers: float | None
+    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, given: Overrides = PACKAGED
 ) -> Scenario:
-    """The scenario with the chosen entries and, if one of them has it, the A/A control. `numbers` are those of
-    `Overrides`. Raises `BadInputError`.
+    """The scenario with the chosen entries and, if one of them has it, the A/A control, and with what else is `given`.
+    Raises `BadInputError`.
     """
     scenario = load_scenario(name)
     chosen = [entry.label for entry in scenario.entries if entry.repeat_of in policies and not quick]
     number = None if quick else blocks_ or BLOCKS
-    given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick)
-    found = overridden(scenario, replace(given, **numbers))  # type: ignore[arg-type]
+    found = overridden(scenario, replace(given, policies=(*policies, *chosen), blocks=number, quick=quick))
     require_live(found)
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
@@ -95,13 +95,18 @@ class Shadowed(WrappingPolicy):
         return state
 
 
+SHADOWED: Final = (
+    "observe", "observe_probe", "assigned", "first_token", "hear_prompts", "members_changed", "tick"
+)  # fmt: skip
+"""Hooks that a shadow has, too. `probes` is left out: probes cost workers time."""
+
+
 class Guarded:
-    """The hooks of a shadow, with exceptions counted as its faults. `probes` is left out: probes cost workers time."""
+    """The hooks of a shadow, with exceptions counted as its faults."""
 
     def __init__(self, shadow: Shadow) -> None:
         self.reads_prompts = bool(getattr(shadow.policy, "reads_prompts", False))
-        hooks = "observe observe_probe assigned first_token hear_prompts members_changed tick"
-        for name in hooks.split():
+        for name in SHADOWED:
             if hasattr(shadow.policy, name):
                 setattr(self, name, _guarded(shadow, getattr(shadow.policy, name)))
 

@@ -69,7 +69,7 @@ class OtherUnits:
         self._senders: dict[int, _Sender] = {}
         self._total: dict[int, int] = {}  # requests in flight at all senders, by key
         self._tokens: dict[int, SentTokens] = {}  # tokens of all senders, by key
-        self._has_told = False  # of prompts
+        self._has_reported_prompts = False
         self._states: Sequence[EndpointState] = ()
         self._by_key: dict[int, EndpointState] = {}
         self._next = 0  # index of the next state whose latency is pooled
@@ -105,8 +105,8 @@ class OtherUnits:
         prompts = None
         if active.report_prompts is not None and not is_empty:
             prompts = active.call(active.report_prompts, members, is_whole, now)
-            self._has_told = True
-        elif is_whole and self._has_told:
+            self._has_reported_prompts = True
+        elif is_whole and self._has_reported_prompts:
             prompts = PromptReport({})
         if not is_whole:
             return UnitReport(counts, None, prompts)

@@ -38,6 +38,7 @@ from experiments.inference.run import simulate_beside
 from experiments.results.directory import RUNS, Results, load_results, save_result, set_aside
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running import execute
+from experiments.scenario.overrides import Overrides
 from experiments.scenario.scenario import Entry, Scenario
 
 COUNT = 3_000
@@ -379,7 +380,9 @@ def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_scenario_with_engines_can_be_compared_at_another_rate() -> None:
-    found = scenario_of("inference-agents", ("llm-d",), 8, quick=False, rate=4.0, duration=12.0)
+    found = scenario_of(
+        "inference-agents", ("llm-d",), 8, quick=False, given=Overrides(rate=4.0, duration=12.0)
+    )
     assert (found.load.rate, found.load.duration) == (4.0, 12.0)
     run = simulate_beside(found, found.entries[0], 0, 0, 1)
     assert run.facts.requests == 48

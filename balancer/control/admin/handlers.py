@@ -1,6 +1,7 @@
 """Handlers of admin requests: an aiohttp application for every request whose path begins with /-/.
 
-`application.py` imports this module for the first admin request, because aiohttp takes long to import.
+`application.py` imports this module for the first admin request, or at the start where monitoring is expected, because
+aiohttp takes long to import.
 """
 
 from __future__ import annotations
