@@ -81,6 +81,7 @@ class EndpointState:
 
     __slots__ = (
         "_before_look",
+        "_ok",
         "_overtaken",
         "_silent_since",
         "_slow_start_limit",
@@ -93,6 +94,7 @@ class EndpointState:
         "connections",
         "elsewhere",
         "endpoint",
+        "estimate",
         "failures",
         "histogram",
         "id",
@@ -107,7 +109,7 @@ class EndpointState:
         "latency_prior",
         "limit",
         "order",
-        "outcomes",
+        "others",
         "part",
         "parts",
         "passes_checks",
@@ -155,9 +157,10 @@ class EndpointState:
         self.busy_since = 0.0  # when it last went from idle to busy with requests of this process
         self.proven_at = -inf  # latest time at which a request was sent that has succeeded
         self._silent_since = self._waited = self._waited_until = 0.0
+        self.estimate: object = None  # what a policy knows of it: found sooner here than in a dictionary
         self.latency = LatencyModel()
         self.histogram = Histogram()
-        self.outcomes = dict.fromkeys(OutcomeKind, 0)
+        self._ok, self.others = 0, dict.fromkeys(OutcomeKind, 0)  # requests by outcome: successes, and others
         self.failures = 0  # requests that it has failed since the start
         self._before_look = 0  # in-flight minus successes at the last failure: what the trial may exceed
         self.latency_prior = latency_prior if latency_prior is not None else LatencyPrior([self])
@@ -316,8 +319,12 @@ class EndpointState:
     @property
     def successes(self) -> int:
         """Successful requests since the start, including established tunnels."""
-        outcomes = self.outcomes
-        return outcomes[_OK] + outcomes[_TUNNELLED]
+        return self._ok + self.others[_TUNNELLED]
+
+    @property
+    def outcomes(self) -> dict[OutcomeKind, int]:
+        """Requests since the start by their outcome."""
+        return {**self.others, _OK: self._ok}
 
     @property
     def available(self) -> bool:
@@ -333,8 +340,8 @@ class EndpointState:
         not on the endpoint. The histogram holds whole responses, for display.
         """
         kind = outcome.kind
-        self.outcomes[kind] += 1
         if kind is _OK:
+            self._ok += 1
             sent_at, ended_at = outcome.sent_at, outcome.ended_at
             if sent_at > self.proven_at:
                 self.proven_at = sent_at
@@ -345,6 +352,7 @@ class EndpointState:
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
             return False
+        self.others[kind] += 1
         is_failure = kind.is_failure
         if is_failure:
             self._record_failure(outcome)

@@ -71,28 +71,29 @@ class WindowedMinimum:
             self.turns_at = now + self.window
         elif value < self.current:
             self.current = value
-        self.least = min(self.current, self._previous, self._elsewhere)
+        self.least = min(self.own(), self._elsewhere)
 
     def include(self, elsewhere: float) -> None:
         """Include the minimum of sibling processes, in place of that of the previous call."""
         self._elsewhere = elsewhere
-        self.least = min(self.current, self._previous, elsewhere)
+        self.least = min(self.own(), elsewhere)
 
     def own(self) -> float:
         """Return the minimum of this process's samples."""
         return min(self.current, self._previous)
 
 
-SHORTEST, LONGEST = 100e-6, 600.0
+SHORTEST: Final = 100e-6
+LONGEST: Final = 600.0
 """Range in seconds that a histogram resolves: from a loopback response to ten minutes, longer than any proxy waits by
 default."""
 
-RATIO = 1.1
+RATIO: Final = 1.1
 """Each bucket ends 10 % above the one before. Its geometric middle is off by at most √1.1 − 1 = 4.9 %."""
 
-_PER_LOG = 1 / log(RATIO)
-_OFFSET = 1 - log(SHORTEST) * _PER_LOG
-_LAST = ceil(log(LONGEST) * _PER_LOG + _OFFSET)
+_PER_LOG: Final = 1 / log(RATIO)
+_OFFSET: Final = 1 - log(SHORTEST) * _PER_LOG
+_LAST: Final = ceil(log(LONGEST) * _PER_LOG + _OFFSET)
 
 
 class Histogram:
@@ -107,11 +108,10 @@ class Histogram:
 
     def record(self, seconds: float) -> None:
         """Add a sample in seconds. O(1)."""
-        index = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0
-        try:
-            self.counts[index] += 1
-        except IndexError:
-            self.counts[_LAST] += 1
+        index, counts = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0, self.counts
+        if index > _LAST:
+            index = _LAST
+        counts[index] = counts[index] + 1  # in place is not compiled
         self.total += seconds
 
     @property

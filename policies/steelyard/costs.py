@@ -108,9 +108,9 @@ def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: 
     """
     if in_flight <= 0:
         return 0.0
-    share = seconds / (seconds + distance)
-    mean = max(in_flight * share, in_flight - concurrency * distance / seconds)
-    beyond, deviation = mean + 1.0 - concurrency, sqrt(in_flight * share * (1.0 - share))
+    others, share = float(in_flight), seconds / (seconds + distance)
+    mean = max(others * share, others - concurrency * distance / seconds)
+    beyond, deviation = mean + 1.0 - concurrency, sqrt(others * share * (1.0 - share))
     if beyond <= -CERTAIN * deviation:
         return 0.0
     if beyond < CERTAIN * deviation:  # the mean of the positive part of a normal variable

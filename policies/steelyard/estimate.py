@@ -38,7 +38,7 @@ class Estimate(EndpointService):
 
     `distance` is the round trip, `recovery` its phase, `held` the logarithm of how much slower a suspect is. `stuck`
     requests were overtaken: none waits for them. `counted` answers came since it last learned from one. `picked_at`:
-    when a request was last sent there.
+    when a request was last sent there. `owner`: see `LeastCost`.
     """
 
     def __init__(self, region: RegionService) -> None:
@@ -48,6 +48,7 @@ class Estimate(EndpointService):
         self._shortest = self.full = inf
         self.picked_at = self.answered_at = self._full_at = -inf
         self.stuck = self.counted = 0
+        self.owner: object = None
         self._reached, self._waits = 0.0, DelayedSum()
 
     def advance(self, state: EndpointState, waited: float, answers: int, now: float) -> None:
@@ -73,7 +74,7 @@ class Estimate(EndpointService):
         awaiting = (reached - self._reached) / elapsed - self.stuck
         if awaiting <= 0.0:
             return 0.0
-        total = awaiting + elsewhere
+        total = awaiting + elsewhere if elsewhere else awaiting
         served = min(self.region.concurrency, total * seconds / (seconds + self.distance))
         return served * awaiting / (total * seconds) * min(elapsed, TAU)
 
@@ -85,9 +86,9 @@ class Estimate(EndpointService):
         seconds = self.seconds
         if awaiting <= 0 or self.counted or not seconds:
             return 0.0
-        silence = now - self.pace.at
-        reached = waited - self._waited - self.stuck * silence - awaiting * self.distance
-        served = self.region.concurrency * silence * awaiting / (awaiting + elsewhere)
+        silence, waiting = now - self.pace.at, float(awaiting)
+        reached = waited - self._waited - self.stuck * silence - waiting * self.distance
+        served = self.region.concurrency * silence * waiting / (waiting + elsewhere)
         is_silent = min(reached, served) > FEW * self.region.dispersion * seconds
         return silence if is_silent else 0.0
 

@@ -58,6 +58,7 @@ class LeastCost:
         self._prices = prices
         self._regions: dict[Region, RegionService] = {}
         self._estimates: dict[str, Estimate] = {}
+        self._owner = object()  # of the estimates that `state.estimate` may name
         self._trials = Trials(explore, random())
         self._shedding = Shedding() if sheds else None
         self._mean_weight = 1.0
@@ -118,7 +119,7 @@ class LeastCost:
         estimate = self._estimate(state)
         if not estimate.samples:
             return 0.0
-        self._weigh(state, estimate, None, now)
+        self._weigh(state, estimate, False, 0.0, now)
         return estimate.costs.services_waited
 
     def _slots(self, available: Available) -> float:
@@ -138,6 +139,7 @@ class LeastCost:
             self._mean_weight = sum(state.weight for state in states) / len(states)
         self._trials.keep({state.id: state for state in states})
         before, self._estimates = self._estimates, {}
+        self._owner = object()
         for region in self._regions.values():
             region.members.clear()
         for state in states:
@@ -147,12 +149,17 @@ class LeastCost:
                 estimate.region.members.append(estimate)
 
     def _estimate(self, state: EndpointState) -> Estimate:
+        known = state.estimate
+        if isinstance(known, Estimate) and known.owner is self._owner:
+            return known
         estimate = self._estimates.get(state.id)
         if estimate is None:
             region = self._regions.get(state.region)
             if region is None:
                 region = self._regions[state.region] = RegionService()
             estimate = self._estimates[state.id] = Estimate(region)
+            region.members.append(estimate)
+        estimate.owner, state.estimate = self._owner, estimate
         return estimate
 
     def _choose(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
@@ -173,51 +180,62 @@ class LeastCost:
 
         Up to `choices` consecutive members of each region are compared, from a random start, which differs per
         balancer. Differences of estimated cost below EQUAL_COST are noise; loads and pick times are exact."""
-        drawn, estimates = list[EndpointState](), list[Estimate]()
+        estimates, drawn, nearest = list[Estimate](), list[EndpointState](), list[EndpointState]()
+        trace, choices = self.trace, self._choices
+        cheapest: EndpointState | None = None
         least, first = inf, 0
         sheds = self._shedding is not None and now < self._shedding.until
-        for members in available.by_region.values():
-            size = len(members)
-            at = int(self._random() * size)
-            for _ in range(min(size, self._choices)):
-                state = members[at]
-                at = at + 1 if at + 1 < size else 0
+        for its in available.by_region.values():
+            members: list[EndpointState] = its
+            size, begin = len(members), len(estimates)
+            start = int(self._random() * size)
+            compared = members[start : start + choices]
+            if len(compared) < choices and start:
+                compared += members[: min(start, choices - len(compared))]
+            is_home = members[0].region == home
+            unknown = 0.0 if home is None or is_home else GUESS
+            for state in compared:
                 estimate = self._estimate(state)
-                cost = self._weigh(state, estimate, home, now)
+                cost = self._weigh(state, estimate, is_home, unknown, now)
                 if sheds and estimate.costs.services_waited >= SHORT_WAIT:
                     estimate.costs.room += REJECTION_S
                     estimate.costs.total = cost = cost + REJECTION_S
-                if cost < least:
-                    least, first = cost, len(drawn)
-                drawn.append(state)
+                if cost < least or cheapest is None:
+                    least, cheapest, costs = cost, state, estimate.costs
+                    first, nearest = begin, compared
                 estimates.append(estimate)
-        if self.trace is not None:
+                if trace is not None:
+                    drawn.append(state)
+        assert cheapest is not None
+        if trace is not None:
             found = [estimate.costs for estimate in estimates]
-            self.trace.note(COSTS, drawn, [each.total for each in found], [each.parts() for each in found])
-        cheapest, costs = drawn[first], estimates[first].costs
-        region = cheapest.region
+            trace.note(COSTS, drawn, [each.total for each in found], [each.parts() for each in found])
         most = least + EQUAL_COST * max(0.0, least - costs.margin - costs.price)  # they are no estimates
         least_load = longest_ago = inf
-        equals = list[EndpointState]()
-        for i in range(len(drawn)):
-            state, estimate = drawn[i], estimates[i]
-            if estimate.costs.total <= most and state.region == region:
+        for state in nearest:
+            estimate = estimates[first]
+            first += 1
+            if estimate.costs.total <= most:
                 load = relative_load(state, now) if state.latency.failures else state.in_flight / state.weight
-                equals.append(state)
                 if load < least_load or (load == least_load and estimate.picked_at < longest_ago):
                     cheapest, least_load, longest_ago = state, load, estimate.picked_at
-        if self.trace is not None and len(equals) > 1:
-            self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
+        if trace is not None:
+            equals = [state for state in nearest if self._estimate(state).costs.total <= most]
+            if len(equals) > 1:
+                trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
         return cheapest
 
-    def _weigh(self, state: EndpointState, estimate: Estimate, home: Region | None, now: float) -> float:
-        """Update the endpoint's costs by what one more request there costs; return their total in seconds."""
+    def _weigh(
+        self, state: EndpointState, estimate: Estimate, is_home: bool, unknown: float, now: float
+    ) -> float:
+        """Update the endpoint's costs by what one more request there costs; return their total in seconds.
+
+        Its distance counts `unknown` seconds if it has never been measured."""
         costs, prices, region = estimate.costs, self._prices, estimate.region
         distance, usual = estimate.distance, estimate.seconds
         in_flight, stuck = state.in_flight, state.overtaken.stuck
         if stuck:  # all wait or are served but those that hang, of which fewer may be in service
             in_flight -= max(0, stuck + 1 - int(region.concurrency))
-        is_home = state.region == home
         costs.margin = -prices.margin if is_home else 0.0
         costs.price = prices.regions.get(state.region, 0.0) if prices.regions else 0.0
         costs.pause = costs.room = costs.failure = costs.risk = 0.0
@@ -233,7 +251,7 @@ class LeastCost:
                 costs.room = REJECTION_S
             room = estimate.recovery.room
         else:
-            distance = round_trip(state, 0.0 if home is None or is_home else GUESS)
+            distance = round_trip(state, unknown)
             seconds = usual = region.unmeasured()
             room = NEW_ROOM
         if seconds:

@@ -60,6 +60,14 @@ class Pace:
 
         `pending` answers were expected since the last `advance`, `prior` is the slowdown that is assumed, `variation`
         the squared coefficient of variation of services, at least 1, which is Poisson's."""
+        if not prior:
+            # Mostly the difference is within chance whatever has decayed since. To tell that takes no logarithm:
+            # |log(e/r)| ≤ |e − r| / √(e·r), and e/r is most extreme before all decay or after it.
+            expected, received = self._expected + pending + FEW, self._received + FEW
+            least, most = (expected, received) if expected < received else (received, expected)
+            apart, chance = most - least, 0.999 * CHANCE * variation  # whatever the rounding errors
+            if apart * apart < chance * least and pending * pending * most < chance * FEW * (pending + FEW):
+                return 0.0
         keep = exp((self.at - now) / self._tau) if now > self.at else 1.0
         expected = self._expected * keep + pending + FEW
         received = self._received * keep + FEW * exp(-prior)
@@ -88,10 +96,12 @@ class DelayedSum:
 
     def before(self, value: float, delay: float, now: float) -> float:
         """Return what the sum, which is `value` now, was `delay` seconds ago."""
+        if not self._times:
+            return value
         times, values, then = self._times, self._values, now - delay
         while len(times) > 1 and times[1] <= then:
             del times[0], values[0]
-        if not delay or not times:
+        if not delay:
             return value
         begin, end, first, last = times[0], now, values[0], value
         if len(times) > 1:

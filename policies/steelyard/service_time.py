@@ -59,15 +59,30 @@ many balancers then keeps to fewer endpoints, of which it knows more. Simulated,
 without."""
 
 
+class Sums:
+    """Decayed sums: of 1, of logarithms, of values and of their squares. `variance` and `misfit` are a fit's."""
+
+    __slots__ = ("count", "log", "misfit", "square", "value", "variance")
+
+    def __init__(self, count: float = 0.0, log: float = 0.0, value: float = 0.0, square: float = 0.0) -> None:
+        self.count, self.log, self.value, self.square = count, log, value, square
+        self.variance = self.misfit = 0.0
+
+    def copy(self) -> Sums:
+        """Return a copy of the sums."""
+        return Sums(self.count, self.log, self.value, self.square)
+
+
 class RegionService:
     """Service time of a region: `mean` is the mean logarithm, `concurrency` how many an endpoint serves at a time.
 
     e^`mean` times `factor` is the arithmetic mean. `variation` is the squared coefficient of variation of services,
     `dispersion` the same from 1 to MOST_DISPERSION. `noise` is the variance of latencies about their prediction,
-    `spread` that among the endpoints. `_sums` are decayed sums over `samples` answers. Three have an element per
-    possible concurrency: of the logarithms of services, less what the endpoint differs from the region, and of the
-    errors of predicted logarithms and their squares. The last has sums over services relative to their endpoint: 1,
-    logarithm, value, square. `_last` and `_before` are samples, choice and sums at the last two times of `settle`.
+    `spread` that among the endpoints. `fits` and `_shape` are sums over `samples` answers. Each of `fits` is for one of
+    CONCURRENCIES: logarithms of services, less what the endpoint differs from the region, and errors of predicted
+    logarithms. A concurrency above the requests in flight of all answers so far explains them as well as any higher
+    one, so the first such is the last of them. `_shape` is that of services relative to their endpoint. `_last` and
+    `_before` are samples, choice, fits and shape at the last two times of `settle`.
     """
 
     def __init__(self) -> None:
@@ -77,26 +92,27 @@ class RegionService:
         self.mean = self.samples = self._at = self._credited_at = 0.0
         self.noise, self.spread, self.factor, self.variation, self.dispersion = 1.0, SPREAD, 1.0, 0.0, 1.0
         self._credit, self.settled_at = FEW, -inf
-        size = len(CONCURRENCIES)
-        self._sums = [[0.0] * size, [0.0] * size, [0.0] * size, [0.0] * 4]
-        self._before = self._last = self.samples, self.choice, self._sums
+        self.fits, self._shape = [Sums()], Sums()
+        self._before = self._last = self.samples, self.choice, self.fits, self._shape
 
     def revert(self, slow: EndpointService) -> None:
         """Return to the estimate of one or two seconds ago: the member `slow` has become slow since, and answers that
         take longer while more are in flight look like a low concurrency. The policy would then send it so few requests
         that nothing could show the error."""
         slow.revert()
-        samples, choice, sums = self._before
+        samples, choice, fits, shape = self._before
         if samples < SAMPLES_PER_S:
             return
         self._last = self._before
-        self.samples, self._sums = samples, [each[:] for each in sums]
+        last = len(fits) - 1
+        self.samples, self._shape = samples, shape.copy()
+        self.fits = [fits[min(i, last)].copy() for i in range(len(self.fits))]
         self._use(choice)
 
     def _use(self, choice: int) -> None:
         """Take one of CONCURRENCIES as the region's."""
         self.choice, self.concurrency = choice, CONCURRENCIES[choice]
-        self.mean = self._sums[0][choice] / self.samples
+        self.mean = self.fits[choice].log / self.samples
         for member in self.members:
             member.settle()
 
@@ -119,61 +135,67 @@ class RegionService:
         keep = exp((self._at - now) / SERVICE_TAU_S) if now > self._at else 1.0
         self._at, before, known = max(now, self._at), self.samples, member.samples
         samples = self.samples = before * keep + 1.0
-        logs, errors, squares, own = self._sums[0], self._sums[1], self._sums[2], member.logs
+        fits, own, ahead = self.fits, member.logs, float(met)
+        while met >= CONCURRENCIES[len(fits) - 1] and len(fits) < len(CONCURRENCIES):
+            fits.append(fits[-1].copy())
+            for each in self.members:
+                each.logs.append(each.logs[-1])
         outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
         least, log_latency, excess, relative = LEAST_SHARE * latency, log(latency), 0.0, 0.0
         beyond = max(least, latency - distance)
-        for i in range(len(CONCURRENCIES)):
-            concurrency = CONCURRENCIES[i]
-            work = log(max(least, min(beyond, latency * concurrency / met)))
+        last = last_log = 0.0
+        for i in range(len(fits)):
+            fit, concurrency = fits[i], CONCURRENCIES[i]
+            seconds = max(least, min(beyond, latency * concurrency / ahead))
+            if seconds != last:
+                last, last_log = seconds, log(seconds)
+            work = last_log
             if known > 0.0 and before > 0.0:
                 usual = own[i] / known
-                relative = member.share * (usual - logs[i] / before)
+                relative = member.share * (usual - fit.log / before)
                 work = min(work, usual + outlier)
-            own[i] += work
-            total = logs[i] = logs[i] * keep + work - relative
+            own[i] = own[i] + work  # in place is not compiled
+            total = fit.log = fit.log * keep + work - relative
             service = exp(total / samples + relative)
-            error = log_latency - log(max(distance + service, met * service / concurrency))
-            errors[i] = errors[i] * keep + error
-            squares[i] = squares[i] * keep + error * error
+            error = log_latency - log(max(distance + service, ahead * service / concurrency))
+            fit.value = fit.value * keep + error
+            fit.square = fit.square * keep + error * error
             if i == self.choice:
                 excess = work - relative
         member.samples = known + 1.0
         self._add_shape(excess, keep)
         if samples >= FEW:
             self._choose()
-        self.mean = logs[self.choice] / samples
+        self.mean = fits[self.choice].log / samples
 
     def _add_shape(self, excess: float, keep: float) -> None:
         """Update the shape of the distribution of services."""
-        shape, work = self._sums[3], exp(excess)
-        shape[0] = shape[0] * keep + 1.0
-        shape[1] = shape[1] * keep + excess
-        shape[2] = shape[2] * keep + work
-        shape[3] = shape[3] * keep + work * work
-        mean = shape[2] / shape[0]
-        self.factor = mean / exp(shape[1] / shape[0])
-        self.variation = max(0.0, shape[3] / shape[0] / (mean * mean) - 1.0)
+        shape, work = self._shape, exp(excess)
+        shape.count = shape.count * keep + 1.0
+        shape.log = shape.log * keep + excess
+        shape.value = shape.value * keep + work
+        shape.square = shape.square * keep + work * work
+        mean = shape.value / shape.count
+        self.factor = mean / exp(shape.log / shape.count)
+        self.variation = max(0.0, shape.square / shape.count / (mean * mean) - 1.0)
         self.dispersion = max(1.0, min(MOST_DISPERSION, self.variation))
 
     def _choose(self) -> None:
         """Choose the least concurrency that explains the latencies about as well as the best."""
-        samples, errors, squares = self.samples, self._sums[1], self._sums[2]
-        variances, misfits = list[float](), list[float]()
-        for i in range(len(CONCURRENCIES)):
-            mean = errors[i] / samples
-            variance = max(1e-4, squares[i] / samples - mean * mean)
-            variances.append(variance)
-            misfits.append(0.5 * samples * log(variance))
-        best = min(misfits)
-        if misfits[self.choice] > best + BETTER_FIT:
+        samples, fits, best = self.samples, self.fits, inf
+        for fit in fits:
+            mean = fit.value / samples
+            fit.variance = max(1e-4, fit.square / samples - mean * mean)
+            fit.misfit = 0.5 * samples * log(fit.variance)
+            best = min(best, fit.misfit)
+        if fits[self.choice].misfit > best + BETTER_FIT:
             i = 0
-            while misfits[i] > best + 0.5 * BETTER_FIT:
+            while fits[i].misfit > best + 0.5 * BETTER_FIT:
                 i += 1
             if i != self.choice:
-                self._sums[3] = [0.0] * 4
+                self._shape = Sums()
                 self._use(i)
-        self.noise = variances[self.choice]
+        self.noise = fits[self.choice].variance
 
     def settle(self, now: float) -> None:
         """Estimate how much the endpoints' service times differ beyond chance, and so each of them."""
@@ -184,8 +206,8 @@ class RegionService:
             if member.samples > 2.0
         ]
         self.spread = max(0.0, sum(beyond) / len(beyond)) if len(beyond) > 1 else SPREAD
-        copied = [each[:] for each in self._sums]
-        self._before, self._last = self._last, (self.samples, self.choice, copied)
+        copied = self.samples, self.choice, [fit.copy() for fit in self.fits], self._shape.copy()
+        self._before, self._last = self._last, copied
         for member in self.members:
             member.settle()
             member.before, member.last = member.last, (member.samples, member.logs[:])
@@ -202,9 +224,8 @@ class EndpointService:
     def __init__(self, region: RegionService) -> None:
         self.region = region
         self.share = self.seconds = self.log_seconds = self._aged_at = 0.0
-        self.samples, self.logs = 0.0, [0.0] * len(CONCURRENCIES)
+        self.samples, self.logs = 0.0, [0.0] * len(region.fits)
         self.before = self.last = 0.0, self.logs
-        region.members.append(self)
 
     def learn(self, latency: float, distance: float, met: int, now: float) -> None:
         """Learn from an answer after `latency` seconds that was one of `met` requests in flight."""
@@ -214,8 +235,9 @@ class EndpointService:
         if age > 0.0:
             keep = exp(-age / SERVICE_TAU_S)
             self._aged_at, self.samples = now, self.samples * keep
-            for i in range(len(self.logs)):
-                self.logs[i] *= keep
+            logs = self.logs
+            for i in range(len(logs)):
+                logs[i] = logs[i] * keep
         region.add(self, latency, distance, met, now)
         if now - region.settled_at > 1.0:
             region.settle(now)
@@ -232,7 +254,7 @@ class EndpointService:
 
     def forget(self) -> None:
         """Forget the endpoint's own service times: its region's count."""
-        self._begin(0.0, [0.0] * len(CONCURRENCIES))
+        self._begin(0.0, [0.0] * len(self.logs))
 
     def _begin(self, samples: float, logs: list[float]) -> None:
         self.samples, self.logs = samples, logs
@@ -241,7 +263,8 @@ class EndpointService:
     def revert(self) -> None:
         """Return to the sums of one or two seconds ago, if there are any."""
         if self.before[0] >= FEW:
-            self.samples, self.logs, self.last = self.before[0], self.before[1][:], self.before
+            self.samples, logs = self.before
+            self.logs, self.last = logs + logs[-1:] * (len(self.logs) - len(logs)), self.before
 
     def slow_down(self, by: float) -> None:
         """Make the usual service time longer by `by`, a logarithm, and let it count as few samples."""

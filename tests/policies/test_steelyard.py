@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import pairwise
 from math import comb
+from random import Random
 from types import FrameType
 
 import pytest
@@ -17,6 +18,7 @@ from policies.insight.explanation import Trace
 from policies.routing.assignment import Assignment
 from policies.steelyard.costs import expected_wait
 from policies.steelyard.recovery import EXPLORED
+from policies.steelyard.service_time import CONCURRENCIES, EndpointService, RegionService, Sums
 from tests.support.steelyard_routers import (
     HOME,
     answer,
@@ -417,3 +419,31 @@ def test_endpoint_that_moves_to_another_region_is_learned_anew() -> None:
     r.replace([endpoint("a"), endpoint("b", "away")])
     r.find("b").connections = Connections(True, 0.01)
     assert r.route(HOME).state.id == "b"
+
+
+def test_fits_that_no_answer_tells_apart_are_not_needed() -> None:
+    """A region with one fit for each possible concurrency from the start finds the same, bit for bit."""
+    few, all_ = (RegionService(), RegionService())
+    all_.fits = [Sums() for _ in CONCURRENCIES]
+    rng, found = Random(7), list[list[float]]()
+    members = [[EndpointService(region) for _ in range(3)] for region in (few, all_)]
+    for region, own in zip((few, all_), members, strict=True):
+        region.members.extend(own)
+    for number in range(3000):
+        at, met, latency, which = (
+            number * 0.01,
+            rng.choice((1, 2, 3, 7)),
+            rng.expovariate(20.0),
+            rng.randrange(3),
+        )
+        for own in members:
+            own[which].learn(latency, 0.01, met, at)
+            if number in (1500, 2500):
+                own[which].region.revert(own[which])
+            if number == 2000:
+                own[which].forget()
+    for region, own in zip((few, all_), members, strict=True):
+        found.append([region.mean, region.concurrency, region.noise, region.variation, region.spread])
+        found[-1] += [member.seconds for member in own]
+    assert found[0] == found[1]
+    assert len(few.fits) == CONCURRENCIES.index(8.0) + 1

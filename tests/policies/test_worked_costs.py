@@ -6,7 +6,7 @@ from math import inf, log
 
 import pytest
 
-from policies import EndpointState, RequestFacts
+from policies import EndpointState
 from policies.algorithms.region_aware import MARGIN
 from policies.facts import Endpoint
 from policies.steelyard.costs import DEVIATIONS, LOAD, Prices
@@ -61,9 +61,8 @@ def test_the_policy_agrees_with_the_costs_worked_out_by_hand(row: list[str]) -> 
     if failed:
         state.latency.successes, state.latency.failures = 99.0, 99.0 * failed / (1.0 - failed)
         state.latency.measured_at = state.latency.failed_at = now
-    assert policy._weigh(state, estimate, RequestFacts(region="home").region, now) * 1e3 == pytest.approx(
-        cost, rel=0.01
-    )
+    is_home = state.region == "home"
+    assert policy._weigh(state, estimate, is_home, 0.0, now) * 1e3 == pytest.approx(cost, rel=0.01)
     assert sum(estimate.costs.parts().values()) == pytest.approx(estimate.costs.total)
     assert estimate.costs.parts().get("pause", 0.0) == pytest.approx(pause / 1e3)
 
