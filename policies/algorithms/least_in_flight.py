@@ -17,7 +17,7 @@ from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.selection.by_score import number_of_choices
-from policies.selection.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
+from policies.selection.two_choices import TwoChoices, draw_two, note_loads, relative_load
 
 TIES = ("random", "rate")
 
@@ -37,8 +37,6 @@ class LeastInFlight:
     with it.
     """
 
-    trace: Trace | None = None
-
     def __init__(
         self,
         rng: Random,
@@ -53,7 +51,9 @@ class LeastInFlight:
         self._choices = number_of_choices(choices)
         if tie not in TIES:
             raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
-        self._is_plain = choices == 2 and tie == "random"
+        self._two = TwoChoices(rng.random)
+        if choices == 2 and tie == "random":
+            self.pick = self._two.pick  # type: ignore[method-assign]  # compiled
         self._recent: RecentRequests | None = None
         if tie == "rate":
             self._recent = RecentRequests()
@@ -61,8 +61,6 @@ class LeastInFlight:
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(choices), or O(n) with 0 choices."""
-        if self._is_plain:
-            return less_loaded_of_two(available, self._random, now, self.trace)
         if len(available) == 1:
             if self.trace is not None:
                 self.trace.note(ONLY_ONE, available)
@@ -75,6 +73,15 @@ class LeastInFlight:
         if self._recent is not None:
             self._recent.count(state, now)
         return state
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where explanations are recorded; None if they are not."""
+        return self._two.trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._two.trace = trace
 
     def _drawn(self, available: Available) -> Sequence[EndpointState]:
         size, choices = len(available), self._choices

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 
 LESS_LOADED: Final = "less-loaded"
@@ -35,6 +36,18 @@ def less_loaded_of_two(
     if one.latency.failures or other.latency.failures:
         return other if relative_load(other, now) < relative_load(one, now) else one
     return other if other.in_flight * one.weight < one.in_flight * other.weight else one
+
+
+class TwoChoices:
+    """`less_loaded_of_two` as a policy."""
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self.trace: Trace | None = None
+        self._random = random
+
+    def pick(self, facts: RequestFacts, available: list[EndpointState], now: float) -> EndpointState:
+        """Pick the less loaded of two endpoints."""
+        return less_loaded_of_two(available, self._random, now, self.trace)
 
 
 def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:
