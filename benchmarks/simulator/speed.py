@@ -42,8 +42,13 @@ class Simulator:
 
 
 def simulators() -> list[Simulator]:
-    """The simulator under two policies with a bound and one without, and SimPy if installed."""
-    ours = [("least-in-flight", 250_000.0), ("peak-ewma", 150_000.0), ("round-robin", 0.0)]
+    """The simulator under three policies with a bound and one without, and SimPy if installed."""
+    ours = [
+        ("least-in-flight", 500_000.0),
+        ("steelyard", 120_000.0),
+        ("peak-ewma", 150_000.0),
+        ("round-robin", 0.0),
+    ]
     found = [
         Simulator(f"steelyard, {name}", simulated({"name": name}), bound)
         for name, bound in ours

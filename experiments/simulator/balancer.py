@@ -107,8 +107,6 @@ class SimulatedBalancer(BalancerBase):
         self.router = router
         self.units = OtherUnits(router)
         self.clock = client.clock
-        self._route = router.route
-        self._settle = router.settle
         self._agenda = agenda
         self._client = client
         timeouts, retry = mechanisms.timeouts, mechanisms.retry
@@ -154,7 +152,7 @@ class SimulatedBalancer(BalancerBase):
         client = self._client
         client.routed, client.drawn = number, demand
         try:
-            assignment = self._route(facts)
+            assignment = self.router.route(facts)
         except Overloaded:
             client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
@@ -228,7 +226,7 @@ class SimulatedBalancer(BalancerBase):
         attempt.connections.leaving(assignment.routed_at, now)
         first_byte_at = now if status else None
         outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
-        self._settle(assignment, outcome)
+        self.router.settle(assignment, outcome)
 
     def tick(self, now: float) -> None:
         """Run the router's periodic work, and note the total of requests for the retry budget."""
@@ -341,7 +339,8 @@ class SimulatedBalancer(BalancerBase):
         facts, attempts = late.assignment.facts, late.tries
         self._client.routed, self._client.drawn = late.number, late.demand
         try:
-            assignment = self._route(RequestFacts(region=facts.region, attempt=attempts, tried=avoided))
+            facts = RequestFacts(region=facts.region, attempt=attempts, tried=avoided)
+            assignment = self.router.route(facts)
         except NoEndpointAvailable:
             return
         self.hedged += 1

@@ -85,7 +85,7 @@ class SimulatedClient:
         if number >= demand.until:
             demand.renew()
         if self._is_closed:
-            self.columns.put_due(now)
+            self.columns.put_due(number, now)
         present = self._present
         self.area += present * (now - self._changed_at)
         self._changed_at = now

@@ -7,13 +7,12 @@ added. A run is therefore a function of its model and its seed.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from math import inf
+from operator import attrgetter
 from typing import Final
 
-_push: Final = heappush
-_pop: Final = heappop
+_instant: Final = attrgetter("at")
 
 
 class VirtualClock:
@@ -45,44 +44,75 @@ class Call(Event):
         self._what(now)
 
 
-class EventQueue:
-    """Event queue: a heap of instants, and the event of each.
+class Scheduled:
+    """An event and its instant."""
 
-    The heap compares floats only, which costs a fraction of comparing tuples. Further events of the same instant, which
-    are rare, are kept in a queue of their own.
+    __slots__ = ("at", "event")
+
+    def __init__(self, at: float, event: Event) -> None:
+        self.at = at
+        self.event = event
+
+
+class EventQueue:
+    """Events in the order of their instants, those of one instant in the order of their scheduling.
+
+    `next_at` is the instant of the next event, `inf` without one. That event is held apart. `_soon` has those until
+    `_horizon`, sorted, the first one last; `_later` has the others in the order of scheduling. When `_soon` is empty,
+    about a quarter of `_later` is moved there. Per event that costs a third of a heap.
     """
 
     def __init__(self) -> None:
-        self.instants: list[float] = []
-        self._events: dict[float, Event] = {}
-        self._more: dict[float, deque[Event]] = {}
+        self.next_at = self._horizon = inf
+        self._next: Scheduled | None = None
+        self._soon: list[Scheduled] = []
+        self._later: list[Scheduled] = []
 
     def add(self, at: float, event: Event) -> None:
-        """Schedule `event` at the instant `at`. O(log n)."""
-        events = self._events
-        if at in events:
-            line = self._more.get(at)
-            if line is None:
-                self._more[at] = deque((event,))
-            else:
-                line.append(event)
+        """Schedule `event` at the instant `at`."""
+        scheduled = Scheduled(at, event)
+        if at >= self._horizon:
+            self._later.append(scheduled)
+        elif at >= self.next_at:
+            self._insert(scheduled)
         else:
-            events[at] = event
-            _push(self.instants, at)
+            if self._next is None:
+                self._horizon = at
+            else:
+                self._soon.append(self._next)
+            self._next, self.next_at = scheduled, at
 
     def take(self) -> Event:
-        """Remove and return the next event, whose instant is `instants[0]`; in insertion order within an instant."""
-        instants = self.instants
-        if self._more and instants[0] in self._more:
-            return self._take_first(instants[0])
-        at, events = _pop(instants), self._events
-        event = events[at]
-        del events[at]
-        return event
+        """Remove and return the next event, whose instant is `next_at`."""
+        taken = self._next
+        assert taken is not None
+        if not self._soon and self._later:
+            self._refill()
+        if self._soon:
+            self._next = following = self._soon.pop()
+            self.next_at = following.at
+        else:
+            self._next, self.next_at, self._horizon = None, inf, inf
+        return taken.event
 
-    def _take_first(self, at: float) -> Event:
-        line, event = self._more[at], self._events[at]
-        self._events[at] = line.popleft()
-        if not line:
-            del self._more[at]
-        return event
+    def _insert(self, scheduled: Scheduled) -> None:
+        """Insert into `_soon`, after those of the same instant."""
+        soon, at = self._soon, scheduled.at
+        low, high = 0, len(soon)
+        while low < high:
+            middle = (low + high) >> 1
+            low, high = (middle + 1, high) if soon[middle].at > at else (low, middle)
+        soon.insert(low, scheduled)
+
+    def _refill(self) -> None:
+        soon, rest, later = list[Scheduled](), list[Scheduled](), self._later
+        sample = sorted([one.at for one in later[:: max(1, len(later) // 16)]])
+        horizon = sample[len(sample) // 4]
+        for one in later:
+            if one.at <= horizon:
+                soon.append(one)
+            else:
+                rest.append(one)
+        soon.sort(key=_instant)
+        soon.reverse()
+        self._soon, self._later, self._horizon = soon, rest, horizon

@@ -119,11 +119,12 @@ def uncollected() -> Iterator[None]:
 
 def turn(clock: VirtualClock, agenda: EventQueue, fleet: SimulatedFleet) -> None:
     """Event loop: execute the next event or send the next request; at the same instant, events come first."""
-    client, instants = fleet.client, agenda.instants
+    client = fleet.client
     next_at = client.next_at()
     while client.left > 0 or client.flying > 0:
-        if instants and instants[0] <= next_at:
-            clock.at = now = instants[0]
+        now = agenda.next_at
+        if now <= next_at and now < inf:
+            clock.at = now
             agenda.take().fire(now)
         elif next_at < inf:
             clock.at = next_at

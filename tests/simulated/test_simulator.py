@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -143,10 +144,24 @@ def test_events_of_one_instant_fire_in_the_order_of_scheduling() -> None:
     events, happened = EventQueue(), list[str]()
     for name, at in (("late", 2.0), ("a", 1.0), ("b", 1.0), ("c", 1.0), ("early", 0.5)):
         events.add(at, Call(lambda now, name=name: happened.append(f"{name} at {now:g}")))  # type: ignore[misc]
-    while events.instants:
-        at = events.instants[0]
+    while (at := events.next_at) < inf:
         events.take().fire(at)
     assert happened == ["early at 0.5", "a at 1", "b at 1", "c at 1", "late at 2"]
+
+
+def test_events_scheduled_meanwhile_fire_in_order() -> None:
+    """Thousands of events, some of the present instant and some of equal ones, scheduled while others are taken."""
+    rng, events, waiting, now = Random(5), EventQueue(), list[tuple[float, int, Call]](), 0.0
+    for number in range(20_000):
+        if rng.random() < (0.6 if number < 10_000 else 0.4):
+            at = now + rng.choice((0.0, 1.0, rng.expovariate(1.0)))
+            event = Call(print)
+            insort(waiting, (at, number, event))
+            events.add(at, event)
+        elif waiting:
+            now, _, event = waiting.pop(0)
+            assert (events.next_at, events.take()) == (now, event)
+    assert events.next_at == (waiting[0][0] if waiting else inf)
 
 
 @pytest.mark.parametrize("count", [1, 3])
