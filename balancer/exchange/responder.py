@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from balancer.exchange.tunnel import PendingUpgrade
 
 
+_LEFT: Final = CLIENT_LEFT  # of a compiled module, so no look-up
+
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A `struct linger` with a timeout of zero: closing sends RST."""
 
@@ -72,7 +74,7 @@ class ClientSide(asyncio.Protocol):
         self.is_held = 0  # the reasons why reading is paused
         self.is_write_paused = False  # the transport's write buffer is above its high-water mark
         self.idle_since = now  # the last instant at which something was received or a response ended
-        self.cut_by: ConnectionCut = CLIENT_LEFT
+        self.cut_by: ConnectionCut = _LEFT
 
     def begin(self, transport: asyncio.BaseTransport, version: bytes) -> None:
         """Take the transport of a connection that speaks this version of HTTP; set what is known of its client."""

@@ -2,7 +2,8 @@
 
 It buffers nothing. Each read is decrypted and delivered at once as one piece, each write is encrypted and passed down
 at once, so back-pressure in both directions is that of the plain transport. An event costs one call into OpenSSL per
-direction: after a complete record a further read would only raise an exception.
+direction: after a complete record a further read would only raise an exception. Its buffer is as long as what has come,
+since `ssl` allocates it anew for each read.
 
 TLS ends a direction with close_notify (RFC 8446 § 6.1). The peer's is reported as `eof_received`; a FIN without it may
 be an attacker's and ends the connection with an error. `write_eof` sends close_notify. Renegotiation is refused by the
@@ -15,13 +16,16 @@ import asyncio
 import ssl
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from balancer.tls.client_certificate import CertificateFields, certificate_fields
 from balancer.tls.client_hello import NO_APPLICATION_PROTOCOL, offers_only_others
 
-RECORD = 16_384
+RECORD: Final = 16_384
 """Maximum bytes of a record (RFC 8446 § 5.1), so that one read takes a whole one."""
+
+OVERHEAD: Final = 22
+"""Bytes of a record of TLS 1.3 beside its content and padding (RFC 8446 § 5.2): header, type of content and tag."""
 
 MAX_UNREAD_BYTES = 262_144
 """Maximum bytes in the write buffer for a peer that makes OpenSSL answer (KeyUpdate) and does not read."""
@@ -47,6 +51,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_drain",
         "_encrypt",
         "_error",
+        "_has_part",
         "_hello",
         "_incoming",
         "_is_closing",
@@ -56,6 +61,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_object",
         "_on_handshake",
         "_outgoing",
+        "_overhead",
         "_plain",
         "_protocol",
         "_protocols",
@@ -85,6 +91,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._certificate_fields = certificate_fields
         self._hello = bytearray()  # bytes of the client, while `unnamed` may be needed
         self._error: Exception | None = None  # overrides the error of `connection_lost`
+        self._overhead = 0  # `OVERHEAD`, once it is known that records have it
+        self._has_part = True  # OpenSSL may have the beginning of a record
         self._is_open = False  # the handshake is done, and the connection is not lost
         self._is_ended = False  # the peer has sent close_notify
         self._is_closing = False
@@ -97,7 +105,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._incoming, self._outgoing, server_side=name is None, server_hostname=name, session=session
         )
         self._take, self._drain = self._incoming.write, self._outgoing.read
-        self._decrypt, self._encrypt = self._object.read, self._object.write
+        # the methods of `_object` are Python functions that only call those of `_sslobj`
+        calls = getattr(self._object, "_sslobj", self._object)
+        self._decrypt, self._encrypt = calls.read, calls.write
 
     # --- asyncio.Protocol, towards the plain transport
 
@@ -111,7 +121,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         self._take(data)
         if self._is_open:
-            self._read()
+            self._read(len(data))
             return
         if self._unnamed is not None:
             self._hello += data
@@ -237,10 +247,13 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._forget_hello()
         self._flush()
         self._is_open = True
+        name, version, _ = self._object.cipher() or ("", "", 0)
+        if version == "TLSv1.3" and "CCM_8" not in name:  # whose tag is shorter
+            self._overhead = OVERHEAD
         self._handshake_ended(None)
         self._protocol.connection_made(self)
         if self._incoming.pending:
-            self._read()
+            self._read(RECORD)
 
     def _begin_again(self, context: ssl.SSLContext) -> None:
         """Restart the handshake with another context, which the client does not notice: nothing has been sent yet."""
@@ -254,17 +267,22 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._unnamed = None
         self._hello = bytearray()
 
-    def _read(self) -> None:
-        """Decrypt and deliver all complete records as one piece."""
+    def _read(self, size: int) -> None:
+        """Decrypt and deliver all complete records as one piece; `size` bytes have come."""
         data = b""
+        had_part, self._has_part = self._has_part, False
         try:
-            data = self._decrypt(RECORD)
-            self._is_ended = not data
+            data = self._decrypt(RECORD if had_part or size > RECORD else size)
         except ssl.SSLWantReadError:
-            pass
+            self._has_part = True
         except ssl.SSLError as error:
             self._fail(error)
             return
+        else:
+            if len(data) + self._overhead == size and not had_part:  # they were one record
+                self._deliver(data)
+                return
+            self._is_ended = not data
         if self._incoming.pending:
             data = self._read_on(data)
         if self._outgoing.pending:
@@ -283,7 +301,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 pieces.append(self._decrypt(RECORD))
                 self._is_ended = not pieces[-1]
         except ssl.SSLWantReadError:
-            pass
+            self._has_part = True
         except ssl.SSLError as error:
             self._error = error
         return b"".join(pieces)

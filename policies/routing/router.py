@@ -37,6 +37,9 @@ NOTIFY_SPACING: Final = 10.0
 added one by one, a table that takes 70 ms to fill takes a tenth of the time. `tick` makes the call in any case. Until
 then a policy with a table of its own sends new endpoints no requests, and removed endpoints are not selectable."""
 
+_UNLIMITED: Final = 1 << 60
+"""Requests in flight that no limit is. An integer: the compiler compares it with another without a call."""
+
 
 def _no_sync(now: float) -> None:
     """Default `look`: does nothing, as there are no sibling processes."""
@@ -70,7 +73,7 @@ class Router(EndpointSet):
         self.active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
-        self._limit = inf if in_flight_limit is None else in_flight_limit
+        self._limit = _UNLIMITED if in_flight_limit is None else in_flight_limit
         self.in_flight = 0
         self._next_news_at = -inf
         self._doubted: list[EndpointState] = []
@@ -204,7 +207,7 @@ class Router(EndpointSet):
     @property
     def in_flight_limit(self) -> float:
         """The most requests in flight at all endpoints together; `inf` where there is no limit."""
-        return self._limit
+        return inf if self._limit == _UNLIMITED else self._limit
 
     @property
     def has_eligible(self) -> bool:
@@ -230,7 +233,7 @@ class Router(EndpointSet):
     def apply_in_flight_limit(self, in_flight: int | None) -> None:
         """Set the limit on requests in flight; None removes it."""
         had_room = self.has_room
-        self._limit = inf if in_flight is None else in_flight
+        self._limit = _UNLIMITED if in_flight is None else in_flight
         if not had_room and self.has_room and self.on_available is not None:
             self.on_available()
 

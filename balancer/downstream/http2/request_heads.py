@@ -68,12 +68,15 @@ class StreamRequestHeads:
         self._has_ended = False
         self._block = b""  # the result for these four, the last ones
         self._method = self._path = b""  # the last valid ones
+        self._line = b""  # of `_last`, whose head is `raw`
         self._is_grpc = False
 
     def read(self, fields: FieldPairs, has_ended: bool) -> Request:
         """Return the request with these fields; `has_ended` if no body follows. Raises `RequestRejected`."""
         if fields is self._last and has_ended == self._has_ended:  # the session has kept equal fields
-            return self._of_kind(self._request(self._method, self._path, self._block))
+            return self._of_kind(
+                self._heads.request(self._line, self._method, self._path, HTTP11, self._block, self.raw)
+            )
         self._last = None
         method = scheme = authority = path = protocol = b""
         count = 0
@@ -118,13 +121,14 @@ class StreamRequestHeads:
     def oversized(self, fields: FieldPairs) -> RequestRejected:
         """Return the error for a head that is larger than advertised."""
         found = dict(fields[:5])
+        self._last = None
         self.raw = _for_log(found.get(b":method", b""), found.get(b":path", b""))
         return RequestRejected(431, "head_too_large", f"at most {self._limits.head} bytes of head")
 
     def _request(self, method: bytes, path: bytes, block: bytes) -> Request:
         if path != self._path or method != self._method:
             self._validate(method, path)
-        line = b"".join((method, b" ", path, b" HTTP/1.1"))
+        self._line = line = b"".join((method, b" ", path, b" HTTP/1.1"))
         self.raw = raw = b"".join((line, block, b"\r\n"))
         if len(raw) > self._head_limit:
             raise RequestRejected(431, "head_too_large", f"at most {self._head_limit} bytes of head")

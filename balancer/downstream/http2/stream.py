@@ -7,6 +7,7 @@ alone. What waits of the response in the engine pauses reading from the worker o
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from balancer.clients.client_usage import HELD_BY_BODY
 from balancer.cluster.cluster import Cluster
@@ -29,11 +30,11 @@ from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
 from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
 
-SHORT_BYTES = 16_384
+SHORT_BYTES: Final = 16_384
 """Bytes of a response that are sent at once, whatever the client does: they wait in the engine without being watched.
 Streams that wait for the client's window count as open, so `http2.max_streams` limits their number."""
 
-OF_HANDSHAKE = (b"connection", b"upgrade", b"sec-websocket-accept")
+OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-accept")
 
 
 class Http2Stream(Responder):

@@ -223,19 +223,22 @@ cdef class Session:
         result = nghttp2_submit_headers(self._session, 0, stream_id, NULL, vector(fields), len(fields), NULL)
         self._check(result)
 
-    def respond(self, int32_t stream_id, fields, bytes data not None, bint is_last):
-        cdef Body body = None
+    def respond(self, stream_id, fields, bytes data not None, bint is_last):
+        cdef int32_t number = stream_id
+        cdef nghttp2_nv *head = vector(fields)
+        cdef Body body = Body.__new__(Body)
         cdef int result
-        self._require_unanswered(stream_id)
-        if data or not is_last:
-            body = Body.__new__(Body)
-            body.data = data
-            body.is_last = is_last
+        body.data = data
+        body.is_last = is_last
+        self._require_stream(number)
+        if self._bodies.setdefault(stream_id, body) is not body:
+            raise ngh2.StreamProtocolError("HTTP/2 engine error: the stream has a response")
         result = nghttp2_submit_response2(
-            self._session, stream_id, vector(fields), len(fields), NULL if body is None else &provider_of_bodies
+            self._session, number, head, len(fields), NULL if is_last and not data else &provider_of_bodies
         )
+        if result < 0:
+            del self._bodies[stream_id]
         self._check(result)
-        self._bodies[stream_id] = body
         self._queued += len(data)
 
     def send_data(self, int32_t stream_id, bytes data not None, bint is_last):

@@ -140,6 +140,19 @@ def asked_for(host: bytes, form: str) -> None:
         edit_request(request(b"Host: " + host))
 
 
+def test_http2_head_that_is_repeated_after_another_was_refused() -> None:
+    """It is the same request; `raw` is that of the last head that came."""
+    heads = StreamRequestHeads(UNTRUSTED, Limits(), lambda: b"id")
+    fields = ((b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a.org"), (b":path", b"/a"))
+    first = heads.read(fields, True)
+    assert heads.raw == first.raw == b"GET /a HTTP/1.1\r\nHost: a.org\r\n\r\n"
+    heads.oversized(((b":method", b"PUT"), (b":path", b"/b")))
+    assert heads.raw.startswith(b"PUT /b")
+    again = heads.read(fields, True)
+    assert (heads.raw, again.raw, again.head) == (first.raw, first.raw, first.head)
+    assert heads.read(fields, True).head == first.head
+
+
 @pytest.mark.parametrize(
     ("target", "path", "host"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,13 @@ class RecordingProtocol(asyncio.Protocol):
 class Pair:
     """A `TlsTransport` and an OpenSSL peer after their handshake."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
         self.plain, self.protocol = PlainTransport(), RecordingProtocol()
         self.tls = TlsTransport(shelf.worker("a.org"), self.protocol, self._shaken)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.peer = shelf.client().wrap_bio(self._incoming, self._outgoing, server_hostname="a.org")
+        context = shelf.client()
+        context.maximum_version = version
+        self.peer = context.wrap_bio(self._incoming, self._outgoing, server_hostname="a.org")
         self.tls.connection_made(self.plain)
         for _ in range(3):
             try:
@@ -119,6 +122,34 @@ def test_records_of_one_read_are_delivered_together(pair: Pair) -> None:
     pair.tls.data_received(records[:-1])
     pair.tls.data_received(records[-1:])
     assert pair.protocol.events == [b"a" * 40_000, b"b"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_records_cut_anywhere(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    """Three records in three reads: each read delivers all records that it completes, and nothing is left for later."""
+    pair = Pair(Shelf(tmp_path), version)
+    texts = (b"a", b"a" * 20, b"abc")
+    for first, second in combinations(range(1, 90), 2):
+        stream, complete = b"", {0: b""}  # what is complete after so many bytes
+        for text in texts:
+            pair.peer.write(text)
+            stream += pair.records()
+            complete[len(stream)] = complete[max(complete)] + text
+        for begin, end in ((0, first), (first, second), (second, len(stream))):
+            if begin < end:
+                pair.tls.data_received(stream[begin:end])
+            given = b"".join(pair.protocol.events)
+            assert given == complete[max(size for size in complete if size <= end)], (first, second, end)
+        pair.protocol.events.clear()
+
+
+@pytest.mark.parametrize("size", [1, 2, 16_383, 16_384, 16_385, 65_536])
+def test_each_size_of_a_read(pair: Pair, size: int) -> None:
+    """Of one record and of several, after a whole one."""
+    for data in (b"first", b"x" * size, b"y" * size):
+        pair.peer.write(data)
+        pair.exchange()
+    assert pair.protocol.events == [b"first", b"x" * size, b"y" * size]
 
 
 def test_writes_are_passed_on_at_once(pair: Pair) -> None:
