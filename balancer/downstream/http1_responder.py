@@ -14,7 +14,7 @@ from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response, outgoing_head
-from balancer.upstream.bounded_reader import next_size
+from balancer.upstream.request import next_size
 
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
@@ -78,7 +78,21 @@ class Http1Responder(Responder):
 
     def send_part(self, pieces: list[bytes]) -> int:
         self._write_body(pieces, b"")
-        self.client.read_size = size = next_size(self.client.read_size, self.transport)
+        return self._next_size()
+
+    def send_chunks(self, framed: bytes) -> int:
+        if self._framing is not CHUNKED:
+            return 0
+        head = self._response_head
+        if head:
+            self._response_head = b""
+            framed = head + framed
+        self.write(framed)
+        return self._next_size()
+
+    def _next_size(self) -> int:
+        size = next_size(self.client.read_size, self.transport.get_write_buffer_size())
+        self.client.read_size = size
         return size
 
     def end_response(self, pieces: list[bytes], trailers: bytes) -> None:

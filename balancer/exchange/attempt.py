@@ -237,8 +237,26 @@ class Attempt(RoutedAttempt):
         """Send what a read has brought, and adapt the size of the next read to the client's pace."""
         if self.state is not STREAMING or not (self._out or self._is_head_due):
             return
-        downstream, upstream = cast(ExchangeState, self.exchange).downstream, self.upstream
-        size = downstream.send_part(self._take_out())
+        downstream = cast(ExchangeState, self.exchange).downstream
+        self._sent_part(downstream, downstream.send_part(self._take_out()))
+
+    def response_chunks(self, data: bytes, framed: bytes) -> None:
+        """Send whole chunks as they came, to a client that gets chunks."""
+        exchange = cast(ExchangeState, self.exchange)
+        size = exchange.downstream.send_chunks(framed)
+        if not size:
+            self.response_body(data)
+            self.response_paused()
+            return
+        self.bytes_out += len(data)
+        exchange.active_at = self.cluster.now()
+        if self.answer is not None:
+            self.answer.came(data, exchange.active_at)
+        self._sent_part(exchange.downstream, size)
+
+    def _sent_part(self, downstream: Responder, size: int) -> None:
+        """Note that all that has come was sent; the next read is one of `size` bytes."""
+        upstream = self.upstream
         self._is_head_due = False
         if downstream.is_write_paused:
             self.pause()

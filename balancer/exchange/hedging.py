@@ -15,6 +15,7 @@ from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange_state import ExchangeState, Race
 from balancer.http.h1.response_head import Response
+from balancer.upstream.request import ResponseSink
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind, RequestFacts, kind_of_answer
 
@@ -108,7 +109,7 @@ class HedgeRace(Race):
         self._other(runner).end(kind)
 
 
-class HedgedAttempt:
+class HedgedAttempt(ResponseSink):
     """A `ResponseSink` for one of two attempts; a losing attempt keeps it until its end."""
 
     def __init__(self, race: HedgeRace, attempt: Attempt) -> None:

@@ -203,6 +203,10 @@ class Responder(ClientSide):
         """Send pieces of the body, the head before the first. Returns the bytes of the next read from the worker: more,
         the sooner the client takes them."""
 
+    def send_chunks(self, framed: bytes) -> int:
+        """Send whole chunks of the body as `send_part` does, if the client gets chunks; 0: nothing was sent."""
+        return 0
+
     @abstractmethod
     def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
         """Send the last pieces of the body and its trailers, a block of fields or b""."""

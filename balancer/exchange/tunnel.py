@@ -19,9 +19,9 @@ from balancer.errors import TUNNEL_CUT, ConnectionCut, Http2Error, TunnelBroken,
 from balancer.exchange.responder import Responder, reset
 from balancer.http.h1.fields import without
 from balancer.http.h1.response_head import Response
-from balancer.upstream.bounded_reader import BoundedReader, bounded, next_size
+from balancer.upstream.bounded_reader import BoundedReader, bounded
 from balancer.upstream.http1.connection import UpstreamConnection
-from balancer.upstream.request import UpstreamRequest
+from balancer.upstream.request import UpstreamRequest, next_size
 
 
 class PendingUpgrade(asyncio.Protocol):
@@ -211,7 +211,7 @@ class Tunnel:
         transport = self._other(side).transport
         transport.write(data)
         if len(data) >= READ:
-            side.reader.size = next_size(side.reader.size, transport)
+            side.reader.size = next_size(side.reader.size, transport.get_write_buffer_size())
 
     def pause(self, side: Relay) -> None:
         """Apply back-pressure of `side`: stop reading from the other side."""

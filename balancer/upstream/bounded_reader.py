@@ -18,11 +18,6 @@ LONGEST_READ: Final = 256_000
 KiB, and a fifth more with 96 KiB."""
 
 
-def next_size(size: int, receiver: asyncio.WriteTransport) -> int:
-    """Double the read size if the kernel has taken everything that was written to `receiver`, else halve it."""
-    return max(READ, size // 2) if receiver.get_write_buffer_size() else min(2 * size, LONGEST_READ)
-
-
 class _Buffers(threading.local):
     """Read buffer shared by all connections of a thread: it is only used within one callback of the loop."""
 

@@ -10,6 +10,7 @@ multiplexed connection). Both take the HTTP/1.1 head and the body without framin
                                         started, body, ended
     sink.response_started(response)     for each head, 1xx included
     sink.response_body(data)            bytes of the body without framing, never empty
+    sink.response_chunks(data, framed)  in place of body and paused: data of whole chunks, and these as they came
     sink.response_paused()              everything read so far has been passed on, and more will follow
     sink.response_ended(trailers)       complete
     sink.response_failed(error)         instead of response_ended: an `UpstreamError`
@@ -22,11 +23,24 @@ and an attribute of it to a field, but looks both up by name through a protocol.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Protocol
+from typing import Final
 
+from balancer.config.schema.limits import READ
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.http.h1.response_head import Response
+from balancer.upstream.bounded_reader import LONGEST_READ
 from balancer.upstream.dial.phases import DialTimes
+
+SHORTEST: Final = READ
+LONGEST: Final = LONGEST_READ
+
+
+def next_size(size: int, unsent: int) -> int:
+    """Double the size of reads if the receiver's kernel has taken everything that was written, else halve it."""
+    size = size // 2 if unsent else 2 * size
+    if size < SHORTEST:
+        return SHORTEST
+    return size if size < LONGEST else LONGEST
 
 
 class RequestBody:
@@ -93,17 +107,29 @@ def whole_body(data: bytes, trailers: bytes = b"", *, is_chunked: bool = False) 
     return body
 
 
-class ResponseSink(Protocol):
-    """Receiver of the events of one response; see the module's docstring."""
+class ResponseSink:
+    """Receiver of the events of one response; see the module's docstring. Abstract, and a class for the same reason."""
 
+    @abstractmethod
     def response_whole(self, response: Response, body: bytes) -> None: ...
+    @abstractmethod
     def response_started(self, response: Response) -> None: ...
+    @abstractmethod
     def response_body(self, data: bytes) -> None: ...
+    @abstractmethod
     def response_paused(self) -> None: ...
+    @abstractmethod
     def response_ended(self, trailers: bytes) -> None: ...
+    @abstractmethod
     def response_failed(self, error: UpstreamError) -> None: ...
+    @abstractmethod
     def upstream_paused(self) -> None: ...
+    @abstractmethod
     def upstream_resumed(self) -> None: ...
+
+    def response_chunks(self, data: bytes, framed: bytes) -> None:
+        self.response_body(data)
+        self.response_paused()
 
 
 class UpstreamRequest:
@@ -166,7 +192,7 @@ class UpstreamRequest:
         """Resume reading after `pause_reading`."""
 
 
-class UpstreamAttempt:
+class UpstreamAttempt(ResponseSink):
     """One request over a leased upstream: the base of attempts for clients, copies and internal requests.
 
     A `LeaseWaiter`, and a `ResponseSink` but for the response itself; abstract. An upstream that it gets after its

@@ -5,6 +5,8 @@ smuggling, so nothing is repaired: a chunk that deviates from RFC 9112 § 7.1 ma
 body is framed anew.
 
     piece = body.feed(data)     bytes of the body: those of many chunks in one read are one piece
+    body.is_canonical           the data fed last consists of whole chunks without anything but a size, and of no more
+                                framing than is worth it: it may be forwarded as it came
     body.is_ended, body.rest    the body is complete; the bytes that follow it
     body.trailers               a block of fields (`fields.py`), b"" without any
 """
@@ -36,6 +38,14 @@ _TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)+)" % _TO
 _NAME_RUN: Final = re.compile(_TOKEN)
 _VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
 
+MOST_DIGITS: Final = 8
+"""Digits of a chunk's size up to which it is parsed without an expression: such a chunk comes in one read."""
+
+WORTH_ONE: Final = 8
+"""Bytes of body that are worth a byte of framing: smaller chunks of one read are joined."""
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
 SMALL_BYTES: Final = 512
 """Bytes of a chunk below which it counts as small: it costs one to four microseconds, whatever it brings."""
 
@@ -44,12 +54,26 @@ UNLIMITED: Final = 1 << 62
 SIZE_LINE_LIMIT: Final = 1024
 """Bytes of a chunk's size and extensions (RFC 9112 § 7.1.1 asks for some limit)."""
 
-_SIZE, _DATA, _DATA_END, _LINE, _NAME, _VALUE, _LINE_LF, _LAST_LF = range(8)
+_SIZE: Final = 0
+_DATA: Final = 1
+_DATA_END: Final = 2
+_LINE: Final = 3
+_NAME: Final = 4
+_VALUE: Final = 5
+_LINE_LF: Final = 6
+_LAST_LF: Final = 7
 """Parser state: what comes next. From `_LINE` on it is the trailer section; `_LINE` is the start of a line."""
 
 _CR: Final = 0x0D
 _LF: Final = 0x0A
 _COLON: Final = 0x3A
+_ZERO: Final = 0x30
+_NINE: Final = 0x39
+_A: Final = 0x61
+_F: Final = 0x66
+_LOWER: Final = 0x20
+"""Bit that distinguishes the letters a to f from A to F."""
+
 _BEHIND: Final = {
     _NAME: (_COLON, _VALUE),
     _VALUE: (_CR, _LINE_LF),
@@ -68,6 +92,7 @@ class Body:
 
     def __init__(self) -> None:
         self.is_ended = False
+        self.is_canonical = False
         self.rest = b""
         self.trailers = b""
         self.parts_left = UNLIMITED
@@ -122,10 +147,20 @@ class ChunkedBody(Body):
 
     def feed(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
+        self.is_canonical = self.is_late = False
+        if self._state == _SIZE and not (self._data or self.is_ended):
+            at = self._take_whole_chunks(data, pieces)
+            if at and at == len(data):
+                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self.is_canonical = len(pieces) == 1 or at <= len(piece) + len(piece) // WORTH_ONE
+                return piece
+            data = data[at:] if at else data
+            if data == LAST_CHUNK:
+                self.is_ended = True
+                return b"".join(pieces)
         if data:
             self._data = self._data[self._at :] + data if self._data else data
             self._at = 0
-        self.is_late = False
         while (self.parts_left > 0 or self._state != _SIZE) and not self.is_ended and self._step(pieces):
             pass
         if self.is_ended:
@@ -135,6 +170,40 @@ class ChunkedBody(Body):
         else:
             self._data, self._at = self._data[self._at :], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take_whole_chunks(self, data: bytes, pieces: list[bytes]) -> int:
+        """Parse the whole chunks that `data` begins with, as far as they have no extension and no leading zero. Returns
+        where they end; `_step` judges what follows."""
+        at, end = 0, len(data)
+        while at < end and self.parts_left > 0 and data[at] != _ZERO:
+            size, begin, stop = 0, at, at + MOST_DIGITS
+            if stop >= end:
+                stop = end - 1
+            while begin < stop:
+                byte = data[begin]
+                if _ZERO <= byte <= _NINE:
+                    size = size * 16 + byte - _ZERO
+                elif _A <= byte | _LOWER <= _F:
+                    size = size * 16 + (byte | _LOWER) - _A + 10
+                else:
+                    break
+                begin += 1
+            begin, stop = begin + 2, begin + 2 + size
+            if not size or stop + 2 > end or data[begin - 2] != _CR or data[begin - 1] != _LF:
+                break
+            if data[stop] != _CR or data[stop + 1] != _LF:
+                break
+            self._count_chunk(size)
+            pieces.append(data[begin:stop])
+            at = stop + 2
+        return at
+
+    def _count_chunk(self, size: int) -> None:
+        self._total += size
+        if 0 < size < SMALL_BYTES:
+            self.parts_left -= 1
+        if self._limit is not None and self._total > self._limit:
+            raise BodyTooLarge(f"at most {self._limit} bytes of body")
 
     def _step(self, pieces: list[bytes]) -> bool:
         """Parse one line or piece. Returns False if more bytes are needed."""
@@ -157,11 +226,7 @@ class ChunkedBody(Body):
         if end < 0:
             return False
         self._left = int(match[1], 16)
-        self._total += self._left
-        if 0 < self._left < SMALL_BYTES:
-            self.parts_left -= 1
-        if self._limit is not None and self._total > self._limit:
-            raise BodyTooLarge(f"at most {self._limit} bytes of body")
+        self._count_chunk(self._left)
         self._at = end + 2
         self._state = _DATA if self._left else _LINE
         return True

@@ -344,6 +344,9 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         if body is None or sink is None:
             return
         piece = body.feed(data)
+        if body.is_canonical:
+            sink.response_chunks(piece, data)
+            return
         if piece:
             sink.response_body(piece)
         if self._sink is None:

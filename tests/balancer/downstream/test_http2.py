@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from h2.errors import ErrorCodes
@@ -15,7 +15,7 @@ from hyperframe.frame import ContinuationFrame, DataFrame, GoAwayFrame, HeadersF
 
 from balancer.errors import StreamRefused
 from balancer.http.h2.limits import PING_AFTER
-from balancer.upstream.request import ResponseSink
+from balancer.upstream.internal_request import InternalRequest, InternalResult
 from balancer.upstream.stream import UpstreamStream
 from tests.support.certificates import Shelf
 from tests.support.http2_client import headers_frame
@@ -174,15 +174,9 @@ async def test_connection_closed_between_lease_and_request(stage: Stage) -> None
     upstream = stage.pool().lease()
     assert isinstance(upstream, UpstreamStream)
     upstream.connection.close()
-    failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-
-    class Sink:
-        def response_failed(self, error: Exception) -> None:
-            failed.set_result(error)
-
-    upstream.send(get(), cast(ResponseSink, Sink()), b"GET")
-    assert isinstance(await asyncio.wait_for(failed, PATIENCE), StreamRefused)
-    upstream.release()
+    ended: asyncio.Future[InternalResult] = asyncio.get_running_loop().create_future()
+    InternalRequest(get(), ended.set_result).send(upstream)
+    assert isinstance((await asyncio.wait_for(ended, PATIENCE)).error, StreamRefused)
 
 
 # --- windows

@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from balancer.config.schema.limits import READ
-from balancer.upstream.bounded_reader import LONGEST_READ, next_size
+from balancer.upstream.bounded_reader import LONGEST_READ
+from balancer.upstream.request import next_size
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
@@ -84,20 +85,10 @@ async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage)
     taken.set()
 
 
-class Receiver(asyncio.WriteTransport):
-    """A transport with `unsent` bytes in its buffer."""
-
-    def __init__(self, unsent: int) -> None:
-        self._unsent = unsent
-
-    def get_write_buffer_size(self) -> int:
-        return self._unsent
-
-
 def test_read_size_follows_the_write_buffer() -> None:
     size, sizes = READ, []
     for unsent in (0, 0, 0, 0, 1, 1, 1, 1, 0):
-        size = next_size(size, Receiver(unsent))
+        size = next_size(size, unsent)
         sizes.append(size)
     assert sizes == [65_536, 131_072, 256_000, 256_000, 128_000, 64_000, READ, READ, 65_536]
 

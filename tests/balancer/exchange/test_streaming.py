@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+
+import pytest
 
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, response
@@ -39,6 +42,51 @@ async def test_simultaneous_bodies(stage: Stage) -> None:
             received += (await client.exactly(size + 2))[:-2]
     assert digest(received) == digest(body)
     assert await client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LONG = b"40\r\n" + b"x" * 64 + b"\r\n"
+TWO = LONG + b"3F\r\n" + b"x" * 63 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "passed", "data"),
+    [
+        (b"5\r\nhello\r\n", b"5\r\nhello\r\n", b"hello"),
+        (TWO, TWO, b"x" * 127),
+        (b"1\r\nx\r\n" * 20, b"14\r\n" + b"x" * 20 + b"\r\n", b"x" * 20),
+        (b"0005\r\nhello\r\n", b"5\r\nhello\r\n", b"hello"),
+        (b"5;name=value\r\nhello\r\n", b"5\r\nhello\r\n", b"hello"),
+    ],
+    ids=["one", "several", "small", "zeros", "extension"],
+)
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_chunks_of_one_read(
+    stage: Stage, sent: bytes, passed: bytes, data: bytes, version: bytes
+) -> None:
+    """They keep their framing unless there is more to it than their size; with the head, and behind it."""
+    first, second = asyncio.Event(), asyncio.Event()
+    script = playing(Wire.head, HEAD + sent, first, sent, second, b"0\r\n\r\n")
+    await stage.serve(await stage.worker(script))
+    client = await stage.sending(get(version=version))
+    await client.head()
+    body, end = (passed, b"0\r\n\r\n") if version == b"HTTP/1.1" else (data, b"")
+    for event in (first, second):
+        assert await client.exactly(len(body)) == body
+        event.set()
+    assert await client.exactly(len(end)) == end
+    await stage.eventually(lambda: stage.outcomes() == {"ok": 1})
+
+
+async def test_chunks_that_break_off_end_in_an_error(stage: Stage) -> None:
+    """The client of a body that is cut between two chunks sees no end of it."""
+    script = playing(Wire.head, HEAD + LONG, Wire.leave)
+    await stage.serve(await stage.worker(script))
+    client = await stage.sending(get())
+    await client.head()
+    with pytest.raises(ConnectionError):
+        await client.rest()
+    assert stage.outcomes() == {"reset": 1}
 
 
 async def test_early_response_closes_the_connection(stage: Stage) -> None:
