@@ -176,8 +176,9 @@ class Exchange(ExchangeState):
     def attempt(self) -> None:
         cluster, request = self.cluster, self.request
         method, target = request.method, request.target
-        # GET is the common case, and decoding costs more than comparing.
-        name = "GET" if method == b"GET" else method.decode()
+        # GET is the common case, and decoding or looking in a set costs more than comparing.
+        is_get = method == b"GET"
+        name = "GET" if is_get else method.decode()
         key = None if cluster.key_of is None else request.key_by(cluster.key_of, self.downstream.client)
         tried = self.tried if not cluster.rests.until else cluster.left_out(self.tried)
         if cluster.prompts is not None and not self._has_looked:
@@ -215,7 +216,7 @@ class Exchange(ExchangeState):
             attempt.added += explaining.line
             attempt.is_read = True
         self.attempts += 1
-        is_idempotent = method in REPEATABLE
+        is_idempotent = is_get or method in REPEATABLE
         hedges = cluster.hedges if is_idempotent and self.is_complete and self.attempts == 1 else None
         if hedges is not None:
             hedges.watch(attempt)

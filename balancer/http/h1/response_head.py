@@ -78,6 +78,7 @@ class Response:
         self.is_bodiless = status < 200 or status in BODILESS_STATUSES
         self._internal: InternalFields | None = None  # the fields removed from `_public`
         self._public = block
+        self.head = b""  # for a client of HTTP/1.1 that stays, once it was built
 
     def block_without(self, internal: InternalFields) -> bytes:
         """Return `block` without internal fields. The result is cached with the head."""
@@ -205,6 +206,8 @@ def outgoing_head(
     For an HTTP/1.0 client, such a body and a chunked one end when the downstream connection closes.
     """
     framing = response.framing
+    if response.head and fields is response.block and stays and not (to_head or to_http10):
+        return response.head, framing
     if to_head or response.is_bodiless:
         framing = NONE
     elif framing is not LENGTH:
@@ -213,6 +216,9 @@ def outgoing_head(
         fields += date
     if framing is not LENGTH or to_http10 or not stays:
         fields += _own_fields(framing, to_http10, stays)
+    elif response.has_date and fields is response.block:
+        response.head = response.line + fields + b"\r\n"
+        return response.head, framing
     return response.line + fields + b"\r\n", framing
 
 

@@ -78,6 +78,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         "_interims",
         "_is_chunked",
         "_is_head_request",
+        "_known",
         "_owner",
         "_parser",
         "_poll",
@@ -108,7 +109,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._valid: Response | None = None  # the last head that came with its whole body
+        self._known = b""  # the last head that came with its whole body, and the result
+        self._valid: Response | None = None
         self._head = b""  # incomplete head
         self._heads = ResponseHeads()
         self._response: Response | None = None  # its head is complete, its body is not
@@ -261,6 +263,15 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     # --- parsing responses
 
     def _read_head(self, data: bytes) -> None:
+        known, valid = self._known, self._valid
+        if (
+            valid is not None
+            and len(known) + valid.length == len(data)
+            and data.startswith(known)
+            and not (self._head or self._has_odd_response)
+        ):
+            self._end_whole(valid, data[len(known) :])
+            return
         while True:  # once, unless there are interim responses
             head = self._head + data if self._head else data
             end = head.find(END_OF_HEAD) + 4
@@ -279,19 +290,21 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
                     and end + response.length == size
                     and not (self._has_odd_response or response.is_bodiless)
                 ):
-                    if response is not self._valid:  # else llhttp has seen the same head
-                        self._validate(data)
-                        self._valid = response
-                    sink, self._sink = self._sink, None
-                    self.is_reusable = response.keep_alive
-                    if sink is not None:
-                        sink.response_whole(response, data[end:])
+                    self._validate(data)
+                    self._known, self._valid = data[:end], response
+                    self._end_whole(response, data[end:])
                     return
             self._head = b""
             self._validate(data[: len(data) - (size - end)] if end < size else data)
             data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
             if not data:
                 return
+
+    def _end_whole(self, response: Response, body: bytes) -> None:
+        sink, self._sink = self._sink, None
+        self.is_reusable = response.keep_alive
+        if sink is not None:
+            sink.response_whole(response, body)
 
     def _validate(self, data: bytes) -> None:
         """Validate bytes of a head with llhttp. Raises `MalformedResponse`."""
