@@ -14,7 +14,7 @@ from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response, outgoing_head
-from balancer.upstream.request import next_size
+from balancer.upstream.request import LONGEST, SHORTEST, next_size
 
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
@@ -88,7 +88,8 @@ class Http1Responder(Responder):
             self._response_head = b""
             framed = head + framed
         self.write(framed)
-        return self._next_size()
+        size = self.client.read_size
+        return size if size == LONGEST and len(framed) < SHORTEST else self._next_size()
 
     def _next_size(self) -> int:
         size = next_size(self.client.read_size, self.transport.get_write_buffer_size())

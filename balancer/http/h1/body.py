@@ -142,22 +142,31 @@ class ChunkedBody(Body):
         self._total = 0
         self._data = b""  # from `_at` on, what has not been parsed
         self._at = 0
+        self._begin = 0  # of the data of a whole chunk
         self._lines = bytearray()  # bytes of the trailer section so far
         self._trailers_begun = 0
 
     def feed(self, data: bytes) -> bytes:
-        pieces: list[bytes] = []
         self.is_canonical = self.is_late = False
         if self._state == _SIZE and not (self._data or self.is_ended):
-            at = self._take_whole_chunks(data, pieces)
+            end, at = self._whole_chunk(data, 0), 0
+            if end and end == len(data):
+                self.is_canonical = True
+                return data[self._begin : end - 2]
+            pieces = []
+            while end:
+                pieces.append(data[self._begin : end - 2])
+                at, end = end, self._whole_chunk(data, end)
             if at and at == len(data):
-                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self.is_canonical = len(pieces) == 1 or at <= len(piece) + len(piece) // WORTH_ONE
+                piece = b"".join(pieces)
+                self.is_canonical = at <= len(piece) + len(piece) // WORTH_ONE
                 return piece
             data = data[at:] if at else data
             if data == LAST_CHUNK:
                 self.is_ended = True
                 return b"".join(pieces)
+        else:
+            pieces = []
         if data:
             self._data = self._data[self._at :] + data if self._data else data
             self._at = 0
@@ -171,32 +180,32 @@ class ChunkedBody(Body):
             self._data, self._at = self._data[self._at :], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _take_whole_chunks(self, data: bytes, pieces: list[bytes]) -> int:
-        """Parse the whole chunks that `data` begins with, as far as they have no extension and no leading zero. Returns
-        where they end; `_step` judges what follows."""
-        at, end = 0, len(data)
-        while at < end and self.parts_left > 0 and data[at] != _ZERO:
-            size, begin, stop = 0, at, at + MOST_DIGITS
-            if stop >= end:
-                stop = end - 1
-            while begin < stop:
-                byte = data[begin]
-                if _ZERO <= byte <= _NINE:
-                    size = size * 16 + byte - _ZERO
-                elif _A <= byte | _LOWER <= _F:
-                    size = size * 16 + (byte | _LOWER) - _A + 10
-                else:
-                    break
-                begin += 1
-            begin, stop = begin + 2, begin + 2 + size
-            if not size or stop + 2 > end or data[begin - 2] != _CR or data[begin - 1] != _LF:
+    def _whole_chunk(self, data: bytes, at: int) -> int:
+        """Return the end of the chunk at `at`, and set `_begin` to its data; 0 if not all of it has come, if it has an
+        extension or a leading zero, or if its turn has not: `_step` judges it then."""
+        end = len(data)
+        if at >= end or self.parts_left <= 0 or data[at] == _ZERO:
+            return 0
+        size, begin, stop = 0, at, at + MOST_DIGITS
+        if stop >= end:
+            stop = end - 1
+        while begin < stop:
+            byte = data[begin]
+            if _ZERO <= byte <= _NINE:
+                size = size * 16 + byte - _ZERO
+            elif _A <= byte | _LOWER <= _F:
+                size = size * 16 + (byte | _LOWER) - _A + 10
+            else:
                 break
-            if data[stop] != _CR or data[stop + 1] != _LF:
-                break
-            self._count_chunk(size)
-            pieces.append(data[begin:stop])
-            at = stop + 2
-        return at
+            begin += 1
+        begin, stop = begin + 2, begin + 2 + size
+        if not size or stop + 2 > end or data[begin - 2] != _CR or data[begin - 1] != _LF:
+            return 0
+        if data[stop] != _CR or data[stop + 1] != _LF:
+            return 0
+        self._count_chunk(size)
+        self._begin = begin
+        return stop + 2
 
     def _count_chunk(self, size: int) -> None:
         self._total += size
