@@ -42,6 +42,7 @@ BOUNDS = (
     Bound("http2x10", 1.4, (NGINX, HAPROXY)),
     Bound("get1m", 1.5, (NGINX,)),
     Bound("post16k", 1.5, (NGINX,)),
+    Bound("stream", 1.15, (NGINX, HAPROXY)),
     Bound("half", 1.2, (NGINX,)),
     Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
     Bound("start", 400, words="{peer} at most {limit:g} ms"),

@@ -92,6 +92,7 @@ def cost(
 
     \b
     get, tls, get1m, post16k   processor time per request
+    stream                     the same of an answer of fifty chunks
     http2, http2x10            the same in HTTP/2, 1 and 10 at a time
     half                       p99 of latency at half of the capacity, open loop
     idle                       memory per idle client connection

@@ -157,6 +157,7 @@ class Environment:
             folder_in(self._folder, name),
             self._certificate,
             is_http2=bool(self._plan.case.streams),
+            is_streamed=self._plan.case.is_streamed,
         )
 
     async def prepare(self) -> str:
@@ -194,7 +195,7 @@ async def run_plan(plan: CostPlan, folder: Path, session: Session, runs: list[Co
     """Run the whole plan, append each run to `runs` and show it. Raises `FleetFailedError` if the worker fails."""
     ports = tuple(free_ports(WORKER_PORTS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
-    argv = peers.worker_argv(worker)
+    argv = peers.worker_argv(worker, plan.case)
     blocks = list(enumerate(shuffled_blocks(plan.peers, plan.blocks, Random(plan.seed))))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
         environment = Environment(plan, folder, ports, serves)

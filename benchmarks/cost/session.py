@@ -48,7 +48,7 @@ def introduction(plan: CostPlan) -> str:
         f"\n{plan.case.name}: {what_is_measured(plan)}\n"
         f"{in_blocks(plan.blocks)} × {len(plan.peers)} proxies × {plan.seconds:g} s, "
         f"{busy} connections, {endpoints} endpoints, seed {plan.seed}.\n"
-        f"Load: {load_in_words(plan)}; worker: {worker_name()}; {place_in_words(plan)}.\n"
+        f"Load: {load_in_words(plan)}; worker: {worker_name(plan.case)}; {place_in_words(plan)}.\n"
     )
 
 
@@ -98,4 +98,4 @@ def case_content(plan: CostPlan, runs: Sequence[CostRun]) -> dict[str, Any]:
     """Results of one case for JSON: its plan and a row for each peer."""
     case = asdict(plan.case) | {"kind": plan.case.kind.value}
     rows = rows_of([run for run in runs if run.case == plan.case.name])
-    return {"plan": described(plan) | {"case": case, "worker": worker_name()}, "proxies": rows}
+    return {"plan": described(plan) | {"case": case, "worker": worker_name(plan.case)}, "proxies": rows}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from experiments.platform.instant_worker import LARGE_NAME
+from experiments.platform.instant_worker import LARGE_NAME, STREAM_NAME
 
 ALL = "all"
 
@@ -62,6 +62,10 @@ class Case:
     warm_up: float = 0.5
     """Seconds of load before each run: connections are opened and interpreters specialise their code."""
 
+    @property
+    def is_streamed(self) -> bool:
+        return self.path == f"/{STREAM_NAME}"
+
 
 TRACEPARENT = """\
 local number = 0
@@ -98,6 +102,15 @@ CASES = {
         Case("http2x10", "small GET in HTTP/2, ten at a time", others=PROXIES, streams=10, connections=16),
         Case("get1m", "GET of 1 MiB", path=f"/{LARGE_NAME}"),
         Case("post16k", "POST of 16 KiB", method="POST", body=16 * 1024),
+        # Few clients: each read then brings one chunk. The worker sends one a millisecond to each.
+        Case(
+            "stream",
+            "answer of fifty chunks",
+            path=f"/{STREAM_NAME}",
+            others=PROXIES,
+            connections=8,
+            seconds=2.0,
+        ),
         Case(
             "half",
             "small GET at half of the capacity",

@@ -35,6 +35,9 @@ class Site:
     is_http2: bool = False
     """Clients speak HTTP/2 by prior knowledge; Steelyard and HAProxy find out themselves."""
 
+    is_streamed: bool = False
+    """Answers come in chunks, which HAProxy is told not to collect; nginx is told by the worker."""
+
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
         path = self.folder / name

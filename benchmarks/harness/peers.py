@@ -174,9 +174,10 @@ def require_build(python: str) -> str:
     return found
 
 
-def worker_argv(site: Site) -> list[str]:
-    """Arguments of the worker behind all peers: nginx if installed, otherwise the minimal one in Python."""
-    if PEERS["nginx"].absence:
+def worker_argv(site: Site, case: Case) -> list[str]:
+    """Arguments of the worker behind all peers: nginx if it is installed and has the answer, otherwise the minimal one
+    in Python."""
+    if worker_name(case) != NGINX:
         return [*program("experiments.platform.instant_worker"), *map(str, site.workers)]
     (site.folder / LARGE_NAME).write_bytes(bytes(LARGE_BYTES))
     return run_nginx(site, "nginx-worker.conf")
@@ -187,5 +188,5 @@ def worker_case(case: Case) -> Case:
     return CASES["get"] if case.is_tls or case.streams else case
 
 
-def worker_name() -> str:
-    return "a minimal one in Python" if PEERS["nginx"].absence else "nginx"
+def worker_name(case: Case) -> str:
+    return "a minimal one in Python" if case.is_streamed or PEERS["nginx"].absence else NGINX

@@ -86,7 +86,7 @@ async def run_plan(plan: ProcessesPlan, folder: Path, observe: Observer) -> None
 async def throughput(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
     """Throughput of one and of two processes in alternation: handshakes, then requests."""
     site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
-    started = serving("worker", peers.worker_argv(site), site.workers[0], CASE, None)
+    started = serving("worker", peers.worker_argv(site, CASE), site.workers[0], CASE, None)
     worker = await stack.enter_async_context(started)
     rng = Random(plan.seed)
     for part in plan.parts:

@@ -1,6 +1,7 @@
 """Worker that answers every request at once with prepared bytes, to measure a balancer and not its workers.
 
-A small body, a large one, and a huge one for slow readers; below `/held` it accepts WebSockets and answers no more.
+A small body, a large one, a huge one for slow readers, and a stream of chunks; below `/held` it accepts WebSockets and
+answers no more.
 
     python -m experiments.platform.instant_worker [PORT…]
 """
@@ -47,6 +48,19 @@ of the measured traffic included.
 """
 
 
+STREAM_NAME = "stream"
+STREAM_PATH = f"/{STREAM_NAME}".encode()
+CHUNKS = 50
+PAUSE_S = 0.001
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: no\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+"""The second field turns the buffers of nginx off for this answer, as is usual for streams."""
+
+CHUNK = b"80\r\n" + b"data: ".ljust(126, b"x") + b"\n\n\r\n"
+
+
 class InstantConnection(asyncio.Protocol):
     """One client connection; answers each request when it is complete."""
 
@@ -72,10 +86,22 @@ class InstantConnection(asyncio.Protocol):
         if self._path == HUGE_PATH:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self._transport.write(LARGE_ANSWERS.get(self._path, ANSWER))
-        self._path = b""
+        path, self._path = self._path, b""
+        if path == STREAM_PATH:
+            self._transport.write(STREAM_HEAD)
+            self._send_chunks(CHUNKS)
+            return
+        self._transport.write(LARGE_ANSWERS.get(path, ANSWER))
         if not self._parser.should_keep_alive():
             self._transport.close()
+
+    def _send_chunks(self, left: int) -> None:
+        """Send one chunk, then the others, or the end behind the last."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(CHUNK if left > 1 else CHUNK + b"0\r\n\r\n")
+        if left > 1:
+            asyncio.get_running_loop().call_later(PAUSE_S, self._send_chunks, left - 1)
 
 
 async def serve(ports: Sequence[int]) -> None:

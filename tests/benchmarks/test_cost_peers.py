@@ -25,6 +25,7 @@ from benchmarks.harness.serving import serving
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import BadInputError
 from experiments.platform import cpu_time
+from experiments.platform.instant_worker import CHUNKS, InstantConnection
 from experiments.platform.ports import free_ports
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
@@ -110,6 +111,29 @@ async def test_every_peer_of_the_tls_case_is_alike(peer: Peer, tmp_path: Path) -
     """It reports https to the worker, and uses the same suite: else the benchmark would compare ciphers."""
     skip_if_absent(peer, CASES["tls"])
     assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
+async def test_every_peer_of_the_stream_case_passes_chunks_on_as_they_come(
+    peer: Peer, tmp_path: Path
+) -> None:
+    """One that collects them would have less to do."""
+    skip_if_absent(peer)
+    case, loop = CASES["stream"], asyncio.get_running_loop()
+    worker = await loop.create_server(InstantConnection, "127.0.0.1", 0)
+    site = Site(next(free_ports(1)), (worker.sockets[0].getsockname()[1],), tmp_path, is_streamed=True)
+    async with (
+        worker,
+        serving(peer.name, peer.argv(site), site.port, case, None),
+        ClientSession() as client,
+    ):
+        parts = []
+        for _ in range(10):  # on a busy machine, some come together
+            async with client.get(f"http://127.0.0.1:{site.port}{case.path}") as answer:
+                parts.append(len([part async for part in answer.content.iter_any()]))
+    assert max(parts) > CHUNKS / 5
 
 
 async def assert_usual_suite(port: int) -> None:
