@@ -263,16 +263,12 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     # --- parsing responses
 
     def _read_head(self, data: bytes) -> None:
-        known, valid = self._known, self._valid
-        if (
-            valid is not None
-            and len(known) + valid.length == len(data)
-            and data.startswith(known)
-            and not (self._head or self._has_odd_response)
-        ):
-            self._end_whole(valid, data[len(known) :])
+        valid, at = self._valid, len(self._known)
+        is_usual = not (self._head or self._has_odd_response)
+        if is_usual and valid is not None and at + valid.length == len(data) and data.startswith(self._known):
+            self._end_whole(valid, data[at:])
             return
-        while True:  # once, unless there are interim responses
+        while data:  # once, unless there are interim responses
             head = self._head + data if self._head else data
             end = head.find(END_OF_HEAD) + 4
             if (end if end >= 4 else len(head)) > UNCHECKED_HEAD_BYTES:
@@ -285,11 +281,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             response: Response | None = None
             if head is data:  # the common case: one complete response and nothing else
                 response = self._heads.incoming(head[: end - 2])
-                if (
-                    response.framing is LENGTH
-                    and end + response.length == size
-                    and not (self._has_odd_response or response.is_bodiless)
-                ):
+                is_whole = response.framing is LENGTH and end + response.length == size
+                if is_whole and not (self._has_odd_response or response.is_bodiless):
                     self._validate(data)
                     self._known, self._valid = data[:end], response
                     self._end_whole(response, data[end:])
@@ -297,8 +290,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self._head = b""
             self._validate(data[: len(data) - (size - end)] if end < size else data)
             data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
-            if not data:
-                return
 
     def _end_whole(self, response: Response, body: bytes) -> None:
         sink, self._sink = self._sink, None
