@@ -13,6 +13,7 @@ from balancer.exchange.buffering import BLOCK, KeptBody
 from balancer.http.h1.field_list import FieldList
 from balancer.http.h1.response_head import ResponseHeads
 from balancer.tracing.tracing import Tracing
+from balancer.upstream.internal_request import InternalRequest
 from balancer.upstream.request import RequestBody, whole_body
 from balancer.upstream.stream import UpstreamStream
 from tests.support.wireless import Wireless, buffering, sends
@@ -438,6 +439,6 @@ def test_long_body_goes_to_a_stream_in_pieces() -> None:
     recorded: Any = PiecewiseStream()
     body = bytes(range(256)) * 10_000
     stream = UpstreamStream(cast(Any, None), recorded)
-    stream.send(head(len(body)), cast(Any, None), b"PUT", whole_body(body))
+    stream.send(head(len(body)), InternalRequest(None, print), b"PUT", whole_body(body))
     assert b"".join(recorded.pieces) == body
     assert max(map(len, recorded.pieces)) <= 65_536
