@@ -87,6 +87,7 @@ class EngineStorm:
         self._read()
         self._flush()
         self._hear(self.engine.events())
+        self._out += self.engine.data_to_send()  # those events may have ended the connection
         if self._has_closed:
             assert self.engine.receive(PREFACE) == []
             assert self.engine.data_to_send() == b""
