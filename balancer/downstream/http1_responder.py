@@ -89,7 +89,11 @@ class Http1Responder(Responder):
             framed = head + framed
         self.write(framed)
         size = self.client.read_size
-        return size if size == LONGEST and len(framed) < SHORTEST else self._next_size()
+        if size < LONGEST or len(framed) >= SHORTEST:
+            return self._next_size()
+        if self.is_write_paused:  # those before had to wait, too
+            self.client.read_size = size = SHORTEST
+        return size
 
     def _next_size(self) -> int:
         size = next_size(self.client.read_size, self.transport.get_write_buffer_size())

@@ -85,6 +85,38 @@ async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage)
     taken.set()
 
 
+async def test_client_that_stalls_after_quick_small_chunks_gets_small_reads(stage: Stage) -> None:
+    """Chunks that are each passed on at once let reads grow; those that fill the client's buffer shrink them, so that
+    the next read is as short as that for any slow client."""
+    chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+    grown = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        wire.write(HEADS["chunked"])
+        for _ in range(20):
+            wire.write(chunk)
+            await stage.turn(20)
+        await grown.wait()
+        while not downstream.is_write_paused:
+            wire.write(chunk)
+            await stage.turn(4)
+        await wire.closed()
+
+    await stage.serve_worker(script)
+    client = await stage.sending(get(), receive_buffer=4096)
+    await client.head()
+    (downstream,) = stage.downstreams
+    for _ in range(20):
+        await client.exactly(len(chunk))
+    assert downstream.client.read_size == LONGEST_READ
+    client.stop_reading()
+    grown.set()
+    await stage.eventually(lambda: downstream.is_write_paused)
+    assert downstream.client.read_size == READ
+    client.reset()
+
+
 def test_read_size_follows_the_write_buffer() -> None:
     size, sizes = READ, []
     for unsent in (0, 0, 0, 0, 1, 1, 1, 1, 0):
