@@ -120,6 +120,7 @@ HOT = [
     "balancer/upstream/pools.py",
     "balancer/upstream/http2/pool.py",
     "balancer/upstream/library/pool.py",
+    "balancer/log/formats.py",
     "balancer/http/h1/request_fields.py",
     "balancer/http/h1/request_head.py",
     "balancer/http/h1/request_reader.py",
