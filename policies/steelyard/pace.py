@@ -61,7 +61,7 @@ class Pace:
         `pending` answers were expected since the last `advance`, `prior` is the slowdown that is assumed, `variation`
         the squared coefficient of variation of services, at least 1, which is Poisson's."""
         if not prior:
-            # Mostly the difference is within chance whatever has decayed since. To tell that takes no logarithm:
+            # Mostly the difference is within chance whatever has decayed since. That needs no logarithm:
             # |log(e/r)| ≤ |e − r| / √(e·r), and e/r is most extreme before all decay or after it.
             expected, received = self._expected + pending + FEW, self._received + FEW
             least, most = (expected, received) if expected < received else (received, expected)
