@@ -36,7 +36,7 @@ class Site:
     """Clients speak HTTP/2 by prior knowledge; Steelyard and HAProxy find out themselves."""
 
     is_streamed: bool = False
-    """Answers come in chunks: HAProxy gets `option http-no-delay`, nginx a field of the response that turns buffers off."""
+    """Answers come in chunks: HAProxy gets `option http-no-delay`, nginx a field of the response against buffers."""
 
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
