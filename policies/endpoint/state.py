@@ -109,7 +109,7 @@ class EndpointState:
         "latency_prior",
         "limit",
         "order",
-        "others",
+        "other_outcomes",
         "part",
         "parts",
         "passes_checks",
@@ -157,10 +157,11 @@ class EndpointState:
         self.busy_since = 0.0  # when it last went from idle to busy with requests of this process
         self.proven_at = -inf  # latest time at which a request was sent that has succeeded
         self._silent_since = self._waited = self._waited_until = 0.0
-        self.estimate: object = None  # what a policy knows of it: found sooner here than in a dictionary
+        self.estimate: object = None  # what a policy keeps of it; see `LeastCost`
         self.latency = LatencyModel()
         self.histogram = Histogram()
-        self._ok, self.others = 0, dict.fromkeys(OutcomeKind, 0)  # requests by outcome: successes, and others
+        self._ok = 0  # requests that have succeeded
+        self.other_outcomes = dict.fromkeys(OutcomeKind, 0)  # the others, by outcome
         self.failures = 0  # requests that it has failed since the start
         self._before_look = 0  # in-flight minus successes at the last failure: what the trial may exceed
         self.latency_prior = latency_prior if latency_prior is not None else LatencyPrior([self])
@@ -319,12 +320,12 @@ class EndpointState:
     @property
     def successes(self) -> int:
         """Successful requests since the start, including established tunnels."""
-        return self._ok + self.others[_TUNNELLED]
+        return self._ok + self.other_outcomes[_TUNNELLED]
 
     @property
     def outcomes(self) -> dict[OutcomeKind, int]:
         """Requests since the start by their outcome."""
-        return {**self.others, _OK: self._ok}
+        return {**self.other_outcomes, _OK: self._ok}
 
     @property
     def available(self) -> bool:
@@ -352,7 +353,7 @@ class EndpointState:
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
             return False
-        self.others[kind] += 1
+        self.other_outcomes[kind] += 1
         is_failure = kind.is_failure
         if is_failure:
             self._record_failure(outcome)

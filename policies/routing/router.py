@@ -169,7 +169,7 @@ class Router(EndpointSet):
         outcome = Outcome(OutcomeKind.ABANDONED, None, assignment.routed_at, None, self._now())
         self.settle(assignment, outcome)
         self.routed -= 1
-        assignment.state.others[outcome.kind] -= 1
+        assignment.state.other_outcomes[outcome.kind] -= 1
 
     def probed(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
         """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.

@@ -58,7 +58,9 @@ class LeastCost:
         self._prices = prices
         self._regions: dict[Region, RegionService] = {}
         self._estimates: dict[str, Estimate] = {}
-        self._owner = object()  # of the estimates that `state.estimate` may name
+        self._owner = (
+            object()
+        )  # marks estimates of these members: another policy may have left its own at a state
         self._trials = Trials(explore, random())
         self._shedding = Shedding() if sheds else None
         self._mean_weight = 1.0

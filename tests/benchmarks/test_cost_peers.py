@@ -119,7 +119,7 @@ async def test_every_peer_of_the_tls_case_is_alike(peer: Peer, tmp_path: Path) -
 async def test_every_peer_of_the_stream_case_passes_chunks_on_as_they_come(
     peer: Peer, tmp_path: Path
 ) -> None:
-    """One that collects them would have less to do."""
+    """A peer that collects them would have less to do."""
     skip_if_absent(peer)
     case, loop = CASES["stream"], asyncio.get_running_loop()
     worker = await loop.create_server(InstantConnection, "127.0.0.1", 0)
