@@ -21,11 +21,24 @@ from balancer.exchange.attempt_span import (
 )
 from balancer.exchange.exchange_state import ExchangeState
 from balancer.http.h1.traced_head import TracedRequest
-from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry, excerpt, fault_of, good_end
+from balancer.log.formats import (
+    HEAD_LIMIT,
+    NOT_CONNECTED,
+    TARGET_LIMIT,
+    Entry,
+    excerpt,
+    fault_of,
+    good_end,
+)
 from balancer.log.journal import Journal
 from balancer.tracing.spans import Kind, Spans, SpanTrace
 from balancer.tracing.tracing import Tracing
 from policies.insight.explanation import Trace as Explained
+
+# Module constants, because an imported name is looked up anew each time.
+MOST_TARGET: Final = TARGET_LIMIT
+MOST_HEAD: Final = HEAD_LIMIT
+UNCONNECTED: Final = NOT_CONNECTED
 
 
 class ExchangeObserver:
@@ -71,31 +84,41 @@ class RequestLog(ExchangeObserver):
             attempt.is_read = True
 
     def on_end(self, exchange: ExchangeState, error: ForwardingError | None) -> None:
-        journal, attempt, request = self._journal, exchange.last_attempt, exchange.request
-        status, bytes_out = (attempt.status, attempt.bytes_out) if attempt is not None else (0, 0)
-        call = exchange.downstream.call
-        grpc_status = "" if call is None else call.status
+        journal, attempt, request, call = (
+            self._journal, exchange.last_attempt, exchange.request, exchange.downstream.call
+        )  # fmt: skip
+        status = attempt.status if attempt is not None else 0
         if not journal.takes(500 if call is not None and call.has_failed else status, error):
             return
-        endpoint, connection, routed_at, sent_at, first_byte_at = (
-            (attempt.assignment.state.endpoint, attempt.connection, attempt.assignment.routed_at, attempt.sent_at,
-             attempt.first_byte_at)
-            if attempt is not None
-            else (None, NOT_CONNECTED, 0.0, 0.0, None)
+        cluster, target, head, chosen = (
+            exchange.cluster,
+            request.received_target,
+            request.head,
+            journal.chosen,
+        )
+        entry = Entry(
+            cluster.now(), None if error is None else fault_of(error, cluster.process.error_bodies), status,
+            request.method, target if len(target) <= MOST_TARGET else target[:MOST_TARGET], request.id,
+            head if len(head) <= MOST_HEAD else excerpt(head), request.fields.is_http10,
+            exchange.downstream.client, None, exchange.attempts, UNCONNECTED, self._arrived, 0.0, 0.0, None,
+            exchange.bytes_in, 0, cluster=cluster.name, grpc_status="" if call is None else call.status,
+            policy=self._policy or cluster.policy,
         )  # fmt: skip
-        target = request.received_target
-        is_sent = attempt is not None and request.target != target
-        chosen, fault = journal.chosen, fault_of(error, exchange.cluster.process.error_bodies)
-        journal.add(Entry(
-            exchange.cluster.now(), fault, status, request.method, target[:TARGET_LIMIT],
-            request.id, excerpt(request.head), request.fields.is_http10, exchange.downstream.client,
-            endpoint, exchange.attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
-            exchange.bytes_in, bytes_out, attempt.load if attempt is not None else None, exchange.cluster.name,
-            grpc_status, request.target[:TARGET_LIMIT] if is_sent else b"",
-            self._policy or exchange.cluster.policy, None if chosen is None else chosen.extra(
-                request.head, attempt.fields if attempt is not None and status else b"", self._route
-            ), None if attempt is None or attempt.answer is None else attempt.answer.facts,
-        ))  # fmt: skip
+        if attempt is not None:
+            assignment = attempt.assignment
+            entry.endpoint, entry.connection = assignment.state.endpoint, attempt.connection
+            entry.routed_at, entry.sent_at = assignment.routed_at, attempt.sent_at
+            entry.first_byte_at, entry.bytes_out, entry.load = (
+                attempt.first_byte_at, attempt.bytes_out, attempt.load
+            )  # fmt: skip
+            if request.target != target:
+                entry.sent_target = request.target[:MOST_TARGET]
+            if attempt.answer is not None:
+                entry.answer = attempt.answer.facts
+        if chosen is not None:
+            fields = attempt.fields if attempt is not None and status else b""
+            entry.extra = chosen.extra(request.head, fields, self._route)
+        journal.add(entry)
 
 
 FIRST: Final = "first"

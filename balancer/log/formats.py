@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
-from json.encoder import encode_basestring_ascii as json_text
 from typing import Final, NamedTuple
 
 from balancer.errors import (
@@ -28,6 +26,7 @@ from balancer.http.grpc.status import FAILURE_NAMES
 from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.own_responses import ErrorBodies, error_body
+from balancer.log.times import Second, rounded
 from policies.facts import Endpoint, ReportedLoad
 from policies.prompts import Answer
 
@@ -71,7 +70,7 @@ class Extra(NamedTuple):
     response: Mapping[bytes, bytes]
 
 
-class Entry(NamedTuple):
+class Entry:
     """One finished request. Times are in seconds of the process's clock.
 
     `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
@@ -83,51 +82,89 @@ class Entry(NamedTuple):
     `extra` is None unless the log has chosen fields. `answer` is that to a prompt, as far as it came.
     """
 
-    ended_at: float
-    fault: Fault | None
-    status: int
-    method: bytes
-    target: bytes
-    id: bytes
-    head: bytes
-    is_http10: bool
-    client: Client
-    endpoint: Endpoint | None
-    attempts: int
-    connection: str
-    arrived: tuple[float, float]
-    routed_at: float
-    sent_at: float
-    first_byte_at: float | None
-    bytes_in: int
-    bytes_out: int
-    load: ReportedLoad | None = None
-    cluster: str = ""
-    grpc_status: str = ""
-    sent_target: bytes = b""
-    policy: str = ""
-    extra: Extra | None = None
-    answer: Answer | None = None
+    def __init__(
+        self,
+        ended_at: float,
+        fault: Fault | None,
+        status: int,
+        method: bytes,
+        target: bytes,
+        id: bytes,  # noqa: A002
+        head: bytes,
+        is_http10: bool,
+        client: Client,
+        endpoint: Endpoint | None,
+        attempts: int,
+        connection: str,
+        arrived: tuple[float, float],
+        routed_at: float,
+        sent_at: float,
+        first_byte_at: float | None,
+        bytes_in: int,
+        bytes_out: int,
+        load: ReportedLoad | None = None,
+        cluster: str = "",
+        grpc_status: str = "",
+        sent_target: bytes = b"",
+        policy: str = "",
+        extra: Extra | None = None,
+        answer: Answer | None = None,
+    ) -> None:
+        self.ended_at = ended_at
+        self.fault = fault
+        self.status = status
+        self.method = method
+        self.target = target
+        self.id = id
+        self.head = head
+        self.is_http10 = is_http10
+        self.client = client
+        self.endpoint = endpoint
+        self.attempts = attempts
+        self.connection = connection
+        self.arrived = arrived
+        self.routed_at = routed_at
+        self.sent_at = sent_at
+        self.first_byte_at = first_byte_at
+        self.bytes_in = bytes_in
+        self.bytes_out = bytes_out
+        self.load = load
+        self.cluster = cluster
+        self.grpc_status = grpc_status
+        self.sent_target = sent_target
+        self.policy = policy
+        self.extra = extra
+        self.answer = answer
 
 
-class Context(NamedTuple):
+class Context:
     """Data of a line beside its entry: `offset` in seconds converts the process's clock to Unix time; `sample` is the
     sampling rate of the entry as text.
     """
 
-    offset: float
-    sample: str
+    def __init__(self, offset: float, sample: str) -> None:
+        self.offset = offset
+        self.sample = sample
 
 
-class LoggedPhases(NamedTuple):
+class LoggedPhases:
     """Durations of the phases in seconds; None if a phase was not reached. `service` runs from sent to last byte."""
 
-    head: float
-    queue: float
-    connect: float | None
-    first_byte: float | None
-    service: float | None
-    total: float
+    def __init__(
+        self,
+        head: float,
+        queue: float,
+        connect: float | None,
+        first_byte: float | None,
+        service: float | None,
+        total: float,
+    ) -> None:
+        self.head = head
+        self.queue = queue
+        self.connect = connect
+        self.first_byte = first_byte
+        self.service = service
+        self.total = total
 
 
 Format = Callable[[Entry, Context], str]
@@ -164,7 +201,12 @@ def has_failed(entry: Entry) -> bool:
     """Return whether the request is logged whatever the sampling rate: for an error other than `NoRoute`, 5xx, or the
     same of gRPC."""
     is_fault = entry.fault is not None and entry.fault.end != UNROUTED
-    return is_fault or entry.status >= 500 or entry.grpc_status in FAILURE_NAMES
+    return is_fault or entry.status >= 500 or is_failure(entry.grpc_status)
+
+
+def is_failure(grpc_status: str) -> bool:
+    """Return whether the status of an RPC is like 5xx; "" is none."""
+    return bool(grpc_status) and grpc_status in FAILURE_NAMES
 
 
 def excerpt(head: bytes) -> bytes:
@@ -205,7 +247,7 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     if fault is None:
         own_end = "admin" if entry.target.startswith(b"/-/") else "answered"
         end = own_end if entry.endpoint is None else good_end(entry.method, entry.status)
-        if end == "ok" and entry.grpc_status in FAILURE_NAMES:
+        if end == "ok" and is_failure(entry.grpc_status):
             end = "error_status"
         return end, entry.status, entry.bytes_out
     if entry.status:
@@ -223,19 +265,19 @@ def good_end(method: bytes, status: int) -> str:
     return "ok" if status < 500 else "error_status"
 
 
-@lru_cache(maxsize=8)
-def second(at: int) -> str:
-    """Format a whole second of Unix time in UTC, up to the decimal point. Cached: most lines share it with the previous
-    one.
-    """
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+_SECOND: Final = Second()
+
+
+def began_at(entry: Entry, offset: float) -> int:
+    """Return the start of the request in microseconds of Unix time."""
+    head_at, began = entry.arrived
+    return rounded(((head_at or began) + offset) * 1e6)
 
 
 def instant(entry: Entry, offset: float) -> str:
     """Format the start of the request in UTC with microseconds."""
-    head_at, began_at = entry.arrived
-    microseconds = round(((head_at or began_at) + offset) * 1e6)
-    return f"{second(microseconds // 1_000_000)}{microseconds % 1_000_000:06}Z"
+    microseconds = began_at(entry, offset)
+    return f"{_SECOND.text(microseconds // 1_000_000)}{microseconds % 1_000_000:06}Z"
 
 
 def forwarded_for(entry: Entry) -> bytes:
@@ -300,7 +342,7 @@ def milliseconds(seconds: float | None) -> str:
 def text_line(entry: Entry, context: Context) -> str:
     """Format an entry as key=value pairs in the style of Heroku's router."""
     end, status, sent = outcome(entry)
-    head, queue, connect, first_byte, service, total = phases(entry)
+    spent = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
     cluster = f"cluster={entry.cluster} " if entry.cluster else ""
     grpc = f"grpc_status={entry.grpc_status} " if entry.grpc_status else ""
@@ -311,65 +353,10 @@ def text_line(entry: Entry, context: Context) -> str:
         f"time={instant(entry, context.offset)} {at} method={bare_bytes(entry.method)} "
         f"path={quoted(entry.target.decode('latin-1'))} {sent_path}host={bare_bytes(host_of(entry.head))} "
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
-        f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
+        f"dyno={dyno} connect={milliseconds(spent.connect)} service={milliseconds(spent.service)} "
         f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
         f"client={bare_bytes(client.address)} {cluster}region={region} policy={bare(entry.policy)} "
-        f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
-        f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
-        f"bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
+        f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(spent.head)} "
+        f"queue={milliseconds(spent.queue)} first_byte={milliseconds(spent.first_byte)} "
+        f"total={milliseconds(spent.total)} bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
     )
-
-
-# --- JSON
-
-
-def seconds_or_null(seconds: float | None) -> str:
-    """Format seconds with six decimals, or null."""
-    if seconds is None:
-        return "null"
-    return f"{seconds:.6f}" if seconds else "0.000000"
-
-
-def json_string(value: str) -> str:
-    """Format a JSON string; DEL is escaped, which JSON does not require."""
-    return json_text(value).replace("\x7f", "\\u007f")
-
-
-def text_or_null(value: bytes) -> str:
-    """Format bytes, decoded as Latin-1, as a JSON string or null."""
-    return json_string(value.decode("latin-1")) if value else "null"
-
-
-repeated_or_null = lru_cache(maxsize=1024)(text_or_null)
-"""Cached `text_or_null` for values that recur: methods, hosts, addresses."""
-
-
-def json_line(entry: Entry, context: Context) -> str:
-    """Format an entry as a JSON object."""
-    end, status, sent = outcome(entry)
-    head, queue, connect, first_byte, service, total = phases(entry)
-    fault, endpoint, client = entry.fault, entry.endpoint, entry.client
-    reason, detail = (
-        (json_text(fault.reason), json_text(fault.detail)) if fault is not None else ("null", "null")
-    )
-    name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
-    cluster = f'"cluster":"{entry.cluster}",' if entry.cluster else ""
-    grpc = f'"grpc_status":"{entry.grpc_status}",' if entry.grpc_status else ""
-    sent_path = f'"sent_path":{text_or_null(entry.sent_target)},' if entry.sent_target else ""
-    connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
-    return (
-        f'{{"time":"{instant(entry, context.offset)}","end":"{end}","reason":{reason},"detail":{detail},'
-        f'"method":{repeated_or_null(entry.method)},"path":{text_or_null(entry.target)},{sent_path}'
-        f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
-        f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
-        f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'
-        f'{cluster}"endpoint":{name},"region":{region},"policy":{json_text(entry.policy)},'
-        f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
-        f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
-        f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'
-        f'"total":{seconds_or_null(total)},"status":{status},{grpc}"bytes":{sent},"bytes_in":{entry.bytes_in},'
-        f'"sample":{context.sample}}}\n'
-    )
-
-
-FORMATS: dict[str, Format] = {"text": text_line, "json": json_line}

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from balancer.errors import ForwardingError
 from balancer.http.h1.fields import found, lines_of
@@ -38,6 +37,8 @@ def journal_of(log: Journal | None, recorder: Journal | None) -> Journal | None:
     return Both(log, recorder)
 
 
+Item = TypeVar("Item")
+
 FLUSH_LIMIT: Final = 2.0
 """Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
 
@@ -50,28 +51,31 @@ class EntryCounts:
     dropped: int = 0
 
 
-class EntryQueue:
-    """Queue of at most `limit` entries, with the thread that writes them; abstract. `add` must be called from one
-    thread, and never waits."""
+class EntryQueue(Generic[Item]):
+    """Queue of at most `limit` items, one for each entry, with the thread that writes them; abstract. `add` must be
+    called from one thread, and never waits."""
 
-    counts: EntryCounts
-
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, counts: EntryCounts) -> None:
         self._limit = limit
-        self._queue: deque[Entry] = deque()
+        self._dropped_in = counts
+        self._queue: list[Item] = []
         self._wakes = Event()
         self._stops = Event()
         self.thread = Thread(target=self._run, name=name, daemon=True)
 
     def add(self, entry: Entry) -> None:
-        """Queue an entry, or drop it if the queue is full."""
+        """Queue what `_item` makes of an entry, or drop it if the queue is full."""
         queue = self._queue
         if len(queue) >= self._limit:
-            self.counts.dropped += 1
+            self._dropped_in.dropped += 1
             return
-        queue.append(entry)
+        queue.append(self._item(entry))
         if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
             self._wakes.set()
+
+    @abstractmethod
+    def _item(self, entry: Entry) -> Item:
+        """Return what is queued for an entry."""
 
     @property
     def waiting(self) -> int:
@@ -102,6 +106,13 @@ class EntryQueue:
             self._wakes.clear()
             yield
         yield
+
+
+def taken(queue: list[Item], limit: int) -> list[Item]:
+    """Take at most `limit` items from a queue to which another thread may add meanwhile."""
+    items = queue[:limit]
+    del queue[: len(items)]
+    return items
 
 
 class Both:

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from balancer.config.schema.log import LOG_FIELDS, LogConfig
 from balancer.http.h1.fields import host_of
 from balancer.log.formats import (
-    FORMATS,
     NOT_CONNECTED,
     Context,
     Entry,
@@ -25,13 +24,13 @@ from balancer.log.formats import (
     forwarded_for,
     instant,
     is_bare,
-    json_string,
     outcome,
     phases,
-    seconds_or_null,
+    text_line,
     version_of,
 )
 from balancer.log.journal import ChosenFields
+from balancer.log.json_lines import json_line, json_string, seconds_or_null
 
 Value = bytes | str | float | int | None
 """A value before it is escaped; a float is a number of seconds, or a share."""
@@ -49,6 +48,8 @@ class Line(NamedTuple):
 
 
 ValueOf = Callable[[Line], Value]
+
+PHASES: Final = ("head", "queue", "connect", "first_byte", "service", "total")
 
 _OF_ENTRY: Final = ("attempts", "bytes_in", "cluster", "grpc_status", "method", "policy")
 
@@ -81,7 +82,7 @@ VALUES: Final[dict[str, ValueOf]] = {
     "prompt_tokens": lambda line: of_answer(line.entry, "prompt_tokens"),
     "cached_tokens": lambda line: of_answer(line.entry, "cached_tokens"),
     **{name: attrgetter(f"entry.{name}") for name in _OF_ENTRY},
-    **{name: attrgetter(f"phases.{name}") for name in LoggedPhases._fields},
+    **{name: attrgetter(f"phases.{name}") for name in PHASES},
 }
 """Values of the fields that have a name of their own."""
 
@@ -222,4 +223,4 @@ def format_of(log: LogConfig) -> tuple[Format, ChosenFields | None]:
         return line, chosen_fields(log.fields)
     if log.fields:
         return line_with(log.fields, '"{}":', json_value, ",", "{%s}\n"), chosen_fields(log.fields)
-    return FORMATS[log.access], None
+    return text_line if log.access == "text" else json_line, None

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from balancer.errors import ForwardingError, LogFailed
 from balancer.log.formats import Entry, outcome, phases
-from balancer.log.journal import EntryCounts, EntryQueue
+from balancer.log.journal import EntryCounts, EntryQueue, taken
 from balancer.log.output import FLAGS, try_lock
 from policies.facts import Endpoint
 
@@ -151,7 +151,7 @@ class RecordingMetadata:
     key_of: Callable[[Entry], bytes]
 
 
-class Recorder(EntryQueue):
+class Recorder(EntryQueue[Entry]):
     """One recording of at most `limit` bytes of file, with at most `queue` waiting requests; `paths` keeps request
     paths.
 
@@ -172,8 +172,8 @@ class Recorder(EntryQueue):
         paths: bool = False,
         before: Thread | None = None,
     ) -> None:
-        super().__init__("recorder", queue)
-        self.counts: RecordCounts = RecordCounts()
+        self.counts = RecordCounts()
+        super().__init__("recorder", queue, self.counts)
         self.is_full = False
         self.problem: str | None = None
         self._about = about
@@ -196,6 +196,9 @@ class Recorder(EntryQueue):
     def takes(self, status: int, error: ForwardingError | None) -> bool:
         """Return True: a recording takes every request."""
         return True
+
+    def _item(self, entry: Entry) -> Entry:
+        return entry
 
     # --- called outside the data path
 
@@ -241,8 +244,8 @@ class Recorder(EntryQueue):
         while self._queue and not self.is_full:
             names: list[bytes] = []
             batch: list[bytes] = []
-            while self._queue and len(batch) < BATCH:
-                row = self._row(self._queue.popleft(), names)
+            for entry in taken(self._queue, BATCH):
+                row = self._row(entry, names)
                 if row is not None:
                     batch.append(packed(row))
                 if len(batch) % YIELD_EVERY == 0:
@@ -251,9 +254,8 @@ class Recorder(EntryQueue):
                 self.counts.written += len(batch)
             else:
                 self.counts.dropped += len(batch)
-        while self.is_full and self._queue:
-            self._queue.popleft()
-            self.counts.dropped += 1
+        if self.is_full:
+            self.counts.dropped += len(taken(self._queue, len(self._queue)))
 
     def _write_end(self) -> None:
         """Write updated endpoint blocks and the END block; these few bytes may exceed the limit."""

@@ -23,7 +23,8 @@ from matplotlib.image import imread
 from balancer.config.schema.log import LogConfig
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
 from balancer.http.h1.client import Client
-from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line, text_line
+from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, Extra, fault_of, text_line
+from balancer.log.json_lines import json_line
 from balancer.log.lines import format_of
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
@@ -33,6 +34,7 @@ from experiments.report.access_log.runs import log_runs
 from experiments.run_data import Kind
 from policies.facts import Endpoint
 from tests.support.command_line import complaint, run_in_process
+from tests.support.log_entries import changed
 from tests.support.root import ROOT
 
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
@@ -46,7 +48,7 @@ def entry(at: float = 1000.0, error: ForwardingError | None = None, **changes: A
         at + 0.03, fault_of(error), 200, b"GET", b"/", b"id", b"x\r\nHost: a\r\n", False, Client(b"1.2.3.4", b""),
         Endpoint("emea-0", "", "emea"), 1, NEW, (0.0, at), at + 0.004, at + 0.01, at + 0.025, 1, 2, policy="random",
     )  # fmt: skip
-    return usual._replace(**changes)
+    return changed(usual, **changes)
 
 
 ENTRIES = {
@@ -73,7 +75,7 @@ def test_all_formats_give_the_same_row(name: str) -> None:
     chosen, _ = format_of(LogConfig(access="logfmt", fields=("request:x-a", *NEEDED)))
     hostile = Extra("", {b"x-a": b'1 end=reset total="9 queue=" sample=2'}, {})
     lines = [line(ENTRIES[name], CONTEXT) for line in (text_line, json_line, usual)]
-    lines.append(chosen(ENTRIES[name]._replace(extra=hostile), CONTEXT))
+    lines.append(chosen(changed(ENTRIES[name], extra=hostile), CONTEXT))
     text, *others = map(log_row, lines)
     for other in others:
         assert [shown(value) for value in text] == [shown(value) for value in other]
@@ -110,7 +112,7 @@ def test_the_lines_in_the_documentation_are_read() -> None:
     failed = text_line(ENTRIES["refused"], CONTEXT)
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text - some
     failed = text_line(
-        ENTRIES["refused"]._replace(cluster="api", grpc_status="UNAVAILABLE", sent_target=b"/x"), CONTEXT
+        changed(ENTRIES["refused"], cluster="api", grpc_status="UNAVAILABLE", sent_target=b"/x"), CONTEXT
     )
     assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,15 @@ def entry(**changes: Any) -> Entry:
         connection=NEW, arrived=(0.0, 1000.0), routed_at=1001.0, sent_at=1001.002, first_byte_at=1001.022,
         bytes_in=0, bytes_out=17, policy="region-aware",
     )  # fmt: skip
-    return usual._replace(**changes)
+    return changed(usual, **changes)
+
+
+def changed(entry: Entry, **changes: Any) -> Entry:
+    """The entry with other values."""
+    made = copy(entry)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
 
 
 class RecordingLog:

@@ -186,9 +186,9 @@ class AdminApplication:
         """Log a request; `head` has the fields of its head if those of `entry` are not complete."""
         log = self._cluster.process.access_log
         if log is not None and log.logs_admin and log.takes(entry.status, None):
-            entry = entry._replace(policy=self._cluster.policy)
+            entry.policy = self._cluster.policy
             if log.chosen is not None:
-                entry = entry._replace(extra=log.chosen.extra(entry.head if head is None else head, b""))
+                entry.extra = log.chosen.extra(entry.head if head is None else head, b"")
             log.add(entry)
 
     # --- readiness

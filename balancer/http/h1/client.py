@@ -11,6 +11,7 @@ from typing import Final
 from balancer.config.schema.limits import READ
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.request_hints import HintFields
+from balancer.log.last_line import LastLine
 from balancer.tracing.tracing import Tracing
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
@@ -33,7 +34,7 @@ class Client:
     field names that are removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
     the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
     enabled; `tracing` is set while the trace context is propagated. `read_size` is the number of bytes per read of a
-    long response to it (`next_size`).
+    long response to it (`next_size`), `last_line` has texts for its next line in the access log.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Client:
         )
         self.read_size = READ
         self.host = b""  # the same host as written
+        self.last_line: LastLine | None = None
 
     def forwarding(self, addresses: bytes, proto: bytes) -> bytes:
         """Return the fields that are added to a request, up to the host's name."""

@@ -40,6 +40,7 @@ KeyOf = Callable[["Request", Client], "str | None"]
 
 _LF: Final = 10
 _NUMBER_SIGN: Final = 35
+_SPACE: Final = 32
 """Bytes that are searched for as integers, which is faster than as a string of one byte."""
 
 _WORTH_KEEPING: Final = 1024
@@ -101,8 +102,12 @@ class Request:
     @property
     def received_target(self) -> bytes:
         """Return the target as received: a route may have rewritten `target`."""
-        begin = self.raw.find(b" ") + 1
-        return self.raw[begin : self.raw.find(b" ", begin)]
+        raw, begin = self.raw, len(self.method) + 1
+        end = begin + len(self.target)
+        if raw[begin:end] == self.target and end < len(raw) and raw[end] == _SPACE:
+            return self.target
+        begin = raw.find(b" ") + 1
+        return raw[begin : raw.find(b" ", begin)]
 
     def retarget(self, target: bytes, added: bytes = b"") -> None:
         """Replace the target that is sent, and add field lines, each behind its CRLF."""

@@ -15,10 +15,11 @@ from balancer.config.schema.log import FURTHER_FIELDS, LOG_FIELDS, LogConfig
 from balancer.config.warnings import logged_secrets
 from balancer.errors import ConnectFailed, QueueTimeout
 from balancer.http.h1.client import Client
-from balancer.log.formats import NOT_CONNECTED, Context, Entry, Extra, fault_of, json_line
+from balancer.log.formats import NOT_CONNECTED, Context, Entry, Extra, fault_of
 from balancer.log.journal import VALUE_LIMIT, ChosenFields
+from balancer.log.json_lines import json_line
 from balancer.log.lines import READ_FROM, VALUES, format_of
-from tests.support.log_entries import entry
+from tests.support.log_entries import changed, entry
 from tests.support.root import ROOT
 
 CONTEXT = Context(offset=1_700_000_000.0, sample="1")
@@ -35,7 +36,7 @@ def line_of(entry: Entry, context: Context = CONTEXT, **log: Any) -> str:
     """The line of an entry as the server makes it: with what the log asks for."""
     line, chosen = format_of(LogConfig.model_validate(log))
     if chosen is not None and entry.extra is None:
-        entry = entry._replace(extra=chosen.extra(entry.head, ANSWER, "*://example.org/work"))
+        entry = changed(entry, extra=chosen.extra(entry.head, ANSWER, "*://example.org/work"))
     return line(entry, context)
 
 
@@ -56,7 +57,7 @@ def test_every_field_is_computed_and_documented() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("sample", ["1", "0.25"])
 def test_chosen_fields_are_those_of_the_usual_line(logged: Entry, sample: str) -> None:
-    context = CONTEXT._replace(sample=sample)
+    context = Context(CONTEXT.offset, sample)
     usual = json_line(logged, context)
     chosen = line_of(logged, context, fields=LOG_FIELDS)
     assert json.loads(chosen) == json.loads(usual)
@@ -72,7 +73,7 @@ def test_absent_values() -> None:
     assert json.loads(line_of(logged, fields=fields)) == dict.fromkeys(absent) | {"attempts": 0}
     shown = "".join(f"{name}=- " for name in absent)
     assert line_of(logged, access="logfmt", fields=fields) == f"{shown}attempts=0\n"
-    queued = entry()._replace(extra=None)  # before a reload that chose the fields
+    queued = entry(extra=None)  # without the chosen fields
     line, _ = format_of(LogConfig.model_validate({"fields": ["route", "request:x-foo", "user_agent"]}))
     assert json.loads(line(queued, CONTEXT)) == {"route": None, "request:x-foo": None, "user_agent": None}
 
@@ -115,7 +116,7 @@ def test_combined() -> None:
     )
     refused = entry(method=b"", target=b"\x16\x03", head=b"", endpoint=None, is_http10=True)
     assert ' "\\x16\\x03" 200 17 "-" "-"\n' in line_of(refused, access="combined")
-    assert ' "-" 200 17 "-" "-"\n' in line_of(refused._replace(target=b""), access="combined")
+    assert ' "-" 200 17 "-" "-"\n' in line_of(changed(refused, target=b""), access="combined")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,13 @@ from balancer.log.formats import (
     bare,
     excerpt,
     fault_of,
-    json_line,
     outcome,
     phases,
     requested,
     text_line,
 )
+from balancer.log.json_lines import json_line
+from balancer.log.lines import PHASES
 from tests.support.log_entries import HEAD, entry
 
 CONTEXT = Context(offset=1_700_000_000.0, sample="1")
@@ -141,7 +142,8 @@ def test_outcomes(error: ForwardingError | None, status: int, expected: tuple[st
 def test_phases(changes: dict[str, Any], expected: tuple[float | None, ...]) -> None:
     """head, queue, connect, first byte, service, total: None for a phase that was not reached."""
     spent = phases(entry(**changes))
-    assert [None if value is None else round(value, 6) for value in spent] == list(expected)
+    seen = [getattr(spent, name) for name in PHASES]
+    assert [None if value is None else round(value, 6) for value in seen] == list(expected)
     parts = (spent.head, spent.queue, spent.connect or 0, spent.service or 0)
     assert sum(parts) == pytest.approx(spent.total)
 
