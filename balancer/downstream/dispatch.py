@@ -100,10 +100,13 @@ def observers_of(
     """Return what observes an exchange."""
     cluster, request = exchange.cluster, exchange.request
     arrived = request.arrived or exchange.downstream.arrived
-    observers: list[ExchangeObserver] = []
-    if cluster.journal is not None:
-        observers.append(RequestLog(cluster.journal, arrived, "" if route is None else route.label))
     tracing = cluster.process.tracing
+    log = None
+    if cluster.journal is not None:
+        log = RequestLog(cluster.journal, arrived, "" if route is None else route.label)
+        if tracing is None and copy is None:
+            return (log,)
+    observers: list[ExchangeObserver] = [] if log is None else [log]
     if tracing is not None and isinstance(request, TracedRequest) and request.is_sampled:
         spans = tracing.spans
         if spans is not None:

@@ -102,7 +102,7 @@ class RequestLog(ExchangeObserver):
             head if len(head) <= MOST_HEAD else excerpt(head), request.fields.is_http10,
             exchange.downstream.client, None, exchange.attempts, UNCONNECTED, self._arrived, 0.0, 0.0, None,
             exchange.bytes_in, 0, cluster=cluster.name, grpc_status="" if call is None else call.status,
-            policy=self._policy or cluster.policy,
+            policy=self._policy or cluster.policy, has_own_id=not request.fields.request_id,
         )  # fmt: skip
         if attempt is not None:
             assignment = attempt.assignment

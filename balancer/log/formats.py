@@ -77,7 +77,7 @@ class Entry:
     first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
     undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
     reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
-    an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
+    an RPC, "-" if it got none, "" for other requests. `has_own_id`: the balancer made the id. `target` is the one received, `sent_target` the one sent to
     a worker, b"" if there is none or it is the same. `policy` is the name of the policy that picked the endpoint.
     `extra` is None unless the log has chosen fields. `answer` is that to a prompt, as far as it came.
     """
@@ -109,6 +109,7 @@ class Entry:
         policy: str = "",
         extra: Extra | None = None,
         answer: Answer | None = None,
+        has_own_id: bool = False,
     ) -> None:
         self.ended_at = ended_at
         self.fault = fault
@@ -135,6 +136,7 @@ class Entry:
         self.policy = policy
         self.extra = extra
         self.answer = answer
+        self.has_own_id = has_own_id
 
 
 class Context:
@@ -147,16 +149,19 @@ class Context:
         self.sample = sample
 
 
+NAN: Final = float("nan")
+
+
 class LoggedPhases:
-    """Durations of the phases in seconds; None if a phase was not reached. `service` runs from sent to last byte."""
+    """Durations of the phases in seconds; nan if a phase was not reached. `service` runs from sent to last byte."""
 
     def __init__(
         self,
         head: float,
         queue: float,
-        connect: float | None,
-        first_byte: float | None,
-        service: float | None,
+        connect: float,
+        first_byte: float,
+        service: float,
         total: float,
     ) -> None:
         self.head = head
@@ -228,16 +233,17 @@ def requested(head: bytes) -> tuple[bytes, bytes]:
 
 def phases(entry: Entry) -> LoggedPhases:
     """Return the durations of the phases. Without an endpoint, or a connection, the rest counts as the wait for it."""
-    (head_at, began), ended = entry.arrived, entry.ended_at
+    head_at, began = entry.arrived
+    ended = entry.ended_at
     head = began - head_at if head_at else 0.0
     total = head + ended - began
     if entry.endpoint is None:
-        return LoggedPhases(head, ended - began, None, None, None, total)
+        return LoggedPhases(head, ended - began, NAN, NAN, NAN, total)
     queue = entry.routed_at - began
     if entry.connection == NOT_CONNECTED:
-        return LoggedPhases(head, queue, ended - entry.routed_at, None, None, total)
+        return LoggedPhases(head, queue, ended - entry.routed_at, NAN, NAN, total)
     sent = entry.sent_at
-    first = entry.first_byte_at - sent if entry.first_byte_at is not None else None
+    first = entry.first_byte_at - sent if entry.first_byte_at is not None else NAN
     return LoggedPhases(head, queue, sent - entry.routed_at, first, ended - sent, total)
 
 
@@ -332,11 +338,11 @@ def quoted_bytes(value: bytes) -> str:
     return quoted(value.decode("latin-1"))
 
 
-def milliseconds(seconds: float | None) -> str:
-    """Format seconds as milliseconds with three decimals."""
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1e3:.3f}ms" if seconds else "0.000ms"
+def milliseconds(seconds: float) -> str:
+    """Format seconds as milliseconds with three decimals; `-` for nan."""
+    if seconds == 0.0:
+        return "0.000ms"
+    return f"{seconds * 1e3:.3f}ms" if seconds == seconds else "-"
 
 
 def text_line(entry: Entry, context: Context) -> str:

@@ -36,8 +36,8 @@ json_text: Final = encode_basestring_ascii
 _SECOND: Final = Second('{"time":"')
 
 
-def seconds_or_null(seconds: float | None) -> str:
-    """Format seconds with six decimals, or null."""
+def seconds_or_null(seconds: float) -> str:
+    """Format seconds with six decimals; null for nan."""
     begin, end = decimals(seconds)
     return begin + end
 
@@ -106,10 +106,11 @@ def _renew(last: LastLine, entry: Entry, at: int) -> None:
     end = head.rfind(b"\r\nX-Request-ID: ") if entry.endpoint is not None else -1
     last.fields = head[at:end] if end > at else b""
     last.asked = ""
-    last.is_http10 = entry.is_http10
-    last.host = f'"host":{repeated_or_null(host_of(head))},"request_id":'
+    last.is_http10, last.has_own_id = entry.is_http10, entry.has_own_id
+    quote = '"' if entry.has_own_id else ""  # of an id that needs no escaping
+    last.host = f'"host":{repeated_or_null(host_of(head))},"request_id":{quote}'
     last.client = (
-        f',"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
+        f'{quote},"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
         f'"protocol":"{client.proto.decode()}","version":"{version_of(entry)}",'
     )
 
@@ -151,6 +152,7 @@ def json_line(entry: Entry, context: Context) -> str:
         not fields
         or entry.endpoint is None
         or last.is_http10 != entry.is_http10
+        or last.has_own_id != entry.has_own_id
         or entry.head[at : at + len(fields)] != fields
     ):
         _renew(last, entry, at)
@@ -177,11 +179,14 @@ def json_line(entry: Entry, context: Context) -> str:
     first, first_rest = decimals(spent.first_byte)
     service, service_rest = decimals(spent.service)
     total, total_rest = decimals(spent.total)
-    head = seconds_or_null(spent.head) if spent.head else "0.000000"
-    connect = "0.000000" if spent.connect == 0.0 else seconds_or_null(spent.connect)
+    head, connect = '0.000000,"queue":', ',"connect":0.000000,"first_byte":'
+    if spent.head != 0.0:
+        head = f'{seconds_or_null(spent.head)},"queue":'
+    if spent.connect != 0.0:
+        connect = f',"connect":{seconds_or_null(spent.connect)},"first_byte":'
+    request_id = entry.id.decode("ascii") if entry.has_own_id else text_or_null(entry.id)
     return (
         f"{_SECOND.text(began // 1_000_000)}{DIGITS[part // 1000]}{DIGITS[part % 1000]}{asked}"
-        f"{text_or_null(entry.id)}{last.client}{place_text(entry)}{head}"
-        f',"queue":{queue}{queue_rest},"connect":{connect},"first_byte":{first}{first_rest},'
-        f'"service":{service}{service_rest},"total":{total}{total_rest}{answer}'
+        f"{request_id}{last.client}{place_text(entry)}{head}{queue}{queue_rest}{connect}{first}{first_rest}"
+        f',"service":{service}{service_rest},"total":{total}{total_rest}{answer}'
     )

@@ -12,7 +12,7 @@ class LastLine:
 
     def __init__(self) -> None:
         self.fields = b""
-        self.is_http10 = False
+        self.is_http10 = self.has_own_id = False
         self.host = ""
         self.client = ""
         self.asked = ""  # from the end of the time to the request id; "" if it was that of a failure

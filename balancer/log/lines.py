@@ -33,7 +33,7 @@ from balancer.log.journal import ChosenFields
 from balancer.log.json_lines import json_line, json_string, seconds_or_null
 
 Value = bytes | str | float | int | None
-"""A value before it is escaped; a float is a number of seconds, or a share."""
+"""A value before it is escaped; a float is a number of seconds, nan for none, or a share."""
 
 
 class Line(NamedTuple):
@@ -140,7 +140,9 @@ def chosen_fields(fields: Sequence[str]) -> ChosenFields | None:
 
 def json_value(value: Value) -> str:
     """Format a value for JSON."""
-    if value is None or isinstance(value, float):
+    if value is None:
+        return "null"
+    if isinstance(value, float):
         return seconds_or_null(value)
     if isinstance(value, int):
         return str(value)
@@ -150,7 +152,7 @@ def json_value(value: Value) -> str:
 
 def logfmt_value(value: Value) -> str:
     """Format a value for logfmt; `-` for an absent one."""
-    if value is None:
+    if value is None or value != value:
         return "-"
     if isinstance(value, bytes):
         return logfmt_string(value.decode("latin-1"))

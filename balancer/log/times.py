@@ -37,13 +37,11 @@ def rounded(number: float) -> int:
     return whole + 1 if rest > 0.5 or (rest == 0.5 and whole % 2 == 1) else whole
 
 
-def decimals(seconds: float | None) -> tuple[str, str]:
-    """Format seconds with six decimals, in two parts; null for None."""
-    if seconds is None:
-        return "null", ""
+def decimals(seconds: float) -> tuple[str, str]:
+    """Format seconds with six decimals, in two parts; null for nan."""
     exact = seconds * 1e6
     if 0.0 <= exact < 999_999.0:
         whole = int(exact + 0.5)
         if -0.499 < exact - whole < 0.499:  # otherwise the rounding of the product might decide
             return BELOW_ONE[whole // 1000], DIGITS[whole % 1000]
-    return f"{seconds:.6f}", ""
+    return f"{seconds:.6f}" if seconds == seconds else "null", ""

@@ -300,10 +300,10 @@ class Recorder(EntryQueue[Entry]):
         return RecordedRow(
             (head_at or began) - self._about.began_at,
             times.queue,
-            or_nan(times.connect),
-            or_nan(times.first_byte),
-            or_nan(times.service),
-            or_nan(load.service_time if load is not None else None),
+            times.connect,
+            times.first_byte,
+            times.service,
+            NAN if load is None or load.service_time is None else load.service_time,
             int.from_bytes(blake2b(self._about.key_of(entry), key=self._salt, digest_size=8).digest(), "big"),
             entry.bytes_in,
             bytes_out,
@@ -346,8 +346,3 @@ class Recorder(EntryQueue[Entry]):
             number = self._paths[path] = len(self._paths) + 1
             names.append(encoded(PATH, {"number": number, "path": path.decode("latin-1")}))
         return number or 0
-
-
-def or_nan(seconds: float | None) -> float:
-    """Return nan for None."""
-    return NAN if seconds is None else seconds
