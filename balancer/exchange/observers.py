@@ -21,6 +21,7 @@ from balancer.exchange.attempt_span import (
 )
 from balancer.exchange.exchange_state import ExchangeState
 from balancer.http.h1.traced_head import TracedRequest
+from balancer.log.access_log import AccessLog
 from balancer.log.formats import (
     HEAD_LIMIT,
     NOT_CONNECTED,
@@ -88,14 +89,12 @@ class RequestLog(ExchangeObserver):
             self._journal, exchange.last_attempt, exchange.request, exchange.downstream.call
         )  # fmt: skip
         status = attempt.status if attempt is not None else 0
-        if not journal.takes(500 if call is not None and call.has_failed else status, error):
+        log = journal if isinstance(journal, AccessLog) else None  # called directly, compiled
+        seen = 500 if call is not None and call.has_failed else status
+        if not (journal.takes(seen, error) if log is None else log.takes(seen, error)):
             return
-        cluster, target, head, chosen = (
-            exchange.cluster,
-            request.received_target,
-            request.head,
-            journal.chosen,
-        )
+        chosen = journal.chosen if log is None else log.chosen
+        cluster, target, head = exchange.cluster, request.received_target, request.head
         entry = Entry(
             cluster.now(), None if error is None else fault_of(error, cluster.process.error_bodies), status,
             request.method, target if len(target) <= MOST_TARGET else target[:MOST_TARGET], request.id,
@@ -118,7 +117,10 @@ class RequestLog(ExchangeObserver):
         if chosen is not None:
             fields = attempt.fields if attempt is not None and status else b""
             entry.extra = chosen.extra(request.head, fields, self._route)
-        journal.add(entry)
+        if log is None:
+            journal.add(entry)
+        else:
+            log.add(entry)
 
 
 FIRST: Final = "first"

@@ -17,9 +17,9 @@ from balancer.log.formats import (
     Context,
     Entry,
     began_at,
+    durations,
     forwarded_for,
     outcome,
-    phases,
     version_of,
 )
 from balancer.log.last_line import LastLine
@@ -105,7 +105,7 @@ def _renew(last: LastLine, entry: Entry, at: int) -> None:
     head, client = entry.head, entry.client
     end = head.rfind(b"\r\nX-Request-ID: ") if entry.endpoint is not None else -1
     last.fields = head[at:end] if end > at else b""
-    last.asked = ""
+    last.end = ""
     last.is_http10, last.has_own_id = entry.is_http10, entry.has_own_id
     quote = '"' if entry.has_own_id else ""  # of an id that needs no escaping
     last.host = f'"host":{repeated_or_null(host_of(head))},"request_id":{quote}'
@@ -143,7 +143,8 @@ def _answer(last: LastLine, entry: Entry, status: int, size: int, sample: str) -
 def json_line(entry: Entry, context: Context) -> str:
     """Format an entry as a JSON object."""
     end, status, size = outcome(entry)
-    spent, last = phases(entry), entry.client.last_line
+    head_for, queued_for, connect_for, first_for, service_for, total_for = durations(entry)
+    last = entry.client.last_line
     if last is None:
         last = entry.client.last_line = LastLine()
     at = len(entry.method) + len(entry.sent_target or entry.target) + 10  # of the fields: behind " HTTP/1.1"
@@ -158,7 +159,6 @@ def json_line(entry: Entry, context: Context) -> str:
         _renew(last, entry, at)
     is_same = (
         entry.fault is None
-        and last.asked
         and last.method == entry.method
         and last.target == entry.target
         and last.end == end
@@ -175,15 +175,15 @@ def json_line(entry: Entry, context: Context) -> str:
     answer = last.answer if is_same else _answer(last, entry, status, size, context.sample)
     began = began_at(entry, context.offset)
     part = began % 1_000_000
-    queue, queue_rest = decimals(spent.queue)
-    first, first_rest = decimals(spent.first_byte)
-    service, service_rest = decimals(spent.service)
-    total, total_rest = decimals(spent.total)
+    queue, queue_rest = decimals(queued_for)
+    first, first_rest = decimals(first_for)
+    service, service_rest = decimals(service_for)
+    total, total_rest = decimals(total_for)
     head, connect = '0.000000,"queue":', ',"connect":0.000000,"first_byte":'
-    if spent.head != 0.0:
-        head = f'{seconds_or_null(spent.head)},"queue":'
-    if spent.connect != 0.0:
-        connect = f',"connect":{seconds_or_null(spent.connect)},"first_byte":'
+    if head_for != 0.0:
+        head = f'{seconds_or_null(head_for)},"queue":'
+    if connect_for != 0.0:
+        connect = f',"connect":{seconds_or_null(connect_for)},"first_byte":'
     request_id = entry.id.decode("ascii") if entry.has_own_id else text_or_null(entry.id)
     return (
         f"{_SECOND.text(began // 1_000_000)}{DIGITS[part // 1000]}{DIGITS[part % 1000]}{asked}"

@@ -15,9 +15,9 @@ class LastLine:
         self.is_http10 = self.has_own_id = False
         self.host = ""
         self.client = ""
-        self.asked = ""  # from the end of the time to the request id; "" if it was that of a failure
+        self.asked = ""  # from the end of the time to the request id
         self.method = self.target = b""
-        self.end = ""
+        self.end = ""  # of a request that did not fail; "": `asked` holds no more
         self.answer = ""  # from the status on
         self.status = -1
         self.size = self.bytes_in = 0
