@@ -1,8 +1,8 @@
-"""The access log: lines are formatted and queued by the data path and written by a separate thread.
+"""The access log: entries are queued and formatted by the data path, and written by a separate thread.
 
-The data path must never wait for the log: if the queue is full, the entry is dropped and counted. The thread sleeps
-until there are lines, gathers more, and writes many at once, without the GIL. It does not format them: then the event
-loop would wait for the GIL, and both would for each other's caches.
+The data path must never wait for the log: if the queue is full, the entry is dropped and counted. It formats `BLOCK`
+entries at a time, one after another in a tenth of the instruction cache's misses; the thread formats what is left when
+it wakes, and writes many blocks at once, without the GIL.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from random import Random
+from threading import Lock
+from typing import Final
 
 from balancer.config.schema.log import LogConfig
 from balancer.errors import ForwardingError, NoRoute
@@ -23,8 +25,14 @@ from policies.clock import Clock
 GATHERING = 0.05
 """Seconds for which the thread collects lines before it writes them."""
 
-BATCH = 512
-"""Lines per write: some 0.1 ms to join them, for which the event loop may have to wait."""
+BLOCK: Final = 32
+"""Entries that are formatted at once: in some 0.05 ms, in which the event loop does nothing else."""
+
+MOST_BLOCKS: Final = 32
+"""Blocks per write."""
+
+_FORMATTING: Final = Lock()
+"""Held while entries are formatted: formats keep texts of the last line. The data path does not wait for it."""
 
 
 @dataclass(slots=True)
@@ -39,7 +47,42 @@ def wall_offset(clock: Clock) -> float:
     return time.time() - clock.now()  # noqa: TID251 - the one place
 
 
-class AccessLog(EntryQueue[str]):
+class Lines:
+    """Lines for one output in one format: `blocks` of `BLOCK` lines each, and behind them `entries`."""
+
+    def __init__(self, output: LogOutput, line: Format, offset: float, sample: float) -> None:
+        self.output = output
+        self.line = line
+        self.entries: list[Entry] = []
+        self.blocks: list[bytes] = []
+        self._is_sampled = sample < 1
+        self._whole, self._drawn = Context(offset, "1"), Context(offset, f"{sample:g}")
+
+    def pack(self) -> None:
+        """Format entries to blocks, unless the thread is formatting."""
+        if _FORMATTING.acquire(blocking=False):
+            while len(self.entries) >= BLOCK:
+                self.blocks.append(self._formatted(taken(self.entries, BLOCK)))
+            _FORMATTING.release()
+
+    def take(self) -> tuple[bytes, int]:
+        """Take blocks, or entries that are in none, and their number of lines."""
+        with _FORMATTING:
+            blocks = taken(self.blocks, MOST_BLOCKS)
+            if blocks:
+                return b"".join(blocks), BLOCK * len(blocks)
+            entries = taken(self.entries, BLOCK)
+            return self._formatted(entries), len(entries)
+
+    def _formatted(self, entries: list[Entry]) -> bytes:
+        lines: list[str] = []
+        for entry in entries:
+            is_drawn = self._is_sampled and not has_failed(entry)
+            lines.append(self.line(entry, self._drawn if is_drawn else self._whole))
+        return "".join(lines).encode("ascii")
+
+
+class AccessLog(EntryQueue):
     """Access log with its writer thread.
 
     `offset` is that of `wall_offset`.
@@ -47,12 +90,13 @@ class AccessLog(EntryQueue[str]):
 
     def __init__(self, output: LogOutput, config: LogConfig, *, offset: float, rng: Random) -> None:
         self.counts = LogCounts()
-        super().__init__("access-log", config.queue, self.counts)
+        super().__init__("access-log", config.queue)
         self._offset = offset
         self._draw = rng.random
         self._reopens = False
-        self._line = self._set(config)
-        self._outputs = deque([(output, self._queue)])  # with their lines; the last one gets further ones
+        self._lines = self._set(output, config)
+        self._all_lines = deque([self._lines])  # the last ones get further entries
+        self._added = self._removed = 0
 
     # --- called on the data path
 
@@ -62,8 +106,21 @@ class AccessLog(EntryQueue[str]):
             return True
         return self._draw() < self._sample
 
-    def _item(self, entry: Entry) -> str:
-        return self._line(entry, self._whole if self._sample >= 1 or has_failed(entry) else self._drawn)
+    def add(self, entry: Entry) -> None:
+        if self._added - self._removed >= self._limit:
+            self.counts.dropped += 1
+            return
+        lines = self._lines
+        lines.entries.append(entry)
+        self._added += 1
+        if len(lines.entries) >= BLOCK:
+            lines.pack()
+        if self._added - self._removed == 1:  # checked last: the thread may have taken all in between
+            self._wakes.set()
+
+    @property
+    def waiting(self) -> int:
+        return self._added - self._removed
 
     # --- called outside the data path
 
@@ -78,19 +135,17 @@ class AccessLog(EntryQueue[str]):
 
     def apply(self, output: LogOutput, config: LogConfig) -> None:
         """Switch to another open output and other settings, for entries from now on."""
-        self._line = self._set(config)
-        self._queue = []
-        self._outputs.append((output, self._queue))
+        self._lines = self._set(output, config)
+        self._all_lines.append(self._lines)
         self._wakes.set()
 
-    def _set(self, config: LogConfig) -> Format:
-        """Apply settings but for the format of lines, which is returned."""
+    def _set(self, output: LogOutput, config: LogConfig) -> Lines:
+        """Apply settings but for the lines, which are returned."""
         line, self.chosen = format_of(config)
         self.logs_admin = config.admin
         self._sample = config.sample
-        self._whole, self._drawn = Context(self._offset, "1"), Context(self._offset, f"{config.sample:g}")
         self._limit = config.queue
-        return line
+        return Lines(output, line, self._offset, config.sample)
 
     def stop(self) -> None:
         """Write the queued entries and close, unless that has begun."""
@@ -98,32 +153,26 @@ class AccessLog(EntryQueue[str]):
             return
         super().stop()
         if self.thread.ident is None:
-            self._outputs[0][0].close()
-
-    @property
-    def waiting(self) -> int:
-        return sum(len(lines) for _, lines in self._outputs)
+            self._lines.output.close()
 
     # --- the thread
 
     def _run(self) -> None:
         for _ in self._gathered(GATHERING):
-            while len(self._outputs) > 1:
-                output, lines = self._outputs[0]
-                self._write_all(output, lines)
-                self._outputs.popleft()
-                output.close()
-            output, lines = self._outputs[0]
-            self._write_all(output, lines)
+            while len(self._all_lines) > 1:
+                self._write_all(self._all_lines[0])
+                self._all_lines.popleft().output.close()
+            self._write_all(self._all_lines[0])
             if self._reopens:
                 self._reopens = False
-                output.reopen()
-        self._outputs[-1][0].close()
+                self._all_lines[0].output.reopen()
+        self._lines.output.close()
 
-    def _write_all(self, output: LogOutput, lines: list[str]) -> None:
-        while lines:
-            batch = taken(lines, BATCH)
-            if output.write("".join(batch).encode("ascii")):
-                self.counts.written += len(batch)
+    def _write_all(self, lines: Lines) -> None:
+        while lines.blocks or lines.entries:
+            data, number = lines.take()
+            self._removed += number
+            if lines.output.write(data):
+                self.counts.written += number
             else:
-                self.counts.lost += len(batch)
+                self.counts.lost += number

@@ -79,7 +79,8 @@ class Entry:
     reported. `cluster` is the name of the cluster, "" for the default one. `grpc_status` is the name of the status of
     an RPC, "-" if it got none, "" for other requests. `target` is the one received, `sent_target` the one sent to
     a worker, b"" if there is none or it is the same. `has_own_id`: the balancer has made the id.
-    `policy` is the name of the policy that picked the endpoint. `extra` is None unless the log has chosen fields. `answer` is that to a prompt, as far as it came.
+    `policy` is the name of the policy that picked the endpoint. `extra` is None unless the log has chosen
+    fields. `answer` is that to a prompt, as far as it came.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from balancer.errors import ForwardingError
 from balancer.http.h1.fields import found, lines_of
@@ -51,36 +51,24 @@ class EntryCounts:
     dropped: int = 0
 
 
-class EntryQueue(Generic[Item]):
-    """Queue of at most `limit` items, one for each entry, with the thread that writes them; abstract. `add` must be
-    called from one thread, and never waits."""
+class EntryQueue:
+    """Queue of at most `limit` entries, with the thread that writes them; abstract. `add` must be called from one
+    thread, and never waits."""
 
-    def __init__(self, name: str, limit: int, counts: EntryCounts) -> None:
+    def __init__(self, name: str, limit: int) -> None:
         self._limit = limit
-        self._dropped_in = counts
-        self._queue: list[Item] = []
         self._wakes = Event()
         self._stops = Event()
         self.thread = Thread(target=self._run, name=name, daemon=True)
 
-    def add(self, entry: Entry) -> None:
-        """Queue what `_item` makes of an entry, or drop it if the queue is full."""
-        queue = self._queue
-        if len(queue) >= self._limit:
-            self._dropped_in.dropped += 1
-            return
-        queue.append(self._item(entry))
-        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
-            self._wakes.set()
-
     @abstractmethod
-    def _item(self, entry: Entry) -> Item:
-        """Return what is queued for an entry."""
+    def add(self, entry: Entry) -> None:
+        """Queue an entry, or drop it if the queue is full."""
 
     @property
+    @abstractmethod
     def waiting(self) -> int:
         """Entries that are not written yet."""
-        return len(self._queue)
 
     def retire(self) -> None:
         """Write the queued entries and close, without waiting. Later entries are dropped."""

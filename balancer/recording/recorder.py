@@ -151,7 +151,7 @@ class RecordingMetadata:
     key_of: Callable[[Entry], bytes]
 
 
-class Recorder(EntryQueue[Entry]):
+class Recorder(EntryQueue):
     """One recording of at most `limit` bytes of file, with at most `queue` waiting requests; `paths` keeps request
     paths.
 
@@ -173,7 +173,8 @@ class Recorder(EntryQueue[Entry]):
         before: Thread | None = None,
     ) -> None:
         self.counts = RecordCounts()
-        super().__init__("recorder", queue, self.counts)
+        super().__init__("recorder", queue)
+        self._queue: list[Entry] = []
         self.is_full = False
         self.problem: str | None = None
         self._about = about
@@ -197,8 +198,19 @@ class Recorder(EntryQueue[Entry]):
         """Return True: a recording takes every request."""
         return True
 
-    def _item(self, entry: Entry) -> Entry:
-        return entry
+    def add(self, entry: Entry) -> None:
+        if len(self._queue) >= self._limit:
+            self.counts.dropped += 1
+            return
+        self._queue.append(entry)
+        if (
+            len(self._queue) == 1
+        ):  # checked after the append: the thread may have emptied the queue in between
+            self._wakes.set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
 
     # --- called outside the data path
 

@@ -185,7 +185,7 @@ def test_writer_thread_is_woken_for_every_entry(tmp_path: Path) -> None:
         return ""
 
     log = log_to(LogOutput(str(path)))
-    log._line = line
+    log._lines.line = line
     log.start()
     for number in range(5):
         log.add(entry(bytes_out=number))
