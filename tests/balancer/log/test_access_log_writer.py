@@ -106,6 +106,22 @@ def test_unusable_path_is_an_error(tmp_path: Path) -> None:
         LogOutput(str(tmp_path))
 
 
+def test_new_output_gets_later_entries_only(tmp_path: Path) -> None:
+    """With and without whole blocks of lines; each line is in the format of its output."""
+    log = log_to(LogOutput(str(tmp_path / "0")))
+    log.start()
+    for number, entries in enumerate((5, 100, 0, 33), 1):
+        for at in range(entries):
+            log.add(entry(bytes_out=at))
+        log.apply(LogOutput(str(tmp_path / str(number))), LogConfig(access="json", sample=1 / (number + 1)))
+    log.stop()
+    for number, entries in enumerate((5, 100, 0, 33, 0)):
+        lines = written(tmp_path / str(number))
+        assert [line["bytes"] for line in lines] == list(range(entries))
+        assert {line["sample"] for line in lines} <= {float(f"{1 / (number + 1):g}")}
+    assert (log.counts.written, log.waiting) == (138, 0)
+
+
 def test_broken_pipe_is_reported_once(tmp_path: Path) -> None:
     """The reader has closed the pipe; the thread keeps running."""
     path = tmp_path / "pipe"

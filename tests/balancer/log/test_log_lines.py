@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from math import isnan
+from dataclasses import replace
+from math import isnan, nan
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
+from balancer.http.h1.client import Client
 from balancer.http.h1.own_responses import error_body
 from balancer.log.formats import (
     HEAD_LIMIT,
@@ -37,9 +40,10 @@ from balancer.log.formats import (
     requested,
     text_line,
 )
-from balancer.log.json_lines import json_line
+from balancer.log.json_lines import json_line, seconds_or_null
 from balancer.log.lines import PHASES
-from tests.support.log_entries import HEAD, entry
+from balancer.log.times import rounded
+from tests.support.log_entries import ENDPOINT, HEAD, entry
 
 CONTEXT = Context(offset=1_700_000_000.0, sample="1")
 
@@ -221,3 +225,58 @@ def test_logged_bytes_are_bounded() -> None:
     assert b"forged" not in kept
     assert excerpt(HEAD) is HEAD
     assert len(requested(b"GET /" + b"a" * 9999)[1]) == TARGET_LIMIT
+
+
+REPEATED: dict[str, list[Any]] = {
+    "head": [
+        HEAD,
+        HEAD[:-2] + b"X-Request-ID: abc-1\r\n\r\n",
+        HEAD.replace(b"example", b"other")[:-2] + b"X-Request-ID: abc-1\r\n\r\n",
+        b"GET /work HTTP/1.1\r\nX-Forwarded-For: 10.9.9.9\r\nX-Request-ID: abc-1\r\n\r\n",
+    ],
+    "method": [b"GET", b"HEAD"],
+    "target": [b"/work", b'/"\x7f\xe9'],
+    "sent_target": [b"", b"/other"],
+    "id": [b"abc-1", b"abc-2"],
+    "has_own_id": [False, True],
+    "is_http10": [False, True],
+    "endpoint": [ENDPOINT, None, replace(ENDPOINT, region="us"), replace(ENDPOINT, id="us-1")],
+    "policy": ["random", "p2c"],
+    "cluster": ["", "api"],
+    "connection": [REUSED, NOT_CONNECTED],
+    "attempts": [1, 2],
+    "status": [200, 404, 502],
+    "bytes_out": [17, 18],
+    "bytes_in": [0, 1],
+    "grpc_status": ["", "OK", "UNAVAILABLE"],
+    "fault": [None, fault_of(QueueTimeout("full")), fault_of(ConnectFailed("no"))],
+    "arrived": [(0.0, 1000.0), (999.5, 1000.25)],
+}
+
+
+def test_line_does_not_depend_on_the_line_before() -> None:
+    """Texts of a client's last line are used only where the next one has the same."""
+    draw = Random(7)
+    client, values = Client(b"10.0.0.2", b"10.0.0.9:80"), {name: some[0] for name, some in REPEATED.items()}
+    for _ in range(5000):
+        for name in draw.sample(list(REPEATED), draw.randrange(4)):
+            values[name] = draw.choice(REPEATED[name])
+        context = Context(1_700_000_000.0, draw.choice(["1", "0.5"]))
+        fresh = entry(**values, client=Client(b"10.0.0.2", b"10.0.0.9:80"))
+        place = fresh.endpoint
+        if place is not None:
+            fresh.endpoint = replace(place)  # another object, which no text is kept for
+        expected = json_line(fresh, context)
+        for _ in range(2):
+            assert json_line(entry(**values, client=client), context) == expected
+
+
+def test_numbers_are_rounded_as_python_rounds_them() -> None:
+    draw = Random(7)
+    halves = [number / 2**20 for number in range(0, 2**20, 977)] + [number / 2e6 for number in range(5000)]
+    others = [draw.expovariate(10.0 ** draw.randrange(6)) for _ in range(20_000)]
+    for seconds in (*halves, *others, 0.999999, 0.9999995, 1.0, 59.5, -1e-9, -0.5):
+        assert seconds_or_null(seconds) == f"{seconds:.6f}"
+        at = (seconds + 1_700_000_000.0) * 1e6
+        assert rounded(at) == round(at)
+    assert seconds_or_null(nan) == "null"
