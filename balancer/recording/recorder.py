@@ -1,6 +1,6 @@
 """Recorder: finished requests are queued by the data path and written to a recording by a separate thread.
 
-The data path only appends a tuple; a request that does not fit in the queue or the file is dropped and counted. No
+The data path only appends an entry; a request that does not fit in the queue or the file is dropped and counted. No
 secret may be written: a key is stored as a hash, with a random salt unless one is configured, and paths only on request
 and without their query.
 
