@@ -11,6 +11,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Final
 
 from balancer.http.h1.fields import host_of
+from balancer.http.h1.last_line import LastLine
 from balancer.log.formats import (
     NOT_CONNECTED,
     REUSED,
@@ -22,7 +23,6 @@ from balancer.log.formats import (
     outcome,
     version_of,
 )
-from balancer.log.last_line import LastLine
 from balancer.log.times import DIGITS as THREE_DIGITS
 from balancer.log.times import Second, decimals
 from policies.facts import Endpoint

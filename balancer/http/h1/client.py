@@ -10,8 +10,8 @@ from typing import Final
 
 from balancer.config.schema.limits import READ
 from balancer.http.h1.internal_fields import InternalFields
+from balancer.http.h1.last_line import LastLine
 from balancer.http.h1.request_hints import HintFields
-from balancer.log.last_line import LastLine
 from balancer.tracing.tracing import Tracing
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
