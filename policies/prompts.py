@@ -50,7 +50,7 @@ class Prompt:
         is_streamed: bool = False,
     ) -> None:
         self.tokens = tokens
-        self.blocks = blocks
+        self.blocks = list(blocks)
         self.block_tokens = block_tokens
         self.model = model
         self.session = session

@@ -62,15 +62,19 @@ SHARED_BYTES: Final = (ENTRIES_AT + (1 << 23)) * WORD
 
 
 class Place:
-    """An endpoint's row and the salt of its blocks, and what the row had when it was last read."""
+    """An endpoint's row and the salt of its blocks, and what the row had when it was last read.
 
-    def __init__(self, key: int, row: int) -> None:
+    `slowness` is how slow the endpoint is, as all processes have measured it.
+    """
+
+    def __init__(self, key: int, row: int, slowness: Slowness) -> None:
         self.key = key
         self.row = row
         self.salt = mixed(key) & HASH_MASK
         self.sent = 0
         self.capacity = self.computed_at = 0.0
         self.rest = 0.0  # part of a block that is not counted yet
+        self.slowness = slowness
 
 
 class PrefixIndex:
@@ -101,7 +105,7 @@ class PrefixIndex:
             for word in range(at, at + ROW_WORDS):
                 words[word] = 0
             words[at] = key
-        place = Place(key, chosen)
+        place = Place(key, chosen, Slowness(self._numbers, at + PACE))
         self.keep(place, now)
         self.refresh(place)
         return place
@@ -121,15 +125,12 @@ class PrefixIndex:
         place.capacity = numbers[at + CAPACITY]
         place.computed_at = numbers[at + COMPUTED_AT]
         self._capacity[place.row] = max(1.0, place.capacity)
+        place.slowness.refresh()
 
     def assume(self, place: Place, capacity: float) -> None:
         """Assume that the endpoint holds so many blocks."""
         place.capacity = self._numbers[place.row * ROW_WORDS + CAPACITY] = capacity
         self._capacity[place.row] = max(1.0, capacity)
-
-    def slowness(self, place: Place) -> Slowness:
-        """Return how slow the endpoint is, as all processes have measured it."""
-        return Slowness(self._numbers, place.row * ROW_WORDS + PACE)
 
     def compute(self, place: Place, now: float) -> None:
         """Record that the first token of some answer came."""

@@ -26,6 +26,7 @@ SAME_STEP_S: Final = 0.005
 LEAST_SECONDS: Final = 1e-6
 
 _four: Final = Struct("4d").unpack_from
+_put_four: Final = Struct("4d").pack_into
 WORD: Final = 8
 
 
@@ -101,25 +102,30 @@ class Slowness:
         """Keep four sums in `numbers[at:]`, which other processes may share: all know what each measures."""
         self._numbers = numbers
         self._at = at
+        self._total = self._of = self._errors = self._learned_at = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the sums, which other processes write as well."""
+        sums: tuple[float, float, float, float] = _four(self._numbers, self._at * WORD)
+        self._total, self._of, self._errors, self._learned_at = sums
 
     def learn(self, measured: float, expected: float, now: float) -> None:
         """Learn from the seconds of one prompt."""
-        numbers, at = self._numbers, self._at
-        kept = _kept(now - numbers[at + 3])
-        total = numbers[at] * kept + measured
-        of = numbers[at + 1] * kept + expected
-        error = measured - expected * total / of
-        numbers[at], numbers[at + 1], numbers[at + 2] = total, of, numbers[at + 2] * kept + error * error
-        numbers[at + 3] = now
+        kept = _kept(now - self._learned_at)
+        self._total = self._total * kept + measured
+        self._of = self._of * kept + expected
+        error = measured - expected * self._total / self._of
+        self._errors = self._errors * kept + error * error
+        self._learned_at = now
+        _put_four(self._numbers, self._at * WORD, self._total, self._of, self._errors, now)
 
     def read(self, usual: float, now: float) -> float:
         """Return the factor; `usual` is the mean of seconds, and one such prompt says that it is 1."""
-        sums: tuple[float, float, float, float] = _four(self._numbers, self._at * WORD)
-        total, of, errors, at = sums  # one call instead of four
-        kept = _kept(now - at)
-        expected = usual + of * kept
-        excess = (usual + total * kept) / expected - 1.0
-        chance = 4.0 * errors * kept / (expected * expected)
+        kept = _kept(now - self._learned_at)
+        expected = usual + self._of * kept
+        excess = (usual + self._total * kept) / expected - 1.0
+        chance = 4.0 * self._errors * kept / (expected * expected)
         return 1.0 + excess - chance / excess if excess * excess > chance else 1.0
 
 

@@ -14,7 +14,7 @@ from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.inference.index import OWN_BYTES, Place, PrefixIndex
 from policies.inference.news import PrefixNews
-from policies.inference.pace import Pace, Slowness, Span
+from policies.inference.pace import Pace, Span
 from policies.prompts import NOT_ARRIVED, ONLY_THERE, SENT, Answer, Prompt
 from policies.steelyard.least_cost import round_trip
 
@@ -63,7 +63,7 @@ class EndpointTokens:
     whose `span` the pace is not learned yet.
     """
 
-    def __init__(self, state: EndpointState, place: Place, measured: Slowness) -> None:
+    def __init__(self, state: EndpointState, place: Place) -> None:
         self.state = state
         self.address = state.endpoint.address
         self.place = place
@@ -74,7 +74,6 @@ class EndpointTokens:
         self.cached = self.added = 0.0
         self.held = 0
         self.slowness = 1.0
-        self.measured = measured
         self.computed_at, self.span = -1e300, Span()
         self.reported = ReportedLoad()
         self.reported_at = -1e300
@@ -137,7 +136,6 @@ class TokenAccounts:
         for account in self._accounts.values():
             if not self.index.keep(account.place, now):
                 account.place = self.index.place(account.state.id, now)
-                account.measured = self.index.slowness(account.place)
 
     def assigned(self, state: EndpointState, facts: RequestFacts, now: float) -> None:
         """Count a prompt in, and record its blocks as sent there."""
@@ -152,7 +150,7 @@ class TokenAccounts:
             if account.queue == 0.0:  # others know by that when it has begun
                 self._computed(account, now)
         ratio = self._ratio(prompt.model)
-        attempt = Attempt(list(prompt.blocks), max(1.0, prompt.tokens * ratio), prompt.is_streamed, now)
+        attempt = Attempt(prompt.blocks, max(1.0, prompt.tokens * ratio), prompt.is_streamed, now)
         if place.capacity == 0.0 or account.stated is not None:
             holds = self._capacity if account.stated is None else float(account.stated)
             account.stated = None
@@ -219,8 +217,11 @@ class TokenAccounts:
         unknown = max(0, state.units.believed - state.units.tokens.prompts)
         seconds, added = span.seconds / span.prompts, span.tokens / span.prompts
         seconds = max(0.0, seconds * (1.0 - min(1.0, unknown / max(1, state.in_flight))))
-        slowness = account.measured.read(self.pace.mean, now)
-        account.measured.learn(seconds, self.pace.seconds(added), now)
+        if self.is_shared:
+            self.index.refresh(account.place)
+        measured = account.place.slowness
+        slowness = measured.read(self.pace.mean, now)
+        measured.learn(seconds, self.pace.seconds(added), now)
         # As at an endpoint of slowness 1: slow ones mostly see other lengths than fast ones.
         self.pace.learn(added, seconds / slowness)
         span.clear()
@@ -266,14 +267,13 @@ class TokenAccounts:
 
     def look(self, prompt: Prompt, available: Sequence[EndpointState], now: float) -> list[EndpointTokens]:
         """Return the accounts of endpoints as of now, with what the prompt would add to each."""
-        blocks = list(prompt.blocks)
         ratio = self._ratio(prompt.model)
         tokens, each = max(1.0, prompt.tokens * ratio), prompt.block_tokens * ratio
         found: list[EndpointTokens] = []
         for state in available:
             account = self.account(state, now)
             self.update(account, now)
-            account.held = self.index.depth(blocks, account.place)
+            account.held = self.index.depth(prompt.blocks, account.place)
             account.cached = min(account.held * each, tokens - 1.0)
             account.added = tokens - account.cached
             account.capacity = account.place.capacity * each or self._capacity
@@ -285,7 +285,7 @@ class TokenAccounts:
         account = self._accounts.get(state)
         if account is None:
             place = self.index.place(state.id, now)
-            account = self._accounts[state] = EndpointTokens(state, place, self.index.slowness(place))
+            account = self._accounts[state] = EndpointTokens(state, place)
             self._publish(account)
         return account
 
@@ -294,7 +294,7 @@ class TokenAccounts:
         pace, state, told = self.pace, account.state, account.state.units.tokens
         if self.is_shared:
             self.index.refresh(account.place)
-        slowness = account.slowness = account.measured.read(pace.mean, now)
+        slowness = account.slowness = account.place.slowness.read(pace.mean, now)
         done, of = 0.0, 0.0  # the part that is computed of the first prompt, and its tokens
         account.overdue = 0.0
         while account.unanswered:

@@ -189,9 +189,10 @@ def test_processes_see_what_each_other_has_sent() -> None:
     other.publish(theirs, 1, 10.0, 20.0, 30.0)
     assert one.published(ours, 0, 2) == (10.0, 20.0, 30.0)
     assert other.published(theirs, 1, 2) == (1.0, 2.0, 3.0)
-    one.slowness(ours).learn(2.0, 1.0, 5.0)
-    one.slowness(ours).learn(2.0, 1.0, 6.0)
-    assert other.slowness(theirs).read(1.0, 6.0) == one.slowness(ours).read(1.0, 6.0) > 1.2
+    ours.slowness.learn(2.0, 1.0, 5.0)
+    ours.slowness.learn(2.0, 1.0, 6.0)
+    other.refresh(theirs)
+    assert theirs.slowness.read(1.0, 6.0) == ours.slowness.read(1.0, 6.0) > 1.2
 
 
 def test_rows_are_taken_over_from_endpoints_that_have_left() -> None:
