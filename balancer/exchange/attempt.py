@@ -136,7 +136,7 @@ class Attempt(RoutedAttempt):
         now = exchange.active_at = self.cluster.now()
         self.answered(status, now)
         if self.answer is not None:
-            self.answer.whole(status, response.block, body, now)
+            self.answer.whole(response, body, now)
         if rules.is_rpc:
             rules.ended(self, b"")
         exchange.finish(WHOLE, kind_of_answer(status), None, now)
@@ -161,7 +161,7 @@ class Attempt(RoutedAttempt):
         exchange.active_at = self.cluster.now()
         self.answered(status, exchange.active_at)
         if self.answer is not None:
-            self.answer.begin(status, response.block)
+            self.answer.begin(response)
         self._out = []
         self._is_head_due = True
         self._length = response.length
@@ -192,7 +192,7 @@ class Attempt(RoutedAttempt):
         if self.is_read:
             self.fields = fields
         if cluster.reads_load:
-            self.load = cluster.reports.read(fields)
+            self.read_load(response)
         if cluster.edits is not None:
             client = exchange.downstream.client
             fields = cluster.edits.fields_of(response, exchange.request, client, self.assignment)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from balancer.http.h1.response_head import Response
 from balancer.inference.token_counts import TokenCounts
 from policies.prompts import Answer, Prompt
 from policies.routing.assignment import Assignment
@@ -39,6 +40,10 @@ _find_content: Final = re.compile(
     rb"\n[cC](?i:ontent-(?:(type):[ \t]*text/event-stream|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
 ).search
 """Finds both fields in one search; the group is there if it is the type of a stream."""
+
+STREAM: Final = 1
+ENCODED: Final = 2
+"""Of the content of a response."""
 
 states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
@@ -86,16 +91,13 @@ class AnswerReader:
         self._tail: list[bytes] = []
         self._kept = 0  # bytes in it
 
-    def begin(self, status: int, block: bytes) -> None:
-        """Take the status and the fields of the answer."""
-        self._is_read = status == 200
-        found = _find_content(block)
-        while found is not None:
-            if found[1] is None:
-                self._is_read = False
-            else:
-                self._is_stream = True
-            found = _find_content(block, found.end())
+    def begin(self, response: Response) -> None:
+        """Take the head of the answer, which may be one of before."""
+        content = response.content
+        if content is None:
+            content = response.content = _content_of(response.block)
+        self._is_read = response.status == 200 and not content & ENCODED
+        self._is_stream = content & STREAM != 0
 
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
@@ -124,9 +126,9 @@ class AnswerReader:
             facts.tokens += events
             facts.last_token_at = now
 
-    def whole(self, status: int, block: bytes, body: bytes, now: float) -> None:
+    def whole(self, response: Response, body: bytes, now: float) -> None:
         """Take an answer that has come in one piece."""
-        self.begin(status, block)
+        self.begin(response)
         self.came(body, now)
         self.end(now)
 
@@ -160,6 +162,15 @@ class AnswerReader:
         self.facts.first_token_at = now
         self._counts.ttft.record(now - self._asked_at)
         self._router.first_token(self._assignment, now)
+
+
+def _content_of(block: bytes) -> int:
+    """Return what the fields of an answer say of its content: STREAM, ENCODED, both or neither."""
+    content, found = 0, _find_content(block)
+    while found is not None:
+        content |= ENCODED if found[1] is None else STREAM
+        found = _find_content(block, found.end())
+    return content
 
 
 def _events_without_token(tail: bytes) -> int:

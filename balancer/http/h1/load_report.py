@@ -150,6 +150,11 @@ _NAMED: Final = {"in-flight": "named_metrics.in_flight", "service-time": "named_
 _UTILIZATIONS: Final = ("application_utilization", "cpu_utilization")
 
 
+def may_be_in(block: bytes) -> bool:
+    """Whether there may be a load report in a block of fields."""
+    return _find_any(block) is not None
+
+
 class LoadReports:
     """Reads load reports; `malformed` counts the fields that could not be read."""
 
