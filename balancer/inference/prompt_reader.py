@@ -60,6 +60,8 @@ class PromptReader:
         self._decode = body.decode
         self._digest = body.digest
         self._value_of = body.value_of
+        self._values = body.values
+        self._no_json = body.NO_JSON
         self._decode_error = body.DecodeError
         self._validation_error = body.ValidationError
         self.counts = TokenCounts()
@@ -101,10 +103,13 @@ class PromptReader:
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""
-        text = bytes(found.messages)
+        values: tuple[str, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
+        values = self._values(found)  # one call instead of nine look-ups
+        model, messages, prompt, tools, is_streamed, most, most_completion, session_id, user = values
+        text = bytes(messages)
         first = text[:1]
         if first in ABSENT:
-            text = bytes(found.prompt)
+            text = bytes(prompt)
             first = text[:1]
             if first in ABSENT:
                 return None
@@ -112,22 +117,23 @@ class PromptReader:
             raise self._validation_error("messages must be a list")
         if first != LIST and first != TEXT:
             raise self._validation_error("prompt must be a text or a list")
-        tokens, block_tokens = len(text) / PER_TOKEN, BLOCK / PER_TOKEN
+        tokens, block_tokens = float(len(text)) / PER_TOKEN, BLOCK / PER_TOKEN
         if first == LIST and text[1:2] != OBJECT and _OF_TOKENS(text) is not None:
             tokens = text.count(b",") + 1.0
             block_tokens = BLOCK * tokens / len(text)
-        tools = bytes(found.tools)
-        if tools.startswith(LIST):  # they come before the messages in what a model reads
-            tokens += len(tools) / PER_TOKEN
-            text = tools + text
+        if tools is not self._no_json:
+            before = bytes(tools)  # the messages in what a model reads
+            if before.startswith(LIST):
+                tokens += float(len(before)) / PER_TOKEN
+                text = before + text
         return Prompt(
             tokens,
-            self._blocks(text, found.model),
+            self._blocks(text, model),
             block_tokens,
-            found.model[:NAME_LIMIT],
-            (session or found.session_id or found.user or "")[:NAME_LIMIT],
-            max(0, found.max_completion_tokens or found.max_tokens or 0),
-            found.stream is True,
+            model[:NAME_LIMIT],
+            (session or session_id or user or "")[:NAME_LIMIT],
+            max(0, most_completion or most or 0),
+            is_streamed is True,
         )
 
     def _blocks(self, text: bytes, model: str) -> list[int]:
