@@ -60,6 +60,12 @@ def costs_of(accounts: list[EndpointTokens], pace: Pace, now: float) -> list[flo
     return costs
 
 
+def named_parts(accounts: list[EndpointTokens], pace: Pace, now: float) -> list[dict[str, float]]:
+    """Return the parts of each endpoint's cost by their names."""
+    usual = usual_in_flight(accounts)
+    return [dict(zip(PARTS, parts_of(each, pace, usual, now), strict=True)) for each in accounts]
+
+
 def usual_in_flight(accounts: list[EndpointTokens]) -> float:
     """Return the requests in flight at an endpoint on average."""
     in_flight = 0

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 from policies.endpoint.state import EndpointState
-from policies.inference.first_token import PARTS, costs_of, parts_of, usual_in_flight
+from policies.inference.first_token import PARTS, costs_of, named_parts
 from policies.inference.rule import Capacity, InferenceRule
 from policies.inference.tokens import CAPACITY, EndpointTokens
 from policies.prompts import Prompt
@@ -38,8 +38,5 @@ class PendingTokens(InferenceRule):
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick the endpoint of the least expected seconds."""
         pace = self.accounts.pace
-        parts: list[dict[str, float]] = []
-        if self.trace is not None:
-            usual = usual_in_flight(accounts)
-            parts = [dict(zip(PARTS, parts_of(each, pace, usual, now), strict=True)) for each in accounts]
+        parts = () if self.trace is None else named_parts(accounts, pace, now)
         return self.least(accounts, costs_of(accounts, pace, now), SOONEST, parts)

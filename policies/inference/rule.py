@@ -81,7 +81,12 @@ class InferenceRule:
         if self.trace is not None:
             self.trace.note(reason, [account.state for account in accounts], costs, parts)
         least = min(costs)
-        if costs.count(least) == 1:
-            return accounts[costs.index(least)].state
+        if costs.count(least) > 1:
+            return self._one_of(accounts, costs, least)
+        return accounts[costs.index(least)].state
+
+    def _one_of(
+        self, accounts: Sequence[EndpointTokens], costs: Sequence[float], least: float
+    ) -> EndpointState:
         equals = [account for account, cost in zip(accounts, costs, strict=True) if cost == least]
         return equals[int(self._random() * len(equals))].state
