@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
-from balancer.http.h1.load_report import may_be_in
+from balancer.http.h1.load_report import find_any
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.retry_after import retry_after
 from balancer.inference.answer_reader import AnswerReader
@@ -87,9 +87,9 @@ class RoutedAttempt(UpstreamAttempt):
             self.read_load(response)
 
     def read_load(self, response: Response) -> None:
-        """Read the load report of a response; whether there may be one is known of a repeated head."""
+        """Read the load report of a response; a repeated head is not searched again."""
         if response.may_report is None:
-            response.may_report = may_be_in(response.block)
+            response.may_report = find_any(response.block) is not None
         self.load = self.cluster.reports.read(response.block) if response.may_report else None
 
     def answered(self, status: int, now: float) -> None:

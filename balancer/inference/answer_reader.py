@@ -38,12 +38,8 @@ completion."""
 
 _find_content: Final = re.compile(
     rb"\n[cC](?i:ontent-(?:(type):[ \t]*text/event-stream|encoding:[ \t]*(?!identity[ \t]*\r)[^\r \t]))"
-).search
-"""Finds both fields in one search; the group is there if it is the type of a stream."""
-
-STREAM: Final = 1
-ENCODED: Final = 2
-"""Of the content of a response."""
+).finditer
+"""Finds both fields in one pass; the group is there if it is the type of a stream."""
 
 states_encoding: Final = re.compile(
     rb"\n(?i:content-encoding):[ \t]*(?!(?i:identity)[ \t]*\r)[^\r \t]"
@@ -95,9 +91,9 @@ class AnswerReader:
         """Take the head of the answer, which may be one of before."""
         content = response.content
         if content is None:
-            content = response.content = _content_of(response.block)
-        self._is_read = response.status == 200 and not content & ENCODED
-        self._is_stream = content & STREAM != 0
+            content = response.content = [found[1] is None for found in _find_content(response.block)]
+        self._is_read = response.status == 200 and True not in content
+        self._is_stream = False in content
 
     def came(self, data: bytes, now: float) -> None:
         """Take bytes of the body."""
@@ -162,15 +158,6 @@ class AnswerReader:
         self.facts.first_token_at = now
         self._counts.ttft.record(now - self._asked_at)
         self._router.first_token(self._assignment, now)
-
-
-def _content_of(block: bytes) -> int:
-    """Return what the fields of an answer say of its content: STREAM, ENCODED, both or neither."""
-    content, found = 0, _find_content(block)
-    while found is not None:
-        content |= ENCODED if found[1] is None else STREAM
-        found = _find_content(block, found.end())
-    return content
 
 
 def _events_without_token(tail: bytes) -> int:

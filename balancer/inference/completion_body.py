@@ -16,22 +16,21 @@ DecodeError: Final = msgspec.DecodeError
 ValidationError: Final = msgspec.ValidationError
 
 
-NO_JSON: Final = msgspec.Raw()
-"""Of a key that is absent."""
-
-
-class CompletionBody(msgspec.Struct, gc=False):
-    """The keys that are read; `messages`, `prompt` and `tools` as JSON, NO_JSON where they are absent."""
+class CompletionBody(msgspec.Struct):
+    """The keys that are read; `messages`, `prompt` and `tools` as JSON, empty where they are absent."""
 
     model: str = ""
-    messages: msgspec.Raw = NO_JSON
-    prompt: msgspec.Raw = NO_JSON
-    tools: msgspec.Raw = NO_JSON
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     session_id: str | None = None
     user: str | None = None
+
+
+Values = tuple[str, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
 
 
 class ModelKey(msgspec.Struct):
@@ -58,6 +57,6 @@ def value_of(text: bytes) -> Any:
 
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_model: Final = msgspec.json.Decoder(ModelKey).decode
-values: Final[Callable[[Any], Any]] = msgspec.structs.astuple
+values: Final[Callable[[Any], Values]] = msgspec.structs.astuple
 decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(CompletionBody).decode
 digest: Final[Callable[[Any, int], int]] = xxh3_64_intdigest

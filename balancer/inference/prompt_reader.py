@@ -61,7 +61,6 @@ class PromptReader:
         self._digest = body.digest
         self._value_of = body.value_of
         self._values = body.values
-        self._no_json = body.NO_JSON
         self._decode_error = body.DecodeError
         self._validation_error = body.ValidationError
         self.counts = TokenCounts()
@@ -103,7 +102,6 @@ class PromptReader:
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:
         """Return the prompt of a decoded body. Raises what `decode` raises for a value of the wrong type."""
-        values: tuple[str, Any, Any, Any, bool | None, int | None, int | None, str | None, str | None]
         values = self._values(found)  # one call instead of nine look-ups
         model, messages, prompt, tools, is_streamed, most, most_completion, session_id, user = values
         text = bytes(messages)
@@ -121,11 +119,10 @@ class PromptReader:
         if first == LIST and text[1:2] != OBJECT and _OF_TOKENS(text) is not None:
             tokens = text.count(b",") + 1.0
             block_tokens = BLOCK * tokens / len(text)
-        if tools is not self._no_json:
-            before = bytes(tools)  # the messages in what a model reads
-            if before.startswith(LIST):
-                tokens += float(len(before)) / PER_TOKEN
-                text = before + text
+        before = bytes(tools) if len(tools) else b""
+        if before.startswith(LIST):  # they come before the messages in what a model reads
+            tokens += float(len(before)) / PER_TOKEN
+            text = before + text
         return Prompt(
             tokens,
             self._blocks(text, model),

@@ -62,10 +62,7 @@ SHARED_BYTES: Final = (ENTRIES_AT + (1 << 23)) * WORD
 
 
 class Place:
-    """An endpoint's row and the salt of its blocks, and what the row had when it was last read.
-
-    `slowness` is how slow the endpoint is, as all processes have measured it.
-    """
+    """An endpoint's row and the salt of its blocks, and what the row had when it was last read."""
 
     def __init__(self, key: int, row: int, slowness: Slowness) -> None:
         self.key = key
@@ -74,7 +71,7 @@ class Place:
         self.sent = 0
         self.capacity = self.computed_at = 0.0
         self.rest = 0.0  # part of a block that is not counted yet
-        self.slowness = slowness
+        self.slowness = slowness  # as all processes have measured it
 
 
 class PrefixIndex:

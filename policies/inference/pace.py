@@ -102,7 +102,6 @@ class Slowness:
         """Keep four sums in `numbers[at:]`, which other processes may share: all know what each measures."""
         self._numbers = numbers
         self._at = at
-        self._total = self._of = self._errors = self._learned_at = 0.0
         self.refresh()
 
     def refresh(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress, repeat
+from operator import eq
 from random import Random
 from typing import Annotated
 
@@ -81,12 +83,7 @@ class InferenceRule:
         if self.trace is not None:
             self.trace.note(reason, [account.state for account in accounts], costs, parts)
         least = min(costs)
-        if costs.count(least) > 1:
-            return self._one_of(accounts, costs, least)
-        return accounts[costs.index(least)].state
-
-    def _one_of(
-        self, accounts: Sequence[EndpointTokens], costs: Sequence[float], least: float
-    ) -> EndpointState:
-        equals = [account for account, cost in zip(accounts, costs, strict=True) if cost == least]
+        if costs.count(least) == 1:
+            return accounts[costs.index(least)].state
+        equals = list(compress(accounts, map(eq, costs, repeat(least))))
         return equals[int(self._random() * len(equals))].state

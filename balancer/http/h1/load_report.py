@@ -137,7 +137,7 @@ FORMATS: Final = {b"TEXT": _of_text, b"JSON": _of_json, b"BIN": _of_message}
 MAX_VALUE: Final = 1e6
 """Maximum requests, seconds or shares; a higher value is malformed."""
 
-_find_any: Final = re.compile(rb"\r\n[xXeE](?i:-worker-|ndpoint-load-)").search
+find_any: Final = re.compile(rb"\r\n[xXeE](?i:-worker-|ndpoint-load-)").search
 """Finds out, in most heads at the cost of a search for one name, whether there may be a report."""
 
 _fields_in: Final = re.compile(
@@ -150,11 +150,6 @@ _NAMED: Final = {"in-flight": "named_metrics.in_flight", "service-time": "named_
 _UTILIZATIONS: Final = ("application_utilization", "cpu_utilization")
 
 
-def may_be_in(block: bytes) -> bool:
-    """Whether there may be a load report in a block of fields."""
-    return _find_any(block) is not None
-
-
 class LoadReports:
     """Reads load reports; `malformed` counts the fields that could not be read."""
 
@@ -165,7 +160,7 @@ class LoadReports:
         """Return the load report in a block of fields, None if there is none. Of two values the first one counts, and
         of reports of ORCA only the first is read.
         """
-        begin = _find_any(block)
+        begin = find_any(block)
         if begin is None:
             return None
         values: dict[str, float] = {}
