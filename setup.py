@@ -52,7 +52,6 @@ HOT = [
     "policies/endpoint/overtaken.py",
     "policies/endpoint/state.py",
     "policies/steelyard/least_cost.py",
-    "policies/steelyard/recovery.py",
     "policies/selection/two_choices.py",
     "balancer/exchange/attempt.py",
     "balancer/exchange/routed_attempt.py",

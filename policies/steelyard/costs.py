@@ -30,11 +30,10 @@ PARTS: Final = {
     "distance": "one round trip",
     "service": "what it takes there at present",
     "wait": "requests at the endpoint beyond its concurrency × service / concurrency",
-    "pause": "time since its last answer, if so long is not by chance",
-    "occupancy": "what it costs those after it: (usual service / concurrency + wait + pause) × load / (1 − load)",
+    "occupancy": "what it costs those after it: (usual service / concurrency + wait) × load / (1 − load)",
     "risk": "expected loss by the objective beyond the mean time",
     "failure": "share of requests that failed lately × what a failure costs",
-    "room": "5 s where a new or recovering endpoint has as many requests as it may, 100 s where its queue is full",
+    "room": "5 s where a new endpoint has as many requests as it may, 100 s where its queue is full",
     "price": "price of the region",
     "margin": "discount of the home region",
 }
@@ -49,9 +48,9 @@ ROOT_TWO_PI: Final = sqrt(2.0 * pi)
 class Prices:
     """What a policy minimises: the loss of an answer's time by objective, and prices of regions in seconds.
 
-    `mean`: the time itself. `tail`: its mean and DEVIATIONS standard deviations, an upper quantile, as p99 is one: of
-    two endpoints of the same mean, the one that varies less has the lower. `deadline`: the mean, and the deadline
-    again for each answer that is later, so a late answer costs as much as one that takes twice as long as it may.
+    `mean`: the time itself. `tail`: its mean and DEVIATIONS standard deviations, an upper quantile, as p99 is one: a
+    second of service counts more than one of distance. `deadline`: the mean, and the deadline again for each answer
+    that is later, so a late answer costs as much as one that takes twice as long as it may.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Costs:
     """Parts of the expected cost of one more request at one endpoint, in seconds, and their `total`."""
 
     def __init__(self) -> None:
-        self.connect = self.distance = self.service = self.wait = self.pause = self.occupancy = 0.0
+        self.connect = self.distance = self.service = self.wait = self.occupancy = 0.0
         self.risk = self.failure = self.room = self.price = self.margin = self.total = 0.0
 
     def parts(self) -> dict[str, float]:
@@ -95,7 +94,7 @@ class Costs:
 
     @property
     def services_waited(self) -> float:
-        """Expected wait in service times at present; a pause is no queue."""
+        """Expected wait in service times at present."""
         return self.wait / self.service if self.service else 0.0
 
 

@@ -15,11 +15,21 @@ from policies.overload.shedding import DEEP_WAIT, SHORT_WAIT, UNBOUNDED_WAIT, WA
 from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
-from policies.steelyard.estimate import NORMAL, SUSPECT, Estimate
-from policies.steelyard.recovery import DOUBTFUL, EXPLORED, Event, Trials
-from policies.steelyard.service_time import RegionService
+from policies.steelyard.estimate import Estimate
+from policies.steelyard.service_time import RegionService, Shape, lend_concurrency
 
 _OK: Final = OutcomeKind.OK
+
+EXPLORED: Final = "explored"
+"""Reason: an endpoint whose measurements are stale, to measure it again."""
+
+EXPLORE: Final = 0.003
+"""Largest share of requests that goes to an endpoint whose measurements are stale, to measure it again.
+
+Such a request mostly opens a new connection, so at low request rates a larger share would dominate the p99."""
+
+DOUBTED: Final = 0.7
+"""Logarithm of the slowdown, beyond chance, from which an endpoint is doubted: twice as slow as usual."""
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
@@ -56,14 +66,14 @@ class LeastCost:
         self._random = random
         self._choices = choices
         self._prices = prices
-        self._regions: dict[Region, RegionService] = {}
+        self._shape, self._regions = Shape(), dict[Region, RegionService]()
         self._estimates: dict[str, Estimate] = {}
         self._owner = (
             object()
         )  # marks estimates of these members: another policy may have left its own at a state
-        self._trials = Trials(explore, random())
+        self._explore, self._explorations = explore, random()
         self._shedding = Shedding() if sheds else None
-        self._mean_weight = 1.0
+        self._mean_weight, self._lent_at = 1.0, -inf
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
@@ -89,32 +99,24 @@ class LeastCost:
                 and self._services_waited(state, now) >= DEEP_WAIT
             ):
                 shedding.lose(now)
-        if is_answer and now - estimate.answered_at < GRAIN and estimate.recovery.phase is NORMAL:
+        if is_answer and now - estimate.answered_at < GRAIN and not estimate.has_failed:
             estimate.counted += 1  # that it came is enough to know
             return
-        waited, recovery = state.waited(now), estimate.recovery
-        was_silent = is_answer and estimate.silence(waited, state.awaiting + 1, state.elsewhere, now) > 0.0
-        estimate.advance(state, waited, int(is_answer), now)
+        estimate.advance(state, state.waited(now), int(is_answer), now)
         if is_answer:
             first = outcome.first_byte_at
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
             met = max(1, state.latency.last_ahead + 1 - estimate.stuck)
-            estimate.learn_answer(latency, met, round_trip(state, 0.0), was_silent=was_silent, now=now)
-            if recovery.phase is not SUSPECT:
-                if self._trials.doubtful:
-                    self._trials.trust(state, now)
-                return
+            estimate.answer(latency, met, round_trip(state, 0.0), now)
+            if now - self._lent_at > 1.0:
+                self._lent_at = now
+                lend_concurrency(self._regions.values())
         elif outcome.is_busy and state.in_flight > FULL_RATIO * estimate.region.concurrency:
             estimate.reject(state.in_flight, now)
             if shedding is not None and self._services_waited(state, now) >= UNBOUNDED_WAIT:
                 shedding.lose(now)
-            return
         elif outcome.kind.is_failure:
-            recovery.note(Event.FAILED, now)
-            recovery.plan_trial(now)
-        else:
-            return
-        self._trials.doubt(state, recovery)
+            estimate.has_failed = True
 
     def _services_waited(self, state: EndpointState, now: float) -> float:
         """Return the expected wait of one more request there in service times; 0 where nothing is known of it."""
@@ -132,14 +134,14 @@ class LeastCost:
         )
 
     def doubts(self, state: EndpointState) -> bool:
-        """Whether the endpoint is suspected to be slow, or has failed and not answered since."""
-        return state.id in self._trials.doubtful
+        """Whether the endpoint is slower than usual beyond chance, or has failed and not answered since."""
+        estimate = self._estimate(state)
+        return estimate.has_failed or estimate.slower > DOUBTED
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""
         if states:
             self._mean_weight = sum(state.weight for state in states) / len(states)
-        self._trials.keep({state.id: state for state in states})
         before, self._estimates = self._estimates, {}
         self._owner = object()
         for region in self._regions.values():
@@ -158,7 +160,7 @@ class LeastCost:
         if estimate is None:
             region = self._regions.get(state.region)
             if region is None:
-                region = self._regions[state.region] = RegionService()
+                region = self._regions[state.region] = RegionService(self._shape)
             estimate = self._estimates[state.id] = Estimate(region)
             region.members.append(estimate)
         estimate.owner, state.estimate = self._owner, estimate
@@ -170,12 +172,21 @@ class LeastCost:
             if self.trace is not None:
                 self.trace.note(ONLY_ONE, available)
             return available[0]
-        explored = self._trials.take(available, now)
+        explored = self._stale(available, now)
         if explored is not None:
             if self.trace is not None:
                 self.trace.note(EXPLORED, (explored,))
             return explored
         return self._cheapest(facts.region, available, now)
+
+    def _stale(self, available: Available, now: float) -> EndpointState | None:
+        """Count a request, and return the endpoint to measure again with it, if that is due."""
+        self._explorations += self._explore
+        if self._explorations < 1.0:
+            return None
+        self._explorations = 0.0
+        stale = [state for state in available if not state.in_flight and not state.is_measured(now)]
+        return min(stale, key=lambda state: state.latency.measured_at) if stale else None
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> EndpointState:
         """Return the least loaded of those that cost about as much as the cheapest, then the one picked longest ago.
@@ -240,18 +251,15 @@ class LeastCost:
             in_flight -= max(0, stuck + 1 - int(region.concurrency))
         costs.margin = -prices.margin if is_home else 0.0
         costs.price = prices.regions.get(state.region, 0.0) if prices.regions else 0.0
-        costs.pause = costs.room = costs.failure = costs.risk = 0.0
+        costs.room = costs.failure = costs.risk = 0.0
         connections = state.connections
         costs.connect = 0.0 if connections is None or connections.has_idle else connections.connect_time
         if estimate.samples:
-            waited, elsewhere = state.waited(now), state.elsewhere
-            if state.awaiting:
-                costs.pause = estimate.silence(waited, state.awaiting, elsewhere, now)
-            slower = estimate.slowdown(waited, elsewhere, now, is_silent=costs.pause > 0.0)
+            slower = estimate.slowdown(state.waited(now), state.elsewhere, now)
             seconds = usual * exp(slower) if slower else usual
             if estimate.full < inf and not estimate.has_room(in_flight, now):
                 costs.room = REJECTION_S
-            room = estimate.recovery.room
+            room = inf
         else:
             distance = round_trip(state, unknown)
             seconds = usual = region.unmeasured()
@@ -259,9 +267,9 @@ class LeastCost:
         if seconds:
             costs.service = seconds
             costs.wait = expected_wait(in_flight, seconds, distance, region.concurrency)
-            variance = min(1.0, region.variation) * seconds * seconds
-            costs.risk = prices.risk(costs.connect + distance + costs.pause, seconds + costs.wait, variance)
-            costs.occupancy = prices.later * (usual / region.concurrency + costs.wait + costs.pause)
+            variance = min(1.0, region.shape.variation) * seconds * seconds
+            costs.risk = prices.risk(costs.connect + distance, seconds + costs.wait, variance)
+            costs.occupancy = prices.later * (usual / region.concurrency + costs.wait)
             if in_flight >= room:
                 costs.room += FAILURE_COST
         else:
@@ -276,20 +284,12 @@ class LeastCost:
         costs.distance = distance
         latency = state.latency
         if latency.failures and not estimate.is_full(now):
-            costs.failure = latency.charge * self._failure_share(state, estimate, now)
+            costs.failure = latency.charge * state.failure_penalty(now)
         costs.total = (
-            costs.connect + costs.distance + costs.service + costs.wait + costs.pause + costs.occupancy
+            costs.connect + costs.distance + costs.service + costs.wait + costs.occupancy
             + costs.risk + costs.failure + costs.room + costs.price + costs.margin
         )  # fmt: skip
         return costs.total
-
-    def _failure_share(self, state: EndpointState, estimate: Estimate, now: float) -> float:
-        """Return the failure share of recent requests. One that has not succeeded since its last failure gets no
-        request without penalty other than its trials, which are a part of all requests; after a success the share is
-        `failure_penalty`."""
-        if estimate.recovery.phase in DOUBTFUL and state.is_measured(now):
-            return state.latency.failure_share
-        return state.failure_penalty(now)
 
 
 def round_trip(state: EndpointState, unknown: float) -> float:

@@ -1,8 +1,8 @@
 """Steelyard, the default policy: the endpoint at which the request is expected to cost the cluster least.
 
 One sum in seconds decides, over endpoints of all regions alike; `costs.py` names and derives its parts. What is known
-of an endpoint is in `estimate.py`: its usual service time (`service_time.py`), how its answers compare with that at
-present (`pace.py`), and its phase after trouble (`recovery.py`). `least_cost.py` compares.
+of an endpoint is in `estimate.py`: its usual service time (`service_time.py`), and how its answers compare with that at
+present (`pace.py`). `least_cost.py` compares.
 
 Once requests fail because they wait, a request that would wait everywhere is rejected (`overload/shedding.py`).
 
@@ -25,8 +25,7 @@ from policies.insight.explanation import Trace
 from policies.options import at_least, between
 from policies.stats.shared_latency import LONGEST_LATENCY
 from policies.steelyard.costs import DEVIATIONS, LOAD, PARTS, Prices
-from policies.steelyard.least_cost import CHOICES, LeastCost
-from policies.steelyard.recovery import EXPLORE
+from policies.steelyard.least_cost import CHOICES, EXPLORE, LeastCost
 
 
 class Steelyard:

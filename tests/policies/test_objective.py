@@ -18,6 +18,12 @@ OBJECTIVE = r"policy\.objective: must be 'tail', 'mean' or \{ deadline = SECONDS
 PRICES = r"policy\.prices: must be a table of seconds from -3600 to 3600, got "
 
 
+class Connections:
+    """An idle connection, whose handshake took 46 ms."""
+
+    connect_time, has_idle, round_trip = 0.0, True, 0.046
+
+
 def prices(deviations: float = 0.0, deadline: float = inf) -> Prices:
     return Prices(deviations, deadline, 0.0, 0.0, {})
 
@@ -57,16 +63,17 @@ def test_time_that_hardly_varies_is_late_or_not(variance: float) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "chosen"),
-    [("mean", "varied"), ("tail", "steady"), ({"deadline": 0.1}, "steady"), ({"deadline": 1}, "varied")],
+    [("mean", "near"), ("tail", "far"), ({"deadline": 0.09}, "far"), ({"deadline": 1}, "near")],
 )
-def test_objective_decides_between_a_low_mean_and_a_low_variance(objective: Any, chosen: str) -> None:
-    """75 ms always, or 10 and 120 ms in turn, of which 17 % of a lognormal time are later than 100 ms."""
+def test_objective_decides_between_distance_and_service(objective: Any, chosen: str) -> None:
+    """10 and 95 ms of service in turn, or a fifth of that at a distance of 46 ms."""
     r, clock = router(
-        endpoint("steady"), endpoint("varied", "away"), objective=objective, load=0.0, margin=0.0, explore=0.0
+        endpoint("near"), endpoint("far", "away"), objective=objective, load=0.0, margin=0.0, explore=0.0
     )
+    r.find("far").connections = Connections()
     for _ in range(30):
-        measure(r, clock, 1, steady=0.075, varied=0.01)
-        measure(r, clock, 1, steady=0.075, varied=0.12)
+        measure(r, clock, 1, near=0.01, far=0.048)
+        measure(r, clock, 1, near=0.095, far=0.065)
     assert set(picks(r)) == {chosen}
 
 

@@ -11,7 +11,6 @@ from policies.algorithms.region_aware import MARGIN
 from policies.facts import Endpoint
 from policies.steelyard.costs import DEVIATIONS, LOAD, Prices
 from policies.steelyard.least_cost import LeastCost
-from policies.steelyard.recovery import Event
 from tests.support.documentation import cells_of
 
 WORKED = cells_of("docs/policies.md", "| in flight | distance | usual service | slower |")
@@ -27,10 +26,10 @@ class Connections:
 @pytest.mark.parametrize("row", WORKED, ids=" ".join)
 def test_the_policy_agrees_with_the_costs_worked_out_by_hand(row: list[str]) -> None:
     """In each state of the table, the cost of one more request is within 1 % of that in the table."""
-    in_flight, distance, usual, slower, slots, variation, connect, pause, failed, cost = (
-        float(row[i]) for i in (0, 1, 2, 3, 4, 5, 6, 7, 8, 11)
+    in_flight, distance, usual, slower, slots, variation, connect, failed, cost = (
+        float(row[i]) for i in (0, 1, 2, 3, 4, 5, 6, 7, 10)
     )
-    kind, _, deadline = row[10].partition(" ")
+    kind, _, deadline = row[9].partition(" ")
     prices = Prices(
         DEVIATIONS if kind == "tail" else 0.0,
         float(deadline) / 1e3 if deadline else inf,
@@ -39,35 +38,26 @@ def test_the_policy_agrees_with_the_costs_worked_out_by_hand(row: list[str]) -> 
         {},
     )
     policy = LeastCost(lambda: 0.5, 16, prices, 0.0, sheds=False)
-    state = EndpointState(Endpoint("one", "one:80", row[9]))
+    state = EndpointState(Endpoint("one", "one:80", row[8]))
     now = 100.0
     estimate = policy._estimate(state)
     region = estimate.region
     region.samples = estimate.samples = 1e3
-    region.mean = estimate.log_seconds = log(usual / 1e3)
-    region.concurrency, region.variation = slots, variation
+    region.mean = log(usual / 1e3)
+    region.concurrency, region.shape.variation = slots, variation
     estimate.seconds, estimate.distance = usual / 1e3, distance / 1e3
-    estimate.recovery.note(Event.ANSWERED, now)
-    if slower > 1.0:
-        estimate.recovery.note(Event.SLOW, now)
-        estimate.held = log(slower)
+    estimate.pace.advance(slower * 1e9, 1_000_000_000, now)
     state.connections = Connections(connect / 1e3)
     state.in_flight = int(in_flight)
-    estimate.pace.at = now - pause / 1e3
-    if pause:
-        for _ in range(int(in_flight)):
-            state.await_one(1, now - 1.0)
-        estimate._waited = state.waited(now - pause / 1e3) - 10.0
     if failed:
         state.latency.successes, state.latency.failures = 99.0, 99.0 * failed / (1.0 - failed)
         state.latency.measured_at = state.latency.failed_at = now
     is_home = state.region == "home"
     assert policy._weigh(state, estimate, is_home, 0.0, now) * 1e3 == pytest.approx(cost, rel=0.01)
     assert sum(estimate.costs.parts().values()) == pytest.approx(estimate.costs.total)
-    assert estimate.costs.parts().get("pause", 0.0) == pytest.approx(pause / 1e3)
 
 
 def test_there_are_twenty() -> None:
     """The table has twenty states, of every objective."""
     assert len(WORKED) == 20
-    assert {row[10].split()[0] for row in WORKED} == {"tail", "mean", "deadline"}
+    assert {row[9].split()[0] for row in WORKED} == {"tail", "mean", "deadline"}
