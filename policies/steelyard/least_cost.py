@@ -28,8 +28,8 @@ EXPLORE: Final = 0.003
 
 Such a request mostly opens a new connection, so at low request rates a larger share would dominate the p99."""
 
-DOUBTED: Final = 0.7
-"""Logarithm of the slowdown, beyond chance, from which an endpoint is doubted: twice as slow as usual."""
+DOUBTED: Final = 0.2
+"""Logarithm of the slowdown, beyond chance, from which an endpoint is doubted: slower than usual by a fifth."""
 
 COSTS: Final = "costs"
 """Reason: the expected costs of the endpoints compared, in seconds; the region of the least is chosen."""
@@ -68,9 +68,8 @@ class LeastCost:
         self._prices = prices
         self._shape, self._regions = Shape(), dict[Region, RegionService]()
         self._estimates: dict[str, Estimate] = {}
-        self._owner = (
-            object()
-        )  # marks estimates of these members: another policy may have left its own at a state
+        # Marks the estimates of these members: another policy may have left its own at a state.
+        self._owner = object()
         self._explore, self._explorations = explore, random()
         self._shedding = Shedding() if sheds else None
         self._mean_weight, self._lent_at = 1.0, -inf
@@ -135,8 +134,8 @@ class LeastCost:
 
     def doubts(self, state: EndpointState) -> bool:
         """Whether the endpoint is slower than usual beyond chance, or has failed and not answered since."""
-        estimate = self._estimate(state)
-        return estimate.has_failed or estimate.slower > DOUBTED
+        known = self._estimates.get(state.id)
+        return known is not None and (known.has_failed or known.slower > DOUBTED)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Forget removed endpoints, and those that have moved to another region."""

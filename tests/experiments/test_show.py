@@ -67,7 +67,7 @@ def test_policy_is_shown_with_its_options() -> None:
     assert "2 by default; number of random candidates" in done.stdout
     assert "the sum of:" not in done.stdout
     default = run_in_process(cli, "experiments", "show", "steelyard").stdout
-    assert re.search(r"the sum of:\nconnect +time .*\ndistance +one .*\nservice (.*\n){8}margin ", default)
+    assert re.search(r"the sum of:\nconnect +time .*\ndistance +one .*\nservice (.*\n){7}margin ", default)
     assert "least-in-flight by default" in run_in_process(cli, "experiments", "show", "region-aware").stdout
     assert run_in_process(cli, "experiments", "show", "least-in-flight", "--measure", "p50").returncode == 2
 

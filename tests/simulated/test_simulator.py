@@ -348,14 +348,17 @@ def test_shared_counters_improve_two_choices() -> None:
 @pytest.mark.second_tier
 @pytest.mark.parametrize("policy", ["least-in-flight", "steelyard"])
 def test_balancers_that_report_to_each_other_are_nearly_as_good_as_one(policy: str) -> None:
-    """99th percentile at 80 % load."""
+    """99th percentile at 80 % load, mean of three seeds."""
     workers = tuple(replace(one, service=Exponential(0.2), rtt=0.002) for one in TEN)
-    instants = np.sort(np.random.default_rng(1).uniform(0, 500, 20_000))
 
     def p99(balancers: int, shared: SharedTable) -> float:
         rules = mechanisms(shared=shared)
         wanted = Model(workers, {"name": policy}, balancers, mechanisms=rules, overhead=0.0005)
-        return float(np.percentile(Simulation(wanted, 1).open(instants).latencies, 99))
+        found = []
+        for seed in (1, 2, 3):
+            instants = np.sort(np.random.default_rng(seed).uniform(0, 500, 20_000))
+            found.append(np.percentile(Simulation(wanted, seed).open(instants).latencies, 99))
+        return float(np.mean(found))
 
     one, shared = p99(1, ALONE), p99(4, SHARED)
     assert shared < 1.06 * one
