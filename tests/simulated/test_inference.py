@@ -419,6 +419,7 @@ FAILING = {
     "inference-idle-engines": ("ring-hash", "maglev"),
     "inference-in-step": ("llm-d",),
     "inference-mixed-lengths": ("least-in-flight",),
+    "inference-new-sessions": ("prefix-chunks by rate",),
     "inference-stale-reports": ("llm-d of any age",),
     "inference-system-prompt": ("prefix-chunks",),
 }
