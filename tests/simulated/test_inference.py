@@ -420,6 +420,7 @@ FAILING = {
     "inference-in-step": ("llm-d",),
     "inference-mixed-lengths": ("least-in-flight",),
     "inference-new-sessions": ("prefix-chunks by rate",),
+    "inference-one-of-eight": ("llm-d",),
     "inference-stale-reports": ("llm-d of any age",),
     "inference-system-prompt": ("prefix-chunks",),
 }
