@@ -77,6 +77,12 @@ class Steelyard:
         self.doubts = self._least_cost.doubts
         self.members_changed = self._least_cost.members_changed
 
+    def __del__(self) -> None:
+        """Break the cycle of regions and their endpoints: no garbage collector runs while requests are served."""
+        least_cost = getattr(self, "_least_cost", None)  # none was made of bad options
+        if least_cost is not None:
+            least_cost.members_changed((), 0.0)
+
     @property
     def trace(self) -> Trace | None:
         """Where explanations are recorded; None if they are not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from math import comb
@@ -10,13 +11,16 @@ from types import FrameType
 
 import pytest
 
-from policies import Outcome, OutcomeKind, RequestFacts, Router
+from benchmarks.harness.open_load import without_collections
+from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.endpoint.latency_prior import GUESS
 from policies.insight.explanation import Trace
 from policies.routing.assignment import Assignment
 from policies.steelyard.costs import expected_wait
+from policies.steelyard.estimate import Estimate
 from policies.steelyard.least_cost import EXPLORED
+from policies.steelyard.policy import Steelyard
 from policies.steelyard.service_time import CONCURRENCIES, EndpointService, RegionService, Shape, Sums
 from tests.support.steelyard_routers import (
     HOME,
@@ -398,6 +402,25 @@ def test_endpoint_that_moves_to_another_region_is_learned_anew() -> None:
     r.replace([endpoint("a"), endpoint("b", "away")])
     r.find("b").connections = Connections(True, 0.01)
     assert r.route(HOME).state.id == "b"
+
+
+def test_replaced_policy_is_freed_without_the_garbage_collector() -> None:
+    """It does not run while requests are served, and the endpoints outlive the policy."""
+    states = [EndpointState(endpoint(name)) for name in "ab"]
+
+    def estimates() -> int:
+        return sum(isinstance(one, Estimate) for one in gc.get_objects())
+
+    gc.collect()
+    before = estimates()
+    with without_collections():
+        for _ in range(5):
+            policy = Steelyard(Random(1))
+            policy.members_changed(states, 0.0)
+            for state in states:
+                policy.observe(state, outcome(0.0, 0.02), 0.02)
+            del policy
+        assert estimates() == before + 2
 
 
 def test_fits_that_no_answer_tells_apart_are_not_needed() -> None:
