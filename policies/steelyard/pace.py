@@ -14,17 +14,11 @@ TAU_S: Final = 1.0
 """Seconds after which an answer that was expected or came counts 1/e. Traffic returns to a region that was slow after
 two seconds, with 3 s after ten; random scenarios do not tell them apart."""
 
-FEW: Final = 8.0
+FEW: Final = 4.0
 """Answers that are too few to judge by. As many at the usual pace are assumed before any is counted."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
-
-
-def beyond_chance(apart: float, variance: float) -> float:
-    """Return the part of a difference that is not chance (the positive part of James and Stein's estimate)."""
-    squared = apart * apart
-    return apart * (1.0 - CHANCE * variance / squared) if squared > CHANCE * variance else 0.0
 
 
 class Pace:
@@ -48,8 +42,8 @@ class Pace:
         self._expected = self._received = 0.0
 
     def slowdown(self, pending: float, now: float) -> float:
-        """Return the logarithm of how many times slower than usual it is, beyond chance; `pending` answers were
-        expected since the last `advance`."""
+        """Return the logarithm of how many times slower than usual it is, 0 if that may be chance; `pending` answers
+        were expected since the last `advance`."""
         # Mostly the difference is within chance whatever has decayed since. That needs no logarithm:
         # |log(e/r)| ≤ |e − r| / √(e·r), and e/r is most extreme before all decay or after it.
         expected, received = self._expected + pending + FEW, self._received + FEW
@@ -59,4 +53,5 @@ class Pace:
             return 0.0
         keep = exp((self.at - now) / TAU_S) if now > self.at else 1.0
         expected, received = self._expected * keep + pending + FEW, self._received * keep + FEW
-        return beyond_chance(log(expected / received), 1.0 / max(expected, received))
+        apart = log(expected / received)
+        return apart if apart * apart * max(expected, received) > CHANCE else 0.0

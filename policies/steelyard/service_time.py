@@ -24,7 +24,7 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.stats.latency import FORGET_AFTER
-from policies.steelyard.pace import CHANCE, FEW, beyond_chance
+from policies.steelyard.pace import CHANCE, FEW
 
 CONCURRENCIES: Final = tuple(
     float(c) for c in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
@@ -258,7 +258,8 @@ class EndpointService:
         apart = self.apart()
         variance = region.noise / self.samples
         share = region.spread / (region.spread + variance)
-        if apart * apart > CHANCE * variance:
-            share = max(share, beyond_chance(apart, variance) / apart)
+        squared = apart * apart
+        if squared > CHANCE * variance:  # the positive part of James and Stein's estimate
+            share = max(share, 1.0 - CHANCE * variance / squared)
         self.share = share
         self.seconds = exp(region.mean + share * apart) * region.shape.factor
