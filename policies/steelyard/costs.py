@@ -30,7 +30,7 @@ PARTS: Final = {
     "distance": "one round trip",
     "service": "what it takes there at present",
     "wait": "requests at the endpoint beyond its concurrency × service / concurrency",
-    "occupancy": "what it costs those after it: (usual service / concurrency + wait) × load / (1 − load)",
+    "occupancy": "what it costs those after it: (service / concurrency + wait) × load / (1 − load)",
     "risk": "expected loss by the objective beyond the mean time",
     "failure": "share of requests that failed lately × what a failure costs",
     "room": "5 s where a new endpoint has as many requests as it may, 100 s where its queue is full",

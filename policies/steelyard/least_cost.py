@@ -244,7 +244,7 @@ class LeastCost:
 
         Its distance counts `unknown` seconds if it has never been measured."""
         costs, prices, region = estimate.costs, self._prices, estimate.region
-        distance, usual = estimate.distance, estimate.seconds
+        distance, seconds = estimate.distance, estimate.seconds
         in_flight, stuck = state.in_flight, state.overtaken.stuck
         if stuck:  # all wait or are served but those that hang, of which fewer may be in service
             in_flight -= max(0, stuck + 1 - int(region.concurrency))
@@ -255,20 +255,20 @@ class LeastCost:
         costs.connect = 0.0 if connections is None or connections.has_idle else connections.connect_time
         if estimate.samples:
             slower = estimate.slowdown(state.waited(now), state.elsewhere, now)
-            seconds = usual * exp(slower) if slower else usual
+            seconds *= exp(slower)
             if estimate.full < inf and not estimate.has_room(in_flight, now):
                 costs.room = REJECTION_S
             room = inf
         else:
             distance = round_trip(state, unknown)
-            seconds = usual = region.unmeasured()
+            seconds = region.unmeasured()
             room = NEW_ROOM
         if seconds:
             costs.service = seconds
             costs.wait = expected_wait(in_flight, seconds, distance, region.concurrency)
             variance = min(1.0, region.shape.variation) * seconds * seconds
             costs.risk = prices.risk(costs.connect + distance, seconds + costs.wait, variance)
-            costs.occupancy = prices.later * (usual / region.concurrency + costs.wait)
+            costs.occupancy = prices.later * (seconds / region.concurrency + costs.wait)
             if in_flight >= room:
                 costs.room += FAILURE_COST
         else:
