@@ -11,8 +11,8 @@ from math import exp, log
 from typing import Final
 
 TAU_S: Final = 0.5
-"""Seconds after which an answer that was expected or came counts 1/e. Traffic returns to an endpoint that was slow after
-two seconds, with 1 s after three, to a region with 3 s after ten. Random scenarios do not tell them apart."""
+"""Seconds after which an answer that was expected or came counts 1/e. Traffic returns two seconds after an endpoint was
+slow, three with 1 s; ten after a region was with 3 s. Random scenarios do not tell them apart."""
 
 FEW: Final = 4.0
 """Answers that are too few to judge by. As many at the usual pace are assumed before any is counted."""
