@@ -129,6 +129,7 @@ BAD: dict[str, tuple[bytes, bytes, str]] = {
     "gzip": (gzip.compress(chat(LONG)), b"Content-Encoding: gzip\r\n", prompt_reader.ENCODED),
     "gzip, not stated": (gzip.compress(chat(LONG)), b"", prompt_reader.NOT_JSON),
     "invalid UTF-8 in a name": (b'{"model":"\xff","prompt":"x"}', b"", prompt_reader.NOT_JSON),
+    "half of a surrogate pair": (b'{"prompt":"\\ud800"}', b"", prompt_reader.NOT_JSON),
     "messages are a text": (b'{"messages":"x"}', b"", prompt_reader.WRONG_TYPE),
     "prompt is a number": (b'{"prompt":1}', b"", prompt_reader.WRONG_TYPE),
     "stream is a text": (b'{"prompt":"x","stream":"yes"}', b"", prompt_reader.WRONG_TYPE),
