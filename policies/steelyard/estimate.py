@@ -71,7 +71,7 @@ class Estimate(EndpointService):
         if latency < self.distance:  # a whole request took less than the last handshake
             self.distance = self._shortest if self._shortest < latency else 0.0
         self.answered_at, self.has_failed = now, False
-        self.learn(latency, self.distance, met, self.pace.slowdown(0.0, now), now)
+        self.learn(latency, self.distance, met, max(0.0, self.pace.slowdown(0.0, now)), now)
 
     def reject(self, in_flight: int, now: float) -> None:
         """Note that its queue was full with `in_flight` requests."""

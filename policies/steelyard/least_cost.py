@@ -11,7 +11,7 @@ from policies.endpoint.latency_prior import GUESS
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.overload.shedding import DEEP_WAIT, SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
+from policies.overload.shedding import DEEP_WAIT, LONG_WAIT, SHORT_WAIT, UNBOUNDED_WAIT, WATCH, Shedding
 from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
@@ -80,7 +80,10 @@ class LeastCost:
         if shedding is not None:
             shedding.requests += 1
             if now < shedding.until + WATCH:
-                shedding.admit(self._services_waited(state, now), self._slots(available), now)
+                wait = self._services_waited(state, now)
+                if now >= shedding.until and wait >= LONG_WAIT:  # one that seems fast may have a queue
+                    wait = min([self._services_waited(other, now) for other in available])
+                shedding.admit(wait, self._slots(available), now)
         estimate = self._estimate(state)
         estimate.picked_at = now
         if not state.in_flight:

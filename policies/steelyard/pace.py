@@ -54,4 +54,4 @@ class Pace:
         keep = exp((self.at - now) / TAU_S) if now > self.at else 1.0
         expected, received = self._expected * keep + pending + FEW, self._received * keep + FEW
         apart = log(expected / received)
-        return apart if apart > 0.0 and apart * apart * expected > CHANCE else 0.0
+        return apart if apart * apart * max(expected, received) > CHANCE else 0.0
