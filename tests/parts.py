@@ -181,9 +181,13 @@ def second_tier(choice: Choice) -> list[Part]:
         Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
         Part("faultsim and simulated", 130, ((*marked(COMPILED, *COMPUTED), *TWO_PROCESSES),)),
         Part("experiments and rest", 300, ((*rest, *THREE_PROCESSES),)),
-        Part("benchmarks", 135, ((*marked(sys.executable, "tests/benchmarks"), *TWO_PROCESSES),)),
+        Part(
+            "benchmarks and deploy",
+            240,
+            ((*marked(sys.executable, "tests/benchmarks"), *TWO_PROCESSES),),
+            beside=((*marked(sys.executable, "tests/deploy"), *BY_FILE),),
+        ),
         *([] if is_covered else [Part("coverage", 200, (pytest(sys.executable, *covered, *TWO_PROCESSES),))]),
-        Part("deploy", 240, ((*marked(sys.executable, "tests/deploy"), *BY_FILE),)),
     ]  # fmt: skip
 
 

@@ -18,15 +18,20 @@ from tests.support.root import ROOT
 WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
+def commands_of(part: Part) -> tuple[parts.Command, ...]:
+    """All commands of a part."""
+    return (*part.commands, *part.beside)
+
+
 def test_every_path_of_a_part_exists() -> None:
     for part in (*first_tier(), *second_tier(Choice({(3, 13, 0): "/usr/bin/python3"}))):
-        for command in part.commands:
+        for command in commands_of(part):
             for path in (word.removeprefix("--ignore=") for word in command):
                 assert not path.startswith("tests") or (ROOT / path).exists(), path
 
 
 def test_every_file_of_the_second_tier_is_in_a_part() -> None:
-    words = {word for part in second_tier(Choice()) for command in part.commands for word in command}
+    words = {word for part in second_tier(Choice()) for command in commands_of(part) for word in command}
     assert set(with_word("second_tier", "tests")) <= words
 
 
