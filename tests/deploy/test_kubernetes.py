@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from balancer.configuration import load
-from balancer.control.admin.exchange import LIVE, READY
+from balancer.control.admin.access import LIVE, READY
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
 from tests.deploy.kubernetes_objects import HERE, KUSTOMIZATION, OBJECTS, WORKERS, Object, label_of

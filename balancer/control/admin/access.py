@@ -18,6 +18,20 @@ from typing import Final
 from balancer.http.h1.fields import Values, any_of, found, lines_of
 from balancer.syntax.networks import is_this_machine, parsed
 
+BODY_LIMIT: Final = 1 << 20
+"""Size limit of an admin request's body in bytes; the body is buffered completely before the hand-over."""
+
+LIVE: Final = b"/-/live"
+READY: Final = frozenset((b"/-/ready", b"/-/health"))
+"""Paths for load balancers and orchestrators: answered without a token, with a boolean and one
+of four reasons. An admitted request for READY gets the numbers of endpoints, too."""
+
+PAGE: Final = b"/-/"
+"""Path of the live page. With a token, `admin.listen` serves it without: a browser cannot send the token before a page
+has asked for it, and the page holds nothing but its code. The traffic port does not: a page of a worker shares that
+port's origin, and could read a token that is typed there.
+"""
+
 FORWARDING_FIELDS: Final = (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")
 
 _FIELDS: Final = lines_of(

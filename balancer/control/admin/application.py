@@ -59,7 +59,7 @@ class AdminApplication:
         """Return the handlers. Their import, with aiohttp, takes a fifth of a second and 14 MiB."""
         from balancer.control.admin.handlers import AdminHandlers
 
-        return AdminHandlers(self, self._control_plane, self._reloads, self._channel)
+        return AdminHandlers(lambda: self.token, self.log, self._control_plane, self._reloads, self._channel)
 
     def _protocol(self, entrance: Entrance) -> asyncio.Protocol:
         """Return the protocol of a new connection."""

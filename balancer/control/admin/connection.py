@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from balancer.cluster.cluster import Cluster
-from balancer.control.admin.exchange import PAGE
+from balancer.control.admin.access import PAGE
 from balancer.downstream.connection import Http1Connection
 from balancer.errors import RequestRejected
 from balancer.http.h1.request_head import Request

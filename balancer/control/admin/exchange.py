@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from balancer.control.admin.access import Entrance
+from balancer.control.admin.access import BODY_LIMIT, LIVE, PAGE, READY, Entrance
 from balancer.errors import ConnectionCut, ForwardingError
 from balancer.http.h1.client import Client
 from balancer.http.h1.fields import found, lines_of, without
@@ -18,20 +18,7 @@ from balancer.http.h1.request_head import Request
 if TYPE_CHECKING:
     from balancer.control.admin.application import AdminApplication
 
-BODY_LIMIT: Final = 1 << 20
-"""Size limit of an admin request's body in bytes; the body is buffered completely before the hand-over."""
-
 REFRAMED: Final = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
-
-LIVE: Final = b"/-/live"
-READY: Final = frozenset((b"/-/ready", b"/-/health"))
-"""Paths for load balancers and orchestrators: answered without a token, with a boolean and one
-of four reasons. An admitted request for READY gets the numbers of endpoints, too."""
-PAGE: Final = b"/-/"
-"""Path of the live page. With a token, `admin.listen` serves it without: a browser cannot send the token before a page
-has asked for it, and the page holds nothing but its code. The traffic port does not: a page of a worker shares that
-port's origin, and could read a token that is typed there.
-"""
 
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")

@@ -14,11 +14,9 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from balancer.control.admin.access import Entrance, has_token
-from balancer.control.admin.application import AdminApplication
+from balancer.control.admin.access import BODY_LIMIT, READY, Entrance, has_token
 from balancer.control.admin.channel import SiblingChannel, ways_of
 from balancer.control.admin.cluster_routes import SplitRoutes, cluster_routes
-from balancer.control.admin.exchange import BODY_LIMIT, READY
 from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.page.routes import PageRoutes
@@ -53,12 +51,13 @@ class AdminHandlers:
 
     def __init__(
         self,
-        application: AdminApplication,
+        token: Callable[[], bytes | None],
+        log: Callable[[Entry, bytes | None], None],
         control_plane: ControlPlane,
         reloads: Reloads,
         channel: SiblingChannel | None = None,
     ) -> None:
-        self._application = application
+        self._token, self._log_entry = token, log
         self._control_plane = control_plane
         self._cluster = control_plane.cluster
         self._reloads = reloads
@@ -171,7 +170,7 @@ class AdminHandlers:
         return response
 
     def _may(self, request: web.Request) -> bool:
-        token = self._application.token
+        token = self._token()
         if token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
             return True  # from a sibling process, or already admitted by its head
         given = request.headers.getall("Authorization", [])
@@ -181,7 +180,7 @@ class AdminHandlers:
         if not is_from_sibling(request):
             lines = [b"\r\n%b: %b" % field for field in request.raw_headers]
             entry = admin_entry(request, response, began_at, self._cluster.now())
-            self._application.log(entry, b"".join([*lines, b"\r\n"]))
+            self._log_entry(entry, b"".join([*lines, b"\r\n"]))
 
     # --- routes
 

@@ -83,8 +83,8 @@ class SidecarHandlers(AdminHandlers):
     def __init__(
         self, application: AdminApplication, control_plane: ControlPlane, reloads: Reloads, origins: Origins
     ) -> None:
-        super().__init__(application, control_plane, reloads)
-        self._origins = origins
+        super().__init__(lambda: application.token, application.log, control_plane, reloads)
+        self._application, self._origins = application, origins
 
     def _routes(self) -> list[web.RouteDef]:
         return [
