@@ -42,7 +42,6 @@ class Http1Connection(Http1Responder):
         "_admin_exchange",
         "_begin_http2",
         "_body",
-        "_ignores_input",
         "_keeps_alive",
         "_pipelined",
         "_reader",
@@ -70,7 +69,6 @@ class Http1Connection(Http1Responder):
         self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
         self.ends_late = False
         self._keeps_alive = True  # keep-alive after the request being received
-        self._ignores_input = False  # further input from the client is ignored
         self.is_begun = False  # a request has come
 
     # --- asyncio.Protocol

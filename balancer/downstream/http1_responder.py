@@ -27,6 +27,7 @@ class Http1Responder(Responder):
     __slots__ = (
         "_answering",
         "_framing",
+        "_ignores_input",
         "_linger_until",
         "_response_head",
         "_unsent",
@@ -44,6 +45,7 @@ class Http1Responder(Responder):
         self.came_at = 0.0  # when the pipelined bytes came that are being parsed, else 0
         self._answering: RequestHandler | None = None
         self._unsent = 0  # bytes that the client had not taken at the last sweep
+        self._ignores_input = False  # further input from the client is ignored
         self._linger_until: float | None = None
         self._response_head = b""  # of the response that has begun, until it is sent
         self._framing = LENGTH  # of the body of that response
@@ -102,6 +104,15 @@ class Http1Responder(Responder):
 
     def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
         self._write_body(pieces, last_chunk(trailers) if self._framing is CHUNKED else b"")
+
+    def cut(self, pieces: list[bytes]) -> None:
+        """End by a FIN short of the length or the last chunk; by a reset where the FIN would be the regular end."""
+        if self._framing is UNTIL_CLOSE:
+            self.abort()
+            return
+        self._write_body(pieces, b"")
+        self._ignores_input = True  # closed with input unread, the connection would be reset
+        self.exchange_ended(False)
 
     def _write_body(self, pieces: list[bytes], end: bytes) -> None:
         """Write pieces of the body, framed, behind the head if that has not been sent, in one write."""

@@ -325,6 +325,13 @@ class Attempt(RoutedAttempt):
             exchange.downstream.charge.whole(exchange.downstream.unsent)
         exchange.finish(WHOLE, kind_of_answer(self.status))
 
+    def cut(self, downstream: Responder) -> None:
+        """End a response that breaks off so that the client sees it."""
+        if 0 < self._length <= self.bytes_out:  # no byte is missing: its end would look complete
+            downstream.abort()
+        else:
+            downstream.cut(self._take_out())
+
     def response_failed(self, error: UpstreamError) -> None:
         """Report that the response breaks off."""
         cast(ExchangeState, self.exchange).attempt_failed(self, error)

@@ -441,8 +441,8 @@ class Exchange(ExchangeState):
             cluster.counts.responses[status] += 1
         if end is WHOLE or end is ERROR:
             downstream.exchange_ended(stays, now)
-        elif end is CUT:
-            downstream.abort()
+        elif end is CUT and attempt is not None:
+            attempt.cut(downstream)
         if self.observers:
             for one in self.observers:
                 one.on_end(self, error)

@@ -56,7 +56,7 @@ class End(Enum):
     """The client gets an error response: nothing of another one has been sent."""
 
     CUT = "cut"
-    """A response that has started is aborted: the client must see that it is incomplete (RFC 9112 § 8)."""
+    """A response that has started breaks off: the client must see that it is incomplete (RFC 9112 § 8)."""
 
     LEFT = "left"
     """The client's connection has ended."""

@@ -117,8 +117,8 @@ class ClientSide(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abort(self, error: ConnectionCut | None = None) -> None:
-        """Close the connection by RST, so that the client sees a truncated response: a FIN may be the regular end of a
-        body. `error` is why the requests being answered end; None if they have ended, or end because the client left.
+        """Close the connection by RST, which discards what the client has not read. `error` is why the requests being
+        answered end; None if they have ended, or end because the client left.
         """
         if error is not None:
             self.cut_by = error
@@ -210,6 +210,11 @@ class Responder(ClientSide):
     @abstractmethod
     def end_response(self, pieces: list[bytes], trailers: bytes) -> None:
         """Send the last pieces of the body and its trailers, a block of fields or b""."""
+
+    @abstractmethod
+    def cut(self, pieces: list[bytes]) -> None:
+        """End a response that breaks off with these last pieces of its body, so that the client gets all that came of
+        it and sees that it is incomplete."""
 
     @abstractmethod
     def send_interim(self, response: Response, fields: bytes) -> None:

@@ -260,8 +260,8 @@ class ClientEnd(End, Reader):
     def ended(self, by_reset: bool) -> None:
         if not by_reset and self._reading is not None and self._left == UNTIL_CLOSE:
             self._end()
-        elif not by_reset and self.is_amid and not self._is_broken_off:
-            raise Violation(f"{self}: a response that is not whole ended in good order: {self._awaited}")
+        elif not by_reset and self.is_amid and self._reading is None and not self._is_broken_off:
+            raise Violation(f"{self}: a head that is not whole ended in good order: {self._awaited}")
         if self.is_over:
             return
         if by_reset:

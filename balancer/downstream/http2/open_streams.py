@@ -11,7 +11,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.errors import MalformedResponse
 from balancer.exchange.responder import ClientSide
 from balancer.http.h1.field_list import fields_of
-from balancer.http.h2.events import Fields
+from balancer.http.h2.events import NO_ERROR, Fields
 from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import UnsendableFields, sendable
 from balancer.http.h2.server_engine import ServerEngine
@@ -172,13 +172,16 @@ class OpenStreams(ClientSide):
             self._leave()
 
     def _forget_sent(self) -> None:
-        """Forget the answered streams of whose response the client has taken all. The idle time starts with the
-        last."""
+        """Forget the answered streams of whose response the client has taken all; reset those that break off. The idle
+        time starts with the last."""
         is_sent = not self.engine.unsent_in_all
         for stream in list(self._ended.values()):
             if is_sent or not stream.unsent:
                 stream.uncharge()
                 del self._ended[stream.id]
+                if stream.cut_code != NO_ERROR:
+                    self.engine.reset(stream.id, stream.cut_code)
+                    self.flush_soon()
         if not self._ended:
             self.idle_since = self._cluster.now()
 

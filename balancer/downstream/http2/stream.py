@@ -26,7 +26,7 @@ from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import accepts_websocket
-from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, Fields
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR, Fields
 from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
 
@@ -39,7 +39,7 @@ OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-accept")
 
 class Http2Stream(Responder):
     """A stream. `expects_body`: the request has not ended. `is_long`: a part of the response may wait for the
-    client."""
+    client. `cut_code`: the code by which it is reset behind a response that breaks off, NO_ERROR if none does."""
 
     __slots__ = (
         "_body_limit",
@@ -54,6 +54,7 @@ class Http2Stream(Responder):
         "_takes_trailers",
         "_tunnel",
         "_withheld",
+        "cut_code",
         "expects_body",
         "is_long",
     )
@@ -79,6 +80,7 @@ class Http2Stream(Responder):
         self._read_size = READ  # bytes per read from the worker
         self.expects_body = False
         self.is_long = False
+        self.cut_code = NO_ERROR
 
     @property
     def id(self) -> int:
@@ -354,23 +356,29 @@ class Http2Stream(Responder):
             self.abort(ClientStalled(self._cluster.timeouts.body_idle))
 
     def abort(self, error: ConnectionCut | None = None) -> None:
-        """End the stream so that the client sees a truncated response; an RPC that has failed gets its status."""
-        fault = self.call.fault if self.call is not None else None
+        """Reset the stream at once, so that the client sees a truncated response."""
         if error is not None:
             self.cut_by = error
-        if self.call is None or fault is None or self._handler is None:  # without one, it has been answered
-            self.reset(INTERNAL_ERROR)
-            return
-        self.call.failed(fault)
-        if isinstance(fault, StreamReset):
-            self.reset(fault.code or INTERNAL_ERROR)
+        self.reset(INTERNAL_ERROR)
+
+    def cut(self, pieces: list[bytes]) -> None:
+        """Reset the stream once the client has taken what was sent of the response; an RPC that has failed gets its
+        status."""
+        fault = self.call.fault if self.call is not None else None
+        if pieces:
+            self.send(self._take_fields(), b"".join(pieces), is_last=False)
+        if self.call is not None and fault is not None:
+            self.call.failed(fault)
+        if self.call is None or fault is None or isinstance(fault, StreamReset):
+            code = fault.code if isinstance(fault, StreamReset) else 0
+            self.cut_code = code or INTERNAL_ERROR
+            self.is_long, self.expects_body = True, False
         elif self.is_long:
             self.send(None, b"", is_last=False)
             self._connection.engine.send_trailers(self._id, trailers_for(fault))
-            self.exchange_ended(False)
         else:  # the worker's head has not been sent
             self.send(head_for(fault), b"", is_last=True)
-            self.exchange_ended(False)
+        self.exchange_ended(False)
 
     def reset(self, code: int = CANCEL) -> None:
         """Reset the stream, and abandon the request if it is being answered."""

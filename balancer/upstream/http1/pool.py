@@ -80,12 +80,10 @@ class ConnectionPool(Pool):
     def lease_quiet(self) -> UpstreamConnection | None:
         """Lease a connection for a request that cannot be retried: with the strict idle limit, and only if the kernel
         has received no close for it."""
-        while (upstream := self._lease_strict()) is not None:
-            if upstream.is_quiet():
-                return upstream
-            upstream.closed_by = WORKER
-            upstream.close()
-        return None
+        upstream = self._lease_strict()
+        while upstream is not None and _has_been_closed(upstream):
+            upstream = self._lease_strict()
+        return upstream
 
     def _lease_strict(self) -> UpstreamConnection | None:
         limit = self.idle_connections.strict_limit
@@ -141,7 +139,11 @@ class ConnectionPool(Pool):
             self._serve()
 
     def _lease_waited(self) -> UpstreamConnection | None:
-        return self.lease() if self._idle else None
+        """As `lease`, but quiet: the request that waits may be one that cannot be retried."""
+        upstream = self.lease() if self._idle else None
+        while upstream is not None and _has_been_closed(upstream):
+            upstream = self.lease() if self._idle else None
+        return upstream
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         """Remove a closed connection, idle or leased, from the pool and count why it closed."""
@@ -243,6 +245,16 @@ class ConnectionPool(Pool):
         upstream.opened_at = self.pools.cached_time
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
         upstream.granted = upstream.requests_left = limits.grant(rng)
+
+
+def _has_been_closed(upstream: UpstreamConnection) -> bool:
+    """Return whether the kernel has received a close, or unsolicited bytes, for a leased connection; it is closed
+    then."""
+    if upstream.is_quiet():
+        return False
+    upstream.closed_by = WORKER
+    upstream.close()
+    return True
 
 
 def _snapshot(upstream: UpstreamConnection) -> ConnectionInfo:

@@ -78,9 +78,11 @@ class Worker(asyncio.Protocol):
 
 @pytest.fixture
 async def worker() -> AsyncIterator[int]:
-    """The port of a worker."""
+    """The port of a worker. Its accept queue has room for all connections that may come while the test does not look:
+    beyond it, the kernel answers with SYN cookies, and resets a connection whose second segment it gets instead of the
+    first."""
     Worker.open = Worker.peak = 0
-    server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0, backlog=4 * CLIENTS)
     yield server.sockets[0].getsockname()[1]
     server.close()
 

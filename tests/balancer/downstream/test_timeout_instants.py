@@ -161,9 +161,9 @@ def test_timeouts_are_never_early(
         stage.leave()
 
 
-def state_of(stage: Wireless, client: Peer) -> tuple[int, bool, int]:
-    """What a timeout changes: bytes at the client, whether it is connected, connections to workers."""
-    return len(client.received), client.is_open, len(stage.workers)
+def state_of(stage: Wireless, client: Peer) -> tuple[int, str | None, bool, int]:
+    """What a timeout changes: bytes at the client, its end, whether it is connected, connections to workers."""
+    return len(client.received), client.ending, client.is_open, len(stage.workers)
 
 
 async def test_grace_period_is_not_cut_short(stage: Stage) -> None:

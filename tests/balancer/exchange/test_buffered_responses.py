@@ -184,17 +184,40 @@ def test_client_that_reads_nothing_is_cut() -> None:
         assert sum(stage.cluster.router.states[0].outcomes.values()) == 1
 
 
-@pytest.mark.parametrize("is_client", [True, False])
-def test_side_that_leaves_gives_what_is_kept_back(is_client: bool) -> None:
-    """The worker's connection is closed, or the client sees a reset."""
+def test_client_that_leaves_gives_what_is_kept_back() -> None:
     with buffered() as stage:
         client, worker = asks(stage)
         sends(stage, worker, by_length(3 * READ) + b"x" * READ, b"x" * READ)
         assert stage.cluster.process.buffer_budget.kept == client.unread
-        (client if is_client else worker).vanish()
+        client.vanish()
         stage.turn()
         assert stage.cluster.process.buffer_budget.kept == 0
-        assert not worker.is_open if is_client else client.ending == "reset"
+        assert not worker.is_open
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_is_kept_of_a_response_that_breaks_off_is_sent(reads: bool) -> None:
+    """A slow client gets it, then a FIN; one that reads nothing is reset after `timeouts.body_idle`."""
+    with buffered() as stage:
+        client, worker = asks(stage)
+        sends(stage, worker, by_length(3 * READ) + b"x" * READ, b"x" * READ)
+        worker.vanish()
+        stage.turn()
+        assert stage.cluster.process.buffer_budget.kept == client.unread > READ
+        if reads:
+            for _ in range(3):
+                stage.advance(59.0)
+                client.take(READ // 2)
+            client.take()
+        else:
+            stage.advance(59.0)
+            stage.turn()
+            assert client.ending is None
+            stage.advance(61.0)
+        stage.turn()
+        assert client.ending == ("end" if reads else "reset")
+        assert (client.received.count(b"x") == 2 * READ) is reads
+        assert stage.cluster.process.buffer_budget.kept == 0
 
 
 def test_events_are_not_delayed() -> None:

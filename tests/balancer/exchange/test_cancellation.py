@@ -69,9 +69,9 @@ a GET sent                  ok+reset/200                       ok+reset/200
 a POST sent                 reset/502/connection_broken        reset/502/connection_broken
 amid the answer's head      reset/502/connection_broken        reset/502/connection_broken
 after an interim answer     reset/103+502/connection_broken    reset/103+502/connection_broken
-amid an answer              reset/cut/connection_broken        reset/cut/connection_broken
-amid an answer until close  ok/200                             reset/cut/connection_broken
-the client reads no more    reset/cut/connection_broken        reset/cut/connection_broken
+amid an answer              reset/short/connection_broken      reset/short/connection_broken
+amid an answer until close  ok/200                             reset/short/connection_broken
+the client reads no more    reset/short/connection_broken      reset/short/connection_broken
 a response taken over       ok/200                             ok/200
 the worker reads no more    reset/502/connection_broken        reset/502/connection_broken
 pipelined                   ok+ok+ok+reset/200+200+200         ok+ok+ok+reset/200+200+200
@@ -91,8 +91,8 @@ a GET sent                   timeout/504/response_timeout                ok/200 
 a POST sent                  timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
 amid the answer's head       timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
 after an interim answer      timeout/103+504/response_timeout            ok/103+200    abandoned/cut/shutting_down
-amid an answer               timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
-amid an answer until close   timeout/cut/response_timeout                ok/200        abandoned/cut/shutting_down
+amid an answer               timeout/short/response_timeout              ok/200        abandoned/cut/shutting_down
+amid an answer until close   timeout/short/response_timeout              ok/200        abandoned/cut/shutting_down
 the client reads no more     abandoned/cut/client_stalled                ok/200        abandoned/cut/shutting_down
 a response taken over        ok/cut                                      ok/200        ok/cut
 the worker reads no more     timeout/504/response_timeout                ok/200        abandoned/cut/shutting_down
@@ -286,12 +286,13 @@ async def seen(client: Wire, count: int) -> list[str]:
     """The next `count` events at the client: statuses of complete responses, or how the connection ended."""
     found = []
     for _ in range(count):
+        before = len(client.received)
         try:
             found.append(str((await client.response()).status))
         except ConnectionResetError:
             found.append("cut")
         except asyncio.IncompleteReadError as error:
-            found.append("short" if error.partial else "closed")
+            found.append("short" if error.partial or len(client.received) > before else "closed")
     return found
 
 

@@ -114,24 +114,27 @@ async def test_total_timeout_during_buffering(stage: Stage) -> None:
     assert stage.outcomes() == {"timeout": 1}
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 NOT_BUFFERED = {
-    "a POST": (post(b"body"), HEAD),
-    "a long one": (get(), response(b"x" * (BUFFERED_RESPONSE + 1))[:-BUFFERED_RESPONSE]),
-    "chunks": (get(), b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"),
-    "server-sent events": (get(), b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"),
+    "a POST": (post(b"body"), HEAD, b""),
+    "a long one": (get(), response(b"x" * (BUFFERED_RESPONSE + 1))[:-BUFFERED_RESPONSE], b"x"),
+    "chunks": (get(), CHUNKED + b"5\r\nhello\r\n", b"5\r\nhello\r\n"),
+    "a part of a chunk": (get(), CHUNKED + b"9\r\nhello", b"5\r\nhello\r\n"),
+    "server-sent events": (get(), EVENTS + b"data: 1\n\n", b"9\r\ndata: 1\n\n\r\n"),
 }
+"""A request, what the worker sends before it breaks off, and what the client gets behind the head."""
 
 
 @pytest.mark.parametrize("kind", NOT_BUFFERED)
 async def test_responses_that_are_not_buffered(stage: Stage, kind: str) -> None:
     """Forwarded as it arrives, truncated as the worker's, and not retried."""
     first = PiecewiseWorker()
-    request, piece = NOT_BUFFERED[kind]
+    request, piece, _ = NOT_BUFFERED[kind]
     client = await client_with_partial_response(stage, first, request, piece, answering(OK))
     await client.until(b"\r\n\r\n")
     first.wires[0].reset()
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
+    assert await client.rest() == NOT_BUFFERED[kind][2]
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {})
 
 
@@ -145,7 +148,7 @@ async def test_no_buffering_without_retries(stage: Stage) -> None:
 
 
 async def test_slow_response_is_forwarded_from_the_next_sweep(stage: Stage) -> None:
-    """The buffered part is sent at the sweep, further pieces at once, and a truncation resets the client."""
+    """The buffered part is sent at the sweep, further pieces at once, and a truncation ends the response early."""
     first = PiecewiseWorker()
     client = await client_with_partial_response(stage, first, get(), SMALL[:-500], answering(OK))
     assert await received_nothing(client)
@@ -155,8 +158,7 @@ async def test_slow_response_is_forwarded_from_the_next_sweep(stage: Stage) -> N
     first.wires[0].write(b"yy")
     assert await client.exactly(2) == b"yy"
     first.wires[0].reset()
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
+    assert await client.rest() == b""
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {})
 
 
@@ -169,8 +171,7 @@ async def test_forwarded_put_is_not_retried(stage: Stage) -> None:
     stage.advance(0.25)
     await client.until(b"\r\n\r\n")
     first.wires[0].reset()
-    with pytest.raises(ConnectionResetError):
-        await client.rest()
+    assert await client.rest() == b""
     assert stage.cluster.counts.retried == 0
 
 

@@ -34,21 +34,21 @@ GONE = response(b"not here", b"X-From: bad", status=b"503 Service Unavailable")
 LONG = b"x" * 200_000
 
 TABLE = """
-failure            GET    HEAD   PUT    long PUT  POST   keyed POST  chunked POST
-refused            1/200  1/200  1/200  1/200     1/200  1/200       1/200
-reset              2/200  2/200  2/200  1/502     1/502  2/200       1/502
-closed             2/200  2/200  2/200  1/502     1/502  2/200       1/502
-half a head        2/200  2/200  2/200  1/502     1/502  2/200       1/502
-503                2/200  2/200  2/200  1/503     1/503  2/200       1/503
-503 in chunks      2/200  2/200  2/200  1/503     1/503  2/200       1/503
-503 until close    2/200  2/200  2/200  1/503     1/503  2/200       1/503
-502                2/200  2/200  2/200  1/502     1/502  2/200       1/502
-504                1/504  1/504  1/504  1/504     1/504  1/504       1/504
-500                1/500  1/500  1/500  1/500     1/500  1/500       1/500
-garbage            2/200  2/200  2/200  1/502     1/502  2/200       1/502
-hangs             2/200  2/200  2/200  1/504     1/504  2/200       1/504
-half a body        2/200  1/200  2/200  1/502     1/cut  1/cut       1/cut
-half a long body   1/cut  1/200  1/cut  1/cut     1/cut  1/cut       1/cut
+failure           GET      HEAD   PUT      long PUT  POST     keyed POST  chunked POST
+refused           1/200    1/200  1/200    1/200     1/200    1/200       1/200
+reset             2/200    2/200  2/200    1/502     1/502    2/200       1/502
+closed            2/200    2/200  2/200    1/502     1/502    2/200       1/502
+half a head       2/200    2/200  2/200    1/502     1/502    2/200       1/502
+503               2/200    2/200  2/200    1/503     1/503    2/200       1/503
+503 in chunks     2/200    2/200  2/200    1/503     1/503    2/200       1/503
+503 until close   2/200    2/200  2/200    1/503     1/503    2/200       1/503
+502               2/200    2/200  2/200    1/502     1/502    2/200       1/502
+504               1/504    1/504  1/504    1/504     1/504    1/504       1/504
+500               1/500    1/500  1/500    1/500     1/500    1/500       1/500
+garbage           2/200    2/200  2/200    1/502     1/502    2/200       1/502
+hangs             2/200    2/200  2/200    1/504     1/504    2/200       1/504
+half a body       2/200    1/200  2/200    1/502     1/short  1/short     1/short
+half a long body  1/short  1/200  1/short  1/short   1/short  1/short     1/short
 """
 
 REQUESTS = {
@@ -104,8 +104,8 @@ def cells() -> Iterator[tuple[str, str, int, str]]:
 async def outcome_at_client(client: Wire, *, to_head: bool) -> str:
     try:
         return str((await client.response(to_head=to_head)).status)
-    except ConnectionResetError:
-        return "cut"
+    except asyncio.IncompleteReadError:
+        return "short"
 
 
 def requests_at(*workers: ScriptedWorker) -> int:

@@ -117,8 +117,20 @@ def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None
             sends(stage, worker, END)
         (outcome,) = reader_of(stage).outcomes
         assert outcome.kind is (OutcomeKind.RESET if is_broken else OutcomeKind.OK)
-        assert (client.ending == "reset") is is_broken
+        assert (client.ending == "end") is is_broken
+        assert client.received.endswith(END) is not is_broken
         assert cast(Answer, outcome.answer).tokens == 2
+
+
+def test_stream_of_known_length_that_lacks_its_end() -> None:
+    """Its bytes are all there, so that only a reset shows that the answer is not."""
+    with inference() as stage:
+        client, worker = asked(stage, chat("hello", stream=True), CHATS)
+        head = STREAM.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(A + B))
+        sends(stage, worker, head + A, B)
+        assert [outcome.kind for outcome in reader_of(stage).outcomes] == [OutcomeKind.RESET]
+        assert client.ending == "reset"
+        assert B not in client.received
 
 
 def unstreamed(

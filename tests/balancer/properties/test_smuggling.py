@@ -157,14 +157,16 @@ def test_truncated_request_is_never_complete(sent: messages.Sent, data: st.DataO
 
 
 @examples(25)
-@given(st.sampled_from((b"GET", b"POST")), st.booleans(), st.data())
-def test_truncated_response_is_never_complete(method: bytes, is_reset: bool, data: st.DataObject) -> None:
-    """The client gets the balancer's 502 or a reset (RFC 9112 § 8)."""
+@given(st.sampled_from((b"GET", b"POST")), st.sampled_from((b"1.0", b"1.1")), st.booleans(), st.data())
+def test_truncated_response_is_never_complete(
+    method: bytes, version: bytes, is_reset: bool, data: st.DataObject
+) -> None:
+    """The client gets the balancer's 502, or sees that the response is not whole (RFC 9112 § 8)."""
     sent = data.draw(messages.responses(method).filter(lambda sent: not sent.ends_with_connection))
     part = sent.data[: data.draw(st.integers(0, len(sent.data) - 1))]
     with Wireless(retries=0) as stage:
         client = stage.client()
-        client.send(method + b" / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+        client.send(b"%b / HTTP/%b\r\nHost: a\r\nContent-Length: 0\r\n\r\n" % (method, version))
         stage.turn()
         for piece in data.draw(pieces(part)):
             stage.workers[0].send(piece)
@@ -175,4 +177,4 @@ def test_truncated_response_is_never_complete(method: bytes, is_reset: bool, dat
         finals = [response for response in seen if response.line[1] >= b"2"]
         whole = [response for response in finals if response.is_whole]
         assert all(response.line[1:] == (b"502", b"Bad Gateway") for response in whole)
-        assert whole or client.ending == "reset"
+        assert whole or client.ending is not None

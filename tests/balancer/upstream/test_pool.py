@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from balancer.errors import ConnectFailed
 from balancer.upstream.dial.phases import DialTimes
+from balancer.upstream.request import UpstreamRequest
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, get, playing, post, response
 
@@ -23,6 +25,19 @@ def numbered(go: asyncio.Event) -> Script:
             await wire.send(response(b"%d" % number))
 
     return script
+
+
+class Waiter:
+    """A `LeaseWaiter` that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[UpstreamRequest] = []
+
+    def connected(self, upstream: UpstreamRequest) -> None:
+        self.got.append(upstream)
+
+    def connect_failed(self, error: ConnectFailed) -> None:
+        raise error
 
 
 async def test_newest_idle_connection_is_leased_first(stage: Stage) -> None:
@@ -58,6 +73,23 @@ async def test_post_is_not_sent_on_a_connection_closed_unread(stage: Stage) -> N
     assert (pool.idle, pool.leased, pool.counts.closed) == (0, 0, 1)
     assert (await client.ask(post(b"once"))).status == 200
     assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
+
+
+async def test_waiter_gets_no_connection_closed_unread(stage: Stage) -> None:
+    """A worker that closes right after its response, without having said so: a POST may wait for a connection."""
+    worker = await stage.serve_worker(response())
+    await stage.ask(get())
+    pool = stage.connection_pool()
+    upstream = pool.lease()
+    assert upstream is not None
+    waiter = Waiter()
+    pool.wait(waiter)
+    worker.connections[0].cut()
+    upstream.release()
+    assert (waiter.got, upstream.is_closed, pool.counts.closed) == ([], True, 1)
+    await stage.eventually(lambda: waiter.got)
+    waiter.got[0].release()
+    assert (len(worker.connections), pool.idle, pool.leased) == (2, 1, 0)
 
 
 async def test_idle_connection_makes_way_at_the_limit(stage: Stage) -> None:

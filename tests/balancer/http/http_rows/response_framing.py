@@ -171,7 +171,14 @@ CHUNKS = under(
         cut("answer-chunked-no-last", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="fin"),
         cut("answer-chunked-no-end", "RFC 9112 § 8", chunks(b"2\r\nok\r\n0\r\n"), last="fin"),
         cut("answer-chunked-reset", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="rst"),
-        cut("answer-chunked-cut-to-10", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="fin", **OLD_POST),
+        cut(
+            "answer-chunked-cut-to-10",
+            "RFC 9112 § 8",
+            chunks(b"2\r\nok\r\n"),
+            last="fin",
+            end="cut",
+            **OLD_POST,
+        ),
     ),
 )
 
@@ -182,7 +189,7 @@ CLOSES = under(
         good("answer-until-close-empty", "", lines(OK), b"", last="fin"),
         old("answer-until-close-to-10", "", lines(OK) + b"ok", last="fin"),
         cut("answer-until-reset", "RFC 9112 § 8", lines(OK) + b"ok", last="rst"),
-        cut("answer-until-reset-to-10", "RFC 9112 § 8", lines(OK) + b"ok", last="rst", **OLD_POST),
+        cut("answer-until-reset-to-10", "RFC 9112 § 8", lines(OK) + b"ok", last="rst", end="cut", **OLD_POST),
         good("worker-10-length", "RFC 9112 § 9.3", lines(OLD, TWO) + b"ok", last="fin", gets_exact=(OK,)),
         good(
             "worker-10-stays",

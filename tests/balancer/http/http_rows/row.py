@@ -126,9 +126,9 @@ def broken(name: str, clause: str, answer: bytes, **more: Any) -> Row:
 
 
 def cut(name: str, clause: str, answer: bytes, **more: Any) -> Row:
-    """A truncated response: the client gets a reset, or a 502 if nothing was forwarded yet."""
+    """A truncated response: the client gets less than the whole, or a 502 if nothing was forwarded yet."""
     sent = {"sent": request(line=b"POST / HTTP/1.1")}
-    return answered(name, clause, answer, 200, 502, **{**sent, "end": "cut", **more})
+    return answered(name, clause, answer, 200, 502, **{**sent, "end": "short", **more})
 
 
 def under(clause: str, rows: Iterable[Row]) -> tuple[Row, ...]:

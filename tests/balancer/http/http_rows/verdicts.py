@@ -34,7 +34,7 @@ def observed(row: Row, seen: Seen) -> str:
     if seen.end in UNFINISHED:
         return seen.end
     if words.endswith("502"):
-        return "cut" if row.end == "cut" else words
+        return row.end if row.end in UNFINISHED else words
     if not seen.answers:
         return seen.end
     others = [name for name, _ in changes(row, seen)] if row.reach is Reach.WHOLE else []
@@ -44,7 +44,9 @@ def observed(row: Row, seen: Seen) -> str:
 def _statuses(row: Row, seen: Seen) -> list[int]:
     """Statuses, with the preferred one for any accepted one."""
     found = [answer.status for answer in (*seen.interims, *seen.answers)]
-    return [row.status[0] if status in row.status and row.end != "cut" else status for status in found]
+    return [
+        row.status[0] if status in row.status and row.end not in UNFINISHED else status for status in found
+    ]
 
 
 def of_row(requests: Iterable[RecordedRequest]) -> list[RecordedRequest]:
