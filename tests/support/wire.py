@@ -16,6 +16,9 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, cast
 
+ACCEPT_QUEUE = 4096
+"""Connections that may wait for a scripted worker: where more do, the kernel may reset one that seems open."""
+
 PATIENCE = 20.0
 """Seconds after which a wait has failed; generous because the machine may be busy."""
 
@@ -280,7 +283,9 @@ class ScriptedWorker:
             self._server = await asyncio.start_unix_server(self._serve, path, limit=1 << 20)
             return
         where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
-        self._server = await asyncio.start_server(self._serve, **where, limit=1 << 20, ssl=self.tls)
+        self._server = await asyncio.start_server(
+            self._serve, **where, limit=1 << 20, ssl=self.tls, backlog=ACCEPT_QUEUE
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
