@@ -18,11 +18,15 @@ FEW: Final = 4.0
 """Answers that are too few to judge by. As many at the usual pace are assumed where chance is judged."""
 
 ASSUMED: Final = 1.0
-"""Answers at the usual pace that are assumed where the pace differs beyond chance. With FEW an endpoint that is 4.5 times
-slower and gets little would seem twice as slow, and get a sixth of the traffic instead of a tenth."""
+"""Answers at the usual pace that are assumed where the difference is CLEAR. With FEW an endpoint that is 4.5 times slower
+and gets little would seem twice as slow, and get a sixth of the traffic instead of a tenth."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
+
+CLEAR: Final = 9.0
+"""Squared difference in standard errors from which nothing is assumed but ASSUMED: with 4 as well, heavy tails and loads
+above the capacity were answered later."""
 
 
 class Pace:
@@ -58,6 +62,7 @@ class Pace:
         keep = exp((self.at - now) / TAU_S) if now > self.at else 1.0
         expected, received = self._expected * keep + pending, self._received * keep
         apart = log((expected + FEW) / (received + FEW))
-        if apart * apart * (max(expected, received) + FEW) <= CHANCE:
-            return 0.0
-        return log((expected + ASSUMED) / (received + ASSUMED))
+        squared = apart * apart * (max(expected, received) + FEW)
+        if squared > CLEAR:
+            return log((expected + ASSUMED) / (received + ASSUMED))
+        return apart if squared > CHANCE else 0.0
