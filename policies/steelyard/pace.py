@@ -15,7 +15,7 @@ TAU_S: Final = 0.5
 slow, three with 1 s; ten after a region was with 3 s. Random scenarios do not tell them apart."""
 
 FEW: Final = 4.0
-"""Answers that are too few to judge by. As many at the usual pace are assumed where chance is judged."""
+"""Answers that are too few to judge by. As many at the usual pace are assumed unless a difference is CLEAR."""
 
 ASSUMED: Final = 1.0
 """Answers at the usual pace that are assumed where the difference is CLEAR. With FEW an endpoint that is 4.5 times slower
@@ -25,8 +25,8 @@ CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
 
 CLEAR: Final = 9.0
-"""Squared difference in standard errors from which nothing is assumed but ASSUMED: with 4 as well, heavy tails and loads
-above the capacity were answered later."""
+"""Squared difference in standard errors from which it is clear. With 4, heavy tails and loads above the capacity are
+answered later."""
 
 
 class Pace:
