@@ -18,8 +18,8 @@ FEW: Final = 4.0
 """Answers that are too few to judge by. As many at the usual pace are assumed unless a difference is CLEAR."""
 
 ASSUMED: Final = 1.0
-"""Answers at the usual pace that are assumed where the difference is CLEAR. With FEW an endpoint that is 4.5 times slower
-and gets little would seem twice as slow, and get a sixth of the traffic instead of an eighth."""
+"""Answers at the usual pace that are assumed where the difference is CLEAR. With FEW an endpoint that is 4.5 times
+slower and gets little would seem twice as slow, and get a sixth of the traffic instead of an eighth."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
