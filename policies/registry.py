@@ -97,7 +97,7 @@ FAMILIES: dict[str, dict[str, Factory]] = {
         "prefix-chunks": PrefixChunks,
     },
 }
-"""Where a request goes -> the built-in policies that send it there, as README lists them."""
+"""Where a request goes -> the built-in policies that send it there."""
 
 TABLE: dict[str, Factory] = {name: made for family in FAMILIES.values() for name, made in family.items()}
 """Factory of every built-in policy by name."""

@@ -47,8 +47,14 @@ CHOSEN_COLOURS = {
     "ring-hash": "#332288",
     "maglev": "#5c6bc0",
     "rendezvous": "#7f5539",
+    "pending-tokens": "#00868b",
+    "llm-d": "#b03060",
+    "lmetric": "#556b2f",
+    "cache-aware": "#a0522d",
+    "dynamo": "#4682b4",
+    "prefix-chunks": "#9932cc",
 }
-FURTHER_COLOURS = ("#00868b", "#b03060", "#556b2f", "#a0522d", "#4682b4", "#9932cc")
+FURTHER_COLOURS = ("#c71585", "#b8860b", "#2f4f4f", "#4169e1")
 """Colours of registered policies without a chosen one, in the order of the registry."""
 
 POLICY_COLOURS = CHOSEN_COLOURS | dict(

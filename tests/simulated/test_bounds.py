@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
+from experiments.scenario.event_kinds import HEALTHY, KINDS, FaultState, Pause
 from experiments.scenario.files import load_scenario
 from experiments.scenario.oracles import BOUNDS, CLAIRVOYANT, INFORMED
 from experiments.scenario.overrides import Overrides, overridden
@@ -70,6 +70,23 @@ FAULTS = {
     "reset": FaultState(reset=0.3),
     "slow": FaultState(slow=9.0),
 }
+
+ENDS_GONE = {"restart": "is_gone"}
+"""Kinds of events whose other changes cost no request anything, and the field that does."""
+
+
+def test_every_kind_that_costs_a_request_something_is_tried() -> None:
+    """So that the oracles know a new one."""
+    tried = {
+        name
+        for state in FAULTS.values()
+        for name in FaultState.__slots__
+        if getattr(state, name) != getattr(HEALTHY, name)
+    }
+    for name, kind in KINDS.items():
+        if kind.costs != "nothing":
+            assert tried & {name, *kind.changes, ENDS_GONE.get(name, name)}, name
+
 
 FAST_AND_SLOW = (worker("fast", speed=2.0, slots=9), worker("slow", slots=9))
 

@@ -116,6 +116,12 @@ def shown(lines: Iterable[str]) -> dict[str, tuple[int, Any]]:
     return found
 
 
+def sample_of(field: FieldInfo) -> str:
+    """Return a value for a key without a default, which the reader replaces: of a number its least, else a text."""
+    least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
+    return f"{least[0]:g}" if least else '"…"'
+
+
 def completed(text: str) -> str:
     """Return the example of a configuration with the missing keys, each behind the one before it in the schema."""
     lines = text.splitlines()
@@ -123,7 +129,7 @@ def completed(text: str) -> str:
         present, (table, _, name) = shown(lines), key.rpartition(".")
         if key not in present:
             default = default_of(KEYS[key]).strip("`")
-            value = '"…"' if default in ("–", "required") else default
+            value = sample_of(KEYS[key]) if default in ("–", "required") else default
             meaning = (KEYS[key].description or "").rpartition(" | ")[2]
             headers = [f"[{table}]", f"# [{table}]"]
             is_optional = f"# [[{table.partition('.')[0]}]]" in lines

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import reset
-from workers.faults import Control, Switchboard, Treatment
+from workers.faults import Control, Faults, Switchboard, Treatment
 from workers.inference.engine import Sequence
 from workers.inference.real_time import RealTimeEngine
 from workers.inference.requests import Answer, Body, ChatBody, CompletionBody, blocks_of, tokens_of
@@ -21,6 +21,11 @@ from workers.inference.settings import InferenceSettings
 from workers.settings import Settings
 
 LARGEST_BODY = 32 << 20
+
+FAULTS = frozenset(
+    ("slow", "hang", "fail", "fail_status", "reset", "cut", "rtt", "unhealthy", "down", "lasts")
+)
+"""Faults that such a server has, and their options."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -33,7 +38,8 @@ class InferenceApp:
     ) -> None:
         self.served = served
         self.settings = settings
-        self.control = Control(switchboard, has_link=settings.round_trip > 0, lacks=("pause",))
+        lacks = tuple(name for name in Faults.model_fields if name not in FAULTS)
+        self.control = Control(switchboard, has_link=settings.round_trip > 0, lacks=lacks)
         self.is_draining = False
         self.engine = RealTimeEngine(served.engine, timer)
         self._switchboard = switchboard
