@@ -15,18 +15,10 @@ TAU_S: Final = 0.5
 slow, three with 1 s; ten after a region was with 3 s. Random scenarios do not tell them apart."""
 
 FEW: Final = 4.0
-"""Answers that are too few to judge by. As many at the usual pace are assumed unless a difference is CLEAR."""
-
-ASSUMED: Final = 1.0
-"""Answers at the usual pace that are assumed where the difference is CLEAR. With FEW an endpoint that is 4.5 times
-slower and gets little would seem twice as slow, and get a sixth of the traffic instead of an eighth."""
+"""Answers that are too few to judge by. As many at the usual pace are assumed before any is counted."""
 
 CHANCE: Final = 4.0
 """Squared difference in standard errors up to which it may be chance."""
-
-CLEAR: Final = 16.0
-"""Squared difference in standard errors from which it is clear. With 4 or 9 the p99 of `heavy-tail` and `regions` is
-some 4 % longer."""
 
 
 class Pace:
@@ -60,9 +52,6 @@ class Pace:
         if apart * apart < chance * least and pending * pending * most < chance * FEW * (pending + FEW):
             return 0.0
         keep = exp((self.at - now) / TAU_S) if now > self.at else 1.0
-        expected, received = self._expected * keep + pending, self._received * keep
-        apart = log((expected + FEW) / (received + FEW))
-        squared = apart * apart * (max(expected, received) + FEW)
-        if squared > CLEAR:
-            return log((expected + ASSUMED) / (received + ASSUMED))
-        return apart if squared > CHANCE else 0.0
+        expected, received = self._expected * keep + pending + FEW, self._received * keep + FEW
+        apart = log(expected / received)
+        return apart if apart * apart * max(expected, received) > CHANCE else 0.0

@@ -157,8 +157,6 @@ class RegionService:
                 usual = own[i] / known
                 relative = member.share * (usual - fit.log / before)
                 work = min(work, usual + outlier)
-                if slower > 0.0:  # its quick answers come first, and would lower what is usual
-                    work = max(work, usual)
                 if i == self.choice:
                     apart = work - usual
             own[i] = own[i] + work  # in place is not compiled
