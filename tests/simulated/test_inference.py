@@ -442,3 +442,17 @@ def test_the_bad_rule_fails_and_the_good_one_passes(name: str) -> None:
         run = simulate(scenario, scenario.entry(label), 0, 0, seed)
         passed = [judge(parse_threshold(text), label, [run], scenario.slo, 1.0).passed for text in texts]
         assert passed == [label == good.label] * len(texts), label
+
+
+@pytest.mark.parametrize("staleness", [5.0, 15.0, 30.0])
+def test_old_reports_are_unknown_and_not_full(staleness: float) -> None:
+    """As llm-d-router held requests for 11 to 13 s, issue 2514."""
+    names = (f"{Path(__file__).with_name('stale_is_full.py')}:StaleIsFull", "llm-d", "pending-tokens")
+    entries = [{"label": name.rpartition(":")[2], "policy": name} for name in names]
+    raw = load_scenario("inference-stale-reports").model_dump(exclude={"entries"})
+    scenario = Scenario.model_validate(
+        {**raw, "baseline": "llm-d", "staleness": staleness, "entries": entries}
+    ).quickened()
+    lost = [1.0 - simulate(scenario, entry, 0, 0, 1).samples.ok.mean() for entry in scenario.entries]
+    assert lost[0] > 0.5
+    assert lost[1:] == [0.0, 0.0]
