@@ -1,16 +1,17 @@
 """Service time and concurrency of endpoints, estimated from latencies and requests in flight.
 
-A latency y of a request that was one of n in flight is a distance d, which handshakes tell, and a service time x, alone
-or shared with the requests ahead. An endpoint that serves c requests at a time gives
+A latency y of a request that met others in flight is a distance d, which handshakes tell, and a service time x and a
+wait, both in proportion to what is expected. At an endpoint that serves c requests at a time,
 
-    x = y − d            if it did not wait,
-    x = y · c/n          if it waited behind others; the lesser of the two is taken.
+    x = (y − d) · s / (s + w),
 
-All endpoints of a region are assumed to have the same c: for each possible c, the model predicts max(d + s, n · s/c),
-and the c with the least variance of the logarithm of latency/prediction is chosen (maximum likelihood for lognormal
-service times). Work and waiting are thereby told apart: a queue does not look like slow service. Where a region has
-never had enough in flight to tell, a greater c of the region that is known best is assumed: only then does it get as
-much in flight.
+where s is the service time known so far and w the wait by which a request is priced (`expected_wait`).
+
+All endpoints of a region are assumed to have the same c: for each possible c, the model predicts d + s + w, and the c
+with the least variance of the logarithm of latency/prediction is chosen (maximum likelihood for lognormal service
+times). Work and waiting are thereby told apart: a queue does not look like slow service. Where a region has never had
+enough in flight to tell, a greater c of the region that is known best is assumed: only then does it get as much in
+flight.
 
 Service times are averaged as logarithms, so that one cheap or dear request among many changes little. An endpoint's own
 mean is drawn towards its region's by as much as it may differ by chance (empirical Bayes; Efron and Morris 1973). Its
@@ -24,6 +25,7 @@ from math import exp, inf, log, sqrt
 from typing import Final
 
 from policies.stats.latency import FORGET_AFTER
+from policies.steelyard.costs import expected_wait
 from policies.steelyard.pace import CHANCE, FEW
 
 CONCURRENCIES: Final = tuple(
@@ -137,32 +139,33 @@ class RegionService:
         keep = exp((self._at - now) / SERVICE_TAU_S) if now > self._at else 1.0
         self._at, before, known = max(now, self._at), self.samples, member.samples
         samples = self.samples = before * keep + 1.0
-        fits, own, ahead = self.fits, member.logs, float(met)
+        fits, own = self.fits, member.logs
         while met >= CONCURRENCIES[len(fits) - 1] and len(fits) < len(CONCURRENCIES):
             last_fit = fits[-1]
             fits.append(Sums(last_fit.log, last_fit.error, last_fit.square))
             for each in self.members:
                 each.logs.append(each.logs[-1])
         outlier = max(OUTLIER, 3.0 * sqrt(self.noise)) if known > FEW else inf
-        least, log_latency, excess, apart, relative = LEAST_SHARE * latency, log(latency), 0.0, 0.0, 0.0
-        beyond = max(least, latency - distance)
-        last = last_log = 0.0
+        least, log_latency = LEAST_SHARE * latency, log(latency)
+        excess = apart = usual = relative = 0.0
         for i in range(len(fits)):
-            fit, concurrency = fits[i], CONCURRENCIES[i]
-            seconds = max(least, min(beyond, latency * concurrency / ahead))
-            if seconds != last:
-                last, last_log = seconds, log(seconds) - slower
-            work = last_log
-            if known > 0.0 and before > 0.0:
-                usual = own[i] / known
-                relative = member.share * (usual - fit.log / before)
+            fit, times = fits[i], 1.0
+            if before > 0.0:
+                if known > 0.0:
+                    usual = own[i] / known
+                    relative = member.share * (usual - fit.log / before)
+                if met > 1:
+                    mean = exp(fit.log / before + relative) * self.shape.factor
+                    times += expected_wait(met - 1, mean, distance, CONCURRENCIES[i]) / mean
+            work = log(max(least, (latency - distance) / times)) - slower
+            if known > 0.0:
                 work = min(work, usual + outlier)
                 if i == self.choice:
                     apart = work - usual
             own[i] = own[i] + work  # in place is not compiled
             total = fit.log = fit.log * keep + work - relative
             service = exp(total / samples + relative + slower)
-            error = log_latency - log(max(distance + service, ahead * service / concurrency))
+            error = log_latency - log(distance + service * times)
             fit.error = fit.error * keep + error
             fit.square = fit.square * keep + error * error
             if i == self.choice:
