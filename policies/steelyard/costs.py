@@ -105,7 +105,7 @@ def expected_wait(in_flight: int, seconds: float, distance: float, concurrency: 
     probability of service / (service + distance), about normal; those beyond `concurrency` wait. Where the endpoint is
     saturated, the way holds no more than it serves in that time.
     """
-    if in_flight <= 0:
+    if in_flight < concurrency:
         return 0.0
     others, share = float(in_flight), seconds / (seconds + distance)
     mean = max(others * share, others - concurrency * distance / seconds)

@@ -7,8 +7,11 @@ from typing import Final
 
 from policies.endpoint.state import EndpointState
 from policies.steelyard.costs import Costs
-from policies.steelyard.pace import TAU_S, Pace
+from policies.steelyard.pace import FEW, TAU_S, Pace
 from policies.steelyard.service_time import EndpointService, RegionService
+
+CLEARLY_SLOW: Final = 0.7
+"""Logarithm of the slowdown, twice as slow as usual, from which answers do not tell what is usual, once a few have."""
 
 FULL_STEP: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
@@ -71,7 +74,8 @@ class Estimate(EndpointService):
         if latency < self.distance:  # a whole request took less than the last handshake
             self.distance = self._shortest if self._shortest < latency else 0.0
         self.answered_at, self.has_failed = now, False
-        self.learn(latency, self.distance, met, max(0.0, self.pace.slowdown(0.0, now)), now)
+        if self.samples < FEW or self.pace.slowdown(0.0, now) < CLEARLY_SLOW:
+            self.learn(latency, self.distance, met, now)
 
     def reject(self, in_flight: int, now: float) -> None:
         """Note that its queue was full with `in_flight` requests."""

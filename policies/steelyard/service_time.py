@@ -132,9 +132,7 @@ class RegionService:
         self._credit -= 1.0
         return True
 
-    def add(
-        self, member: EndpointService, latency: float, distance: float, met: int, slower: float, now: float
-    ) -> None:
+    def add(self, member: EndpointService, latency: float, distance: float, met: int, now: float) -> None:
         """Learn from an answer of `member`: see its `learn`."""
         keep = exp((self._at - now) / SERVICE_TAU_S) if now > self._at else 1.0
         self._at, before, known = max(now, self._at), self.samples, member.samples
@@ -157,14 +155,14 @@ class RegionService:
                 if met > 1:
                     mean = exp(fit.log / before + relative) * self.shape.factor
                     times += expected_wait(met - 1, mean, distance, CONCURRENCIES[i]) / mean
-            work = log(max(least, (latency - distance) / times)) - slower
+            work = log(max(least, (latency - distance) / times))
             if known > 0.0:
                 work = min(work, usual + outlier)
                 if i == self.choice:
                     apart = work - usual
             own[i] = own[i] + work  # in place is not compiled
             total = fit.log = fit.log * keep + work - relative
-            service = exp(total / samples + relative + slower)
+            service = exp(total / samples + relative)
             error = log_latency - log(distance + service * times)
             fit.error = fit.error * keep + error
             fit.square = fit.square * keep + error * error
@@ -234,9 +232,8 @@ class EndpointService:
         self.share = self.seconds = self._aged_at = 0.0
         self.samples, self.logs = 0.0, [0.0] * len(region.fits)
 
-    def learn(self, latency: float, distance: float, met: int, slower: float, now: float) -> None:
-        """Learn from an answer after `latency` seconds that was one of `met` requests in flight, at an endpoint that is
-        slower than usual by this logarithm at present."""
+    def learn(self, latency: float, distance: float, met: int, now: float) -> None:
+        """Learn from an answer after `latency` seconds that was one of `met` requests in flight."""
         region, age = self.region, now - self._aged_at
         if not (region.is_due(now) or self.samples < FEW or age > 1.0):
             return
@@ -246,7 +243,7 @@ class EndpointService:
             logs = self.logs
             for i in range(len(logs)):
                 logs[i] = logs[i] * keep
-        region.add(self, latency, distance, met, slower, now)
+        region.add(self, latency, distance, met, now)
         self.settle()
 
     def apart(self) -> float:

@@ -439,7 +439,7 @@ def test_fits_that_no_answer_tells_apart_are_not_needed() -> None:
             rng.randrange(3),
         )
         for own in members:
-            own[which].learn(latency, 0.01, met, 0.0, at)
+            own[which].learn(latency, 0.01, met, at)
     for region, own in zip((few, all_), members, strict=True):
         found.append([region.mean, region.concurrency, region.noise, region.shape.variation, region.spread])
         found[-1] += [member.seconds for member in own]
