@@ -1,14 +1,10 @@
-"""Prompts, tokens and their latencies in status and metrics, of clusters whose policy reads prompts."""
+"""Prompts, tokens and their latencies in the status, of clusters whose policy reads prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import Metric
-
 from balancer.cluster.cluster import Cluster
-from balancer.control.admin.families import attributes, buckets_of, counter, histogram
 from balancer.control.admin.policy_report import Describe
 from balancer.inference.prompt_reader import REASONS
 from balancer.syntax.printable import with_digits
@@ -21,31 +17,14 @@ def inference_status(cluster: Cluster, describe: Describe) -> dict[str, Any] | N
         return None
     counts = reader.counts
     return {
-        **dict(attributes(counts, "prompts", "prompt_tokens", "cached_tokens", "output_tokens")),
+        "prompts": counts.prompts,
+        "prompt_tokens": counts.prompt_tokens,
+        "cached_tokens": counts.cached_tokens,
+        "output_tokens": counts.output_tokens,
         "unread": {reason: reader.unread[reason] for reason in REASONS},
         "ttft": describe(counts.ttft),
         "tpot": describe(counts.tpot),
     }
-
-
-def inference_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield the same as metrics."""
-    reader = cluster.prompts
-    if reader is None:
-        return
-    counts = reader.counts
-    yield counter("steelyard_prompts", "Requests whose prompt was read", counts.prompts)
-    unread = [(reason, reader.unread[reason]) for reason in REASONS]
-    yield counter(
-        "steelyard_prompts_unread", "Requests whose body has no prompt, by reason", unread, "reason"
-    )
-    kinds = ("prompt", "cached", "output")
-    tokens = [(kind, getattr(counts, f"{kind}_tokens")) for kind in kinds]
-    yield counter(
-        "steelyard_tokens", "Tokens of prompts, cached ones of these, and of answers", tokens, "kind"
-    )
-    yield histogram("steelyard_ttft_seconds", "Request to first token", [buckets_of(counts.ttft)])
-    yield histogram("steelyard_tpot_seconds", "Time per token after the first", [buckets_of(counts.tpot)])
 
 
 def inference_line(status: dict[str, Any]) -> str:

@@ -1,22 +1,17 @@
-"""Mirrors and weighted splits in status, metrics and on the terminal: copies by how they ended and in comparison with
+"""Mirrors and weighted splits in the status and on the terminal: copies by how they ended and in comparison with
 originals, and the share and the requests of each cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import Metric
-
-from balancer.control.admin.families import buckets_of, counter, gauge, histogram
 from balancer.control.admin.policy_report import Describe, summary
 from balancer.syntax.printable import with_digits
 
 if TYPE_CHECKING:
     from balancer.mirroring.mirror import Mirror, Mirrors
-
-OF_MIRROR = ("route", "mirror")
+    from balancer.routes.split import Split, Splits
 
 
 def mirrors_status(mirrors: Mirrors, describe: Describe = summary) -> dict[str, Any]:
@@ -48,41 +43,6 @@ def _text(classes: tuple[int, int]) -> str:
     return f"{classes[0]}xx {classes[1]}xx"
 
 
-def mirror_families(mirrors: Mirrors) -> Iterator[Metric]:
-    """Yield the metrics of the mirrors, if there are any."""
-    every = [((mirror.route, mirror.config.cluster), mirror) for mirror in mirrors.by_route.values()]
-    if not every:
-        return
-    in_flight = [(*labels, len(mirror.copies)) for labels, mirror in every]
-    yield gauge("steelyard_mirror_in_flight", "Copies in flight", in_flight, *OF_MIRROR)
-    copies = [
-        (*labels, result, reason, number)
-        for labels, mirror in every
-        for result, reasons in (
-            ("answered", {"": mirror.counts.answered}),
-            ("skipped", mirror.counts.skipped),
-            ("failed", mirror.counts.failed),
-        )
-        for reason, number in reasons.items()
-    ]
-    text = "Copies by how they ended"
-    yield counter("steelyard_mirror_copies", text, copies, *OF_MIRROR, "result", "reason")
-    compared = [
-        (*labels, *_text(pair).split(), number)
-        for labels, mirror in every
-        for pair, number in mirror.counts.classes.items()
-    ]
-    text = "Status classes of pairs"
-    yield counter("steelyard_mirror_compared", text, compared, *OF_MIRROR, "original", "copy")
-    latency = [
-        (*labels, of, *buckets_of(times))
-        for labels, mirror in every
-        for of, times in (("original", mirror.counts.original_latency), ("copy", mirror.counts.copy_latency))
-    ]
-    text = "Whole request to response head"
-    yield histogram("steelyard_mirror_latency_seconds", text, latency, *OF_MIRROR, "of")
-
-
 def mirror_lines(mirror: dict[str, Any]) -> list[str]:
     """Format a mirror of the status for a terminal."""
     lines = [
@@ -102,12 +62,6 @@ def mirror_lines(mirror: dict[str, Any]) -> list[str]:
 
 def _reasons(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason} {number}" for reason, number in counts.items()) or "none"
-
-
-if TYPE_CHECKING:
-    from balancer.routes.split import Split, Splits
-
-OF_SPLIT = ("route", "to")
 
 
 def splits_status(splits: Splits) -> dict[str, Any]:
@@ -131,21 +85,6 @@ def split_status(split: Split) -> dict[str, Any]:
             for name, share, requests in zip(split.names, split.shares, split.requests, strict=True)
         ],
     }
-
-
-def split_families(splits: Splits) -> Iterator[Metric]:
-    """Yield the metrics of the splits, if there are any."""
-    if not splits.by_route:
-        return
-    every = splits.by_route.values()
-    shares = [
-        (split.route, *share) for split in every for share in zip(split.names, split.shares, strict=True)
-    ]
-    yield gauge("steelyard_split_share", "Share of a cluster in a split", shares, *OF_SPLIT)
-    requests = [
-        (split.route, *row) for split in every for row in zip(split.names, split.requests, strict=True)
-    ]
-    yield counter("steelyard_split_requests", "Requests of a split", requests, *OF_SPLIT)
 
 
 def split_lines(split: dict[str, Any]) -> list[str]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
 from aiohttp import web
-from prometheus_client.core import Metric
 
 from balancer.build import build, http2_library
 from balancer.cluster.cluster import Cluster
@@ -26,7 +25,7 @@ from balancer.config.loading import Settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.sidecar import LISTEN, OriginConfig, SidecarConfig, origins_from, read_sidecar
 from balancer.control.admin.application import AdminApplication
-from balancer.control.admin.families import counter, exposed
+from balancer.control.admin.families import exposed, families_of
 from balancer.control.admin.handlers import AdminHandlers
 from balancer.control.admin.health import DRAINING, SERVING
 from balancer.control.admin.merge import merged_metrics
@@ -109,7 +108,8 @@ class SidecarHandlers(AdminHandlers):
             for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
         ]
         body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in texts])
-        body += exposed(origin_families(self._origins))
+        document = sidecar_status(self._control_plane, self._origins)
+        body += exposed(family.of(document) for family in OF_ORIGINS)
         return web.Response(body=body, headers={"Content-Type": texts[0][1]})
 
 
@@ -163,15 +163,10 @@ def origin_status(origin: Origin) -> dict[str, Any]:
     }
 
 
-def origin_families(origins: Origins) -> Iterator[Metric]:
-    """Yield the counters of the origins' clusters."""
-    counts = [(origin.name, origin.cluster.counts) for origin in origins.all]
-    requests = [(name, each.requests) for name, each in counts]
-    yield counter("steelyard_origin_requests", "Requests for an origin", requests, "origin")
-    errors = [(name, *error) for name, each in counts for error in each.errors.items()]
-    text = "Answers of our own in place of the origin's"
-    yield counter("steelyard_origin_errors", text, errors, "origin", "reason")
-
+OF_ORIGINS = families_of("""
+counter steelyard_origin_requests origins[].requests       Requests for an origin
+counter steelyard_origin_errors   origins[].errors{reason} Answers of our own in place of the origin's
+""")
 
 LEAST_CONNECTIONS = 8
 """Lower limit of connections to each origin."""
