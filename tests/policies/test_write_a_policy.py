@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config.loading import read_settings
+from balancer.configuration import load
 from policies import RequestFacts, contract, describe, from_spec, registry
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library
@@ -93,6 +93,6 @@ def test_the_policy_with_a_memory(tmp_path: Path) -> None:
     assert found == {"here-0", "here-1", "here-2"} - {loaded}
     endpoint = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\n'
     (tmp_path / "balancer.toml").write_text(block("key") + endpoint)
-    settings = read_settings(tmp_path / "balancer.toml", {})
+    settings = load(tmp_path / "balancer.toml", {})
     assert settings.policy.options == {"seconds": 300}
     assert (settings.key.by, settings.key.name) == ("header", "X-User")

@@ -9,11 +9,20 @@ import re
 from random import Random
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
-from balancer.config.schema.section import Count, Duration, Port, PositiveShare, Seconds, Section, Share
+from balancer.config.schema.section import (
+    Count,
+    Duration,
+    Port,
+    PositiveShare,
+    RequestPath,
+    Seconds,
+    Section,
+    Share,
+)
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -27,18 +36,6 @@ IS_FIELD_VALUE: Final = re.compile(r"[!-~]([ -~]{0,1022}[!-~])?").fullmatch
 
 MAX_SERVICE_NAME_BYTES: Final = 127
 """Of a gRPC service in a check: its length is one byte of the message."""
-
-
-def _path(text: str) -> str:
-    if not (text.startswith("/") and text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{text}'")
-    return text
-
-
-def _service(name: str) -> str:
-    if not (name.isascii() and name.isprintable()) or " " in name:
-        raise ValueError(f"must be the name of a service, ASCII without spaces, got {name!r}")
-    return name
 
 
 def _fields(fields: dict[str, SecretStr]) -> dict[str, SecretStr]:
@@ -55,14 +52,14 @@ class HealthChecksConfig(Section):
     cheap and meaningful on every worker.
     """
 
-    path: Annotated[str, AfterValidator(_path)] | None = Field(
+    path: RequestPath | None = Field(
         default=None,
         description="path | path of the active health check; without it there are none; see [Health](#health)",
     )
-    grpc: (
-        Annotated[str, StringConstraints(max_length=MAX_SERVICE_NAME_BYTES), AfterValidator(_service)] | None
-    ) = Field(
+    grpc: str | None = Field(
         default=None,
+        max_length=MAX_SERVICE_NAME_BYTES,
+        pattern=r"^[!-~]*$",
         description='name | instead of `path`: service whose health is asked for by `grpc.health.v1`; `""` asks for '
         'the worker as a whole; needs `transport = "http2"`; see [gRPC](grpc.md#health-checks)',
     )
