@@ -180,7 +180,7 @@ class Server:
             self.process.access_log.start()
         await self.control_plane.start()
         config = self.control_plane.config
-        self.named_clusters.commit(config, await self.named_clusters.prepare(config))
+        self._commit_clusters(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.control_plane.begin()
@@ -242,13 +242,16 @@ class Server:
         except BaseException:
             await self.named_clusters.discard(new)
             raise
-        self.named_clusters.commit(prepared.config, new)
+        self._commit_clusters(prepared.config, new)
         if self._sweep is not None:  # else this is part of the start, which begins all clusters
             for one in new.values():
                 one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
             await self._update_clients(list(self.process.downstreams))
+
+    def _commit_clusters(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+        self.named_clusters.commit(config, new)
 
     def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.

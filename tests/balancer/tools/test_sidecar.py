@@ -367,11 +367,11 @@ async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
     assert [(await stage.ask(request_for(host))).body for host in (b"a.org", b"c.org")] == [b"a", b"c"]
     assert len(a.connections) == 1
     assert (await stage.ask(request_for(b"b.org"))).status == 421
-    assert len(server.control_planes) == 3
+    assert len(server.clusters) == 4
     go.set()
     assert (await waiting.response()).body == b"late"
     sidecar.sweep()
-    assert len(server.control_planes) == 2
+    assert len(server.clusters) == 3
 
 
 async def test_stop_finishes_requests_in_flight(stage: Stage, sidecar: StagedSidecar) -> None:
@@ -437,7 +437,7 @@ def test_environment_of_the_balancer_is_ignored(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BALANCER_LIMITS__QUEUE", "nothing")
     monkeypatch.setenv("PORT", "1")
     config = load_sidecar(None, {"origins": [ORIGIN]})
-    assert (config.listen, config.front().policy.name) == ("127.0.0.1:8081", "steelyard")
+    assert (config.listen, config.settings().policy.name) == ("127.0.0.1:8081", "steelyard")
 
 
 def test_origins_of_the_command_line() -> None:
