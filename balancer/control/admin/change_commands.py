@@ -10,7 +10,7 @@ import click
 
 from balancer.control.admin.client import BalancerClient, connection_options
 from balancer.control.admin.health import panic_text
-from balancer.control.admin.mirrors_splits_report import split_lines
+from balancer.control.admin.status_command import split_lines
 
 PATH = "/-/endpoints"
 

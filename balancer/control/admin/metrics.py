@@ -18,9 +18,9 @@ from balancer.cluster.condition import Condition
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.families import buckets_of, exposed, families_of
 from balancer.control.admin.health import PANIC, SERVING
-from balancer.control.admin.mirrors_splits_report import split_status
 from balancer.control.admin.routes_report import BOUNDS, EVENTS, PHASES
 from balancer.control.admin.status import cluster_status
+from balancer.control.admin.traffic_report import split_status
 from balancer.control.control_plane import ControlPlane
 from balancer.mirroring.mirror import Mirror
 from balancer.upstream.pool import Pool

@@ -15,8 +15,6 @@ from balancer.config.schema.endpoint import CLIENT
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
-from balancer.control.admin.inference_report import inference_status
-from balancer.control.admin.mirrors_splits_report import mirrors_status, splits_status
 from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
 from balancer.control.admin.routes_report import (
     connections_status,
@@ -30,9 +28,12 @@ from balancer.control.admin.traffic_report import (
     concurrency_status,
     grpc_status,
     http2_status,
+    inference_status,
     level_status,
+    mirrors_status,
     queue_status,
     rate_limits_status,
+    splits_status,
 )
 from balancer.routes.table import own_route
 from policies.endpoint.state import EndpointState

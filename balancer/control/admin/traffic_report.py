@@ -1,4 +1,5 @@
-"""HTTP/2 and gRPC, buffering, rate limits, wait queue, shedding and concurrency limits in the status.
+"""HTTP/2 and gRPC, buffering, rate limits, wait queue, shedding, concurrency limits, mirrors, splits and prompts
+in the status.
 
 Every value is read at request time; the data path must not count anything for this module alone.
 """
@@ -9,13 +10,17 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.cluster import Cluster
+from balancer.control.admin.policy_report import Describe, summary
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP2
+from balancer.inference.prompt_reader import REASONS
 from balancer.rate_limits.configured import RateLimits
 from policies.endpoint.state import EndpointState
 
 if TYPE_CHECKING:
     from balancer.control.control_plane import ControlPlane
+    from balancer.mirroring.mirror import Mirror, Mirrors
+    from balancer.routes.split import Split, Splits
 
 
 def http2_status(cluster: Cluster) -> dict[str, int]:
@@ -96,3 +101,68 @@ def concurrency_status(state: EndpointState) -> dict[str, Any] | None:
 
 def _seconds(latency: float) -> float | None:
     return round(latency, 6) if latency < inf else None
+
+
+def inference_status(cluster: Cluster, describe: Describe) -> dict[str, Any] | None:
+    """Return the prompts and tokens since the start; None while the policy reads no prompts."""
+    reader = cluster.prompts
+    if reader is None:
+        return None
+    counts = reader.counts
+    return {
+        "prompts": counts.prompts,
+        "prompt_tokens": counts.prompt_tokens,
+        "cached_tokens": counts.cached_tokens,
+        "output_tokens": counts.output_tokens,
+        "unread": {reason: reader.unread[reason] for reason in REASONS},
+        "ttft": describe(counts.ttft),
+        "tpot": describe(counts.tpot),
+    }
+
+
+def mirrors_status(mirrors: Mirrors, describe: Describe = summary) -> dict[str, Any]:
+    """Return the mirrors, by route, as a part of the status; nothing without any."""
+    found = [_mirror_status(mirror, describe) for mirror in mirrors.by_route.values()]
+    return {"mirrors": found} if found else {}
+
+
+def _mirror_status(mirror: Mirror, describe: Describe) -> dict[str, Any]:
+    counts = mirror.counts
+    return {
+        "name": f"{mirror.route} to {mirror.config.cluster}",
+        "cluster": mirror.config.cluster,
+        "share": mirror.config.share,
+        "in_flight": len(mirror.copies),
+        "skipped": dict(counts.skipped),
+        "sent": counts.sent,
+        "answered": counts.answered,
+        "cut": counts.cut,
+        "failed": dict(counts.failed),
+        "compared": counts.classes.total(),
+        "same_class": sum(number for (one, other), number in counts.classes.items() if one == other),
+        "classes": {f"{one}xx {other}xx": number for (one, other), number in sorted(counts.classes.items())},
+        "latency": {"original": describe(counts.original_latency), "copy": describe(counts.copy_latency)},
+    }
+
+
+def splits_status(splits: Splits) -> dict[str, Any]:
+    """Return the splits, by route, as a part of the status; nothing without any."""
+    found = [split_status(split) for split in splits.by_route.values()]
+    return {"splits": found} if found else {}
+
+
+def split_status(split: Split) -> dict[str, Any]:
+    """Return the split of one route."""
+    key = split.config.split_key
+    return {
+        "name": f"{split.route} to {', '.join(split.names)}",
+        "route": split.route,
+        "by": key.by if key is not None else None,
+        "canary": split.config.canary,
+        "changed": split.is_changed,
+        "reason": split.reason,
+        "clusters": [
+            {"name": name, "weight": split.weights[name], "share": share, "requests": requests}
+            for name, share, requests in zip(split.names, split.shares, split.requests, strict=True)
+        ],
+    }
