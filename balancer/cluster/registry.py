@@ -14,7 +14,7 @@ from typing import Protocol
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.errors import EndpointConflict
+from balancer.errors import CommandRefused
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
@@ -137,11 +137,11 @@ class EndpointRegistry:
             self._install(kept)
 
     def add(self, config: EndpointConfig) -> None:
-        """Add an endpoint by command. Raises `EndpointConflict` if its id is in use, `TlsProblem` if a file in its
+        """Add an endpoint by command. Raises `CommandRefused` if its id is in use, `TlsProblem` if a file in its
         table `tls` is faulty."""
         if config.id in self._members:
             source = self._members[config.id].source
-            raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
+            raise CommandRefused(f"id: '{config.id}' is used already ({source}); every id must be unique")
         tls = self._control_plane.cluster.pools.tls.with_one(config)
         self._lists[COMMAND][config.id] = config
         self._put(Member(config, COMMAND), tls)
@@ -149,11 +149,11 @@ class EndpointRegistry:
     def remove(self, endpoint_id: str) -> int:
         """Remove an endpoint by command; returns its number of requests in flight, which finish.
 
-        Raises `UnknownEndpoint`, and `EndpointConflict` for a discovered endpoint, which discovery would add again.
+        Raises `UnknownEndpoint`, and `CommandRefused` for a discovered endpoint, which discovery would add again.
         """
         source = self.member(endpoint_id).source
         if source not in (CONFIGURATION, COMMAND):
-            raise EndpointConflict(
+            raise CommandRefused(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: drain it instead"
             )
         state = self._control_plane.cluster.router.find(endpoint_id)

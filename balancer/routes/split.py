@@ -19,7 +19,7 @@ from typing import Any, Final
 from balancer.cluster.affinity import key_of
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import RouteConfig
-from balancer.errors import NoEndpoint, QueueFull, QueueTimeout, Shed, UnknownSplit
+from balancer.errors import CommandRefused, NoEndpoint, QueueFull, QueueTimeout, Shed
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.log.output import complain
@@ -176,7 +176,7 @@ class Splits:
     def change(
         self, weights: Mapping[str, float], route: str | None = None, reason: str | None = None
     ) -> list[Split]:
-        """Change the weights of all splits between these clusters, or of one route. Raises `UnknownSplit`."""
+        """Change the weights of all splits between these clusters, or of one route. Raises `CommandRefused`."""
         found = [
             split
             for split in self.by_route.values()
@@ -186,8 +186,8 @@ class Splits:
             between = "; ".join(
                 f"{', '.join(split.names)} ({split.route})" for split in self.by_route.values()
             )
-            raise UnknownSplit(
-                f"weights: must be those of all clusters of a split: {between or 'no route has one'}"
+            raise CommandRefused(
+                f"weights: must be those of all clusters of a split: {between or 'no route has one'}", 404
             )
         for split in found:
             split.change(weights, reason)
