@@ -38,7 +38,7 @@ from balancer.routes.table import RouteTable
 from balancer.sharing.exchange import exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.sharing.token_exchange import token_exchange_of
-from balancer.tracing.configured import tracing_of
+from balancer.tracing.tracing import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
