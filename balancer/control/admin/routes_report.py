@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from balancer.cluster.cluster import Cluster
-from balancer.upstream.connection_counts import AGES, ConnectionInfo, PoolCounts
+from balancer.upstream.connection_counts import AGES, ConnectionInfo
 from balancer.upstream.dial.route_watch import Baseline
 from balancer.upstream.dial.target import NetworkRoute
 from balancer.upstream.pool import Pool
@@ -128,7 +128,11 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "opening": pool.opening,
         "streams": pool.streams,
         **{event: getattr(counts, event) for event in EVENTS},
-        "closed_by": closed_by(counts),
+        "closed_by": {
+            "worker": counts.closed_by_worker,
+            "us": counts.closed_by_balancer,
+            "error": counts.closed_by_error,
+        },
         "lost_ages": dict(zip(BOUNDS, counts.lost_ages, strict=True)),
         "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
         "idle_timeout": float(round(pool.idle_limit, 3)),
@@ -149,13 +153,4 @@ def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
         "requests": listed.requests,
         "streams": listed.streams,
         "setup": {phase: round(seconds, 6) for phase, seconds in asdict(listed.phases).items()},
-    }
-
-
-def closed_by(counts: PoolCounts) -> dict[str, int]:
-    """Return the number of connections closed by the worker, by the balancer and by an error."""
-    return {
-        "worker": counts.closed_by_worker,
-        "us": counts.closed_by_balancer,
-        "error": counts.closed_by_error,
     }

@@ -58,11 +58,6 @@ class SidecarAdmin(AdminApplication):
         return SidecarHandlers(self, self._control_plane, self._reloads, self._origins)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it takes requests."""
-        return self.readiness == SERVING
-
-    @property
     def readiness(self) -> str:
         """Readiness in words."""
         return DRAINING if self._cluster.process.is_draining else SERVING
