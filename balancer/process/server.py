@@ -55,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     if settings.log.access != "off":
         output, rng = LogOutput(settings.log.path), Random(settings.seed)
         process.access_log = AccessLog(output, settings.log, offset=wall_offset(clock), rng=rng)
-    apply_to_process(process, config)
+    process.apply(settings)
     return build_cluster(config, process, upstream_limit)
 
 
@@ -74,12 +74,6 @@ def build_cluster(
         health=config.health,
     )
     return ControlPlane(Cluster(router, process, config, upstream_limit, name), rng, config)
-
-
-def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
-    """Apply what the configuration of the default cluster says about the whole process."""
-    settings = config.settings
-    process.apply(settings.timeouts.keep_alive, settings.limits.pending, settings.buffering.total)
 
 
 class Server:
@@ -261,7 +255,7 @@ class Server:
         """
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)
-        apply_to_process(self.process, config)
+        self.process.apply(config.settings)
         self._apply_log(config.settings.log, prepared.output)
         self._apply_tracing(config.settings.tracing)
         self._listeners.apply(config)

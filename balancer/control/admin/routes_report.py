@@ -1,6 +1,4 @@
-"""DNS names, routes, route events and upstream connections in the status; every value is read at request time, nothing
-is counted here.
-"""
+"""DNS names, routes, route events and upstream connections in the status."""
 
 from __future__ import annotations
 

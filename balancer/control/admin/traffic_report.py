@@ -1,7 +1,5 @@
 """HTTP/2 and gRPC, buffering, rate limits, wait queue, shedding, concurrency limits, mirrors, splits and prompts
 in the status.
-
-Every value is read at request time; the data path must not count anything for this module alone.
 """
 
 from __future__ import annotations
