@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from balancer.control.admin.client import BalancerClient, connection_options
+from balancer.control.admin.client import AdminClient, connection_options
 from balancer.syntax.printable import printable, with_digits
 from policies.loading.reference import label_of
 from policies.stats.load import Histogram
@@ -42,26 +42,26 @@ def status(url: str, token: str | None, is_watching: bool, is_json: bool) -> Non
       balancer status --watch
       balancer status --url http://127.0.0.1:9000 --json
     """
-    client = BalancerClient(url, token)
+    client = AdminClient(url, token)
     if is_watching:
         watch(client, is_json)
         return
-    document = client.ask("GET", "/-/status")
+    document = client.document("GET", "/-/status")
     if is_json:
         click.echo(json.dumps(document, indent=2))
         return
-    now = client.ask("GET", "/-/latency") if "policy" in document else None
+    now = client.document("GET", "/-/latency") if "policy" in document else None
     client.show(lambda: lines_of(document, now))
 
 
-def watch(client: BalancerClient, is_json: bool) -> None:
+def watch(client: AdminClient, is_json: bool) -> None:
     """Show the status every second; on a terminal each table replaces the last. A lost balancer is waited for."""
     readings: deque[tuple[float, dict[str, Any]]] = deque(maxlen=WINDOW + 1)
     is_first = True
     while True:
         try:
-            document = client.ask("GET", "/-/status")
-            now = client.ask("GET", "/-/latency") if "policy" in document else None
+            document = client.document("GET", "/-/status")
+            now = client.document("GET", "/-/latency") if "policy" in document else None
         except click.ClickException as error:
             if is_first:
                 raise
@@ -77,7 +77,7 @@ def watch(client: BalancerClient, is_json: bool) -> None:
 
 
 def show_next(
-    client: BalancerClient,
+    client: AdminClient,
     document: dict[str, Any],
     now: dict[str, Any] | None,
     readings: deque[tuple[float, dict[str, Any]]],
@@ -252,10 +252,10 @@ def admin(method: str, path: str, body: str | None, url: str, token: str | None)
             document = json.loads(body)
         except ValueError:
             document = body
-    code, text = BalancerClient(url, token).text(
+    code, text = AdminClient(url, token).request(
         method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
     )
-    click.echo(printable(text.rstrip("\n")))
+    click.echo(printable(text.decode(errors="replace").rstrip("\n")))
     if not 200 <= code < 300:
         sys.exit(1)
 
