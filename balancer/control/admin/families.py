@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -139,6 +138,4 @@ class _Made(Collector):
 
 def exposed(families: Iterable[Metric]) -> bytes:
     """Return the families in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Made(families))
-    return generate_latest(registry)
+    return generate_latest(_Made(families))
