@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from balancer.cluster.admission import Admission, AdmissionRules
+from balancer.cluster.admission import Admission, AdmissionRules, Level
 from balancer.cluster.wait_queue import RequestQueue
 from balancer.errors import Shed
 from experiments.measured.runner import measure
@@ -22,7 +22,6 @@ from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind
-from policies.overload.admission import Level
 from policies.routing.router import Router
 
 SERVICE = 0.05
