@@ -6,7 +6,7 @@ every request of an idle cluster to the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from policies.endpoint.available import Available
@@ -75,13 +75,15 @@ class ByScore:
         score = self.score
         scores = [score(state, now) for state in states]
         if self.trace is not None:
-            self.trace.note(LEAST_SCORE, states, scores)
+            self._note(self.trace, states, scores)
         least = min(scores)
         first = scores.index(least)
         if scores.count(least) == 1:
             return states[first]
-        return self._one_of(state for state, its in zip(states, scores, strict=True) if its == least)
+        return self._one_of([state for state, its in zip(states, scores, strict=True) if its == least], now)
 
-    def _one_of(self, equals: Iterable[EndpointState]) -> EndpointState:
-        tied = list(equals)
-        return tied[int(self._random() * len(tied))]
+    def _note(self, trace: Trace, states: Sequence[EndpointState], scores: Sequence[float]) -> None:
+        trace.note(LEAST_SCORE, states, scores)
+
+    def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
+        return equals[int(self._random() * len(equals))]
