@@ -8,8 +8,8 @@ seconds and would return the old code after a quick edit.
 from __future__ import annotations
 
 import builtins
+import errno
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +23,6 @@ from policies.loading.source import MAX_SOURCE_BYTES
 
 PREFIX = "steelyard_policy_"
 NUMBERS = count(1)
-
-ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.MULTILINE)
-"""Declaration of another encoding than UTF-8, in the first two lines (PEP 263)."""
-
-
-class TooLarge(Exception):
-    """The files of a policy have more bytes than `MAX_SOURCE_BYTES`."""
 
 
 class PrivateModules:
@@ -50,7 +43,7 @@ class PrivateModules:
         self.files: dict[str, bytes] = {}
 
     def load(self) -> ModuleType:
-        """Import the file. Raises `OSError` if it cannot be read, and whatever its code raises."""
+        """Import the file. Raises `OSError` if it cannot be read or is too large, and whatever its code raises."""
         if self._given is None:
             self._read(self._main)
         package = ModuleType(self._package)
@@ -134,9 +127,8 @@ class PrivateModules:
         with open(os.path.join(self.directory, name), "rb") as file:
             content = file.read(MAX_SOURCE_BYTES + 1)
         if len(content) + sum(map(len, self.files.values())) > MAX_SOURCE_BYTES:
-            raise TooLarge(
-                f"a policy and the modules beside it may have {MAX_SOURCE_BYTES >> 10} KiB together"
-            )
+            message = f"a policy and the modules beside it may have {MAX_SOURCE_BYTES >> 10} KiB together"
+            raise OSError(errno.EFBIG, message, os.path.join(self.directory, self._main))
         self.files[name] = content
 
     @contextmanager
@@ -171,14 +163,4 @@ class PrivateLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Run the file with the `__import__` of its load."""
         vars(module)["__builtins__"] = self._builtins
-        self._require_text()
         exec(compile(self._content, self._path, "exec", dont_inherit=True), vars(module))
-
-    def _require_text(self) -> None:
-        """Check the encoding: the compiler names no line, or ignores comments, depending on the version of Python."""
-        try:
-            self._content.decode()
-        except UnicodeDecodeError as error:
-            if not ENCODING.search(b"\n".join(self._content.split(b"\n", 2)[:2])):
-                line = self._content.count(b"\n", 0, error.start) + 1
-                raise SyntaxError("the file is not UTF-8", (self._path, line, None, None)) from None
