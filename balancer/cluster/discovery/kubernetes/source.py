@@ -27,7 +27,7 @@ from balancer.cluster.discovery.kubernetes.endpoints import (
     endpoints_of,
 )
 from balancer.config.problems import ConfigError
-from balancer.config.schema.discovery import KubernetesDiscovery
+from balancer.config.schema.discovery import DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 
 WATCH_TIME = 60
@@ -84,7 +84,7 @@ class KubernetesSource:
     def problem(self, problem: str | None) -> None:
         self._lack = problem
 
-    def is_for(self, config: KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
+    def is_for(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
         """Whether this source has the same configuration."""
         return (config, tls) == (self.config, self._tls)
 
