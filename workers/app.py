@@ -107,7 +107,6 @@ class WorkerApp:
         )
 
     def application(self) -> web.Application:
-        """Return the aiohttp application of this worker."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_route("*", "/work", self.work)
         app.router.add_get("/healthz", self.healthz)

@@ -77,14 +77,12 @@ class WorkerStream(asyncio.Transport):
         self._protocol.data_received(head)
 
     def arrive(self, data: bytes) -> None:
-        """Pass on a part of the request body."""
         self._unread += len(data)
         if data and not self._is_closing:
             self._protocol.data_received(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._take_in()
 
     def arrive_end(self) -> None:
-        """Handle the end of the request body."""
         if self._is_chunked and not self._is_closing:
             self._protocol.data_received(b"0\r\n\r\n")
 

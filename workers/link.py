@@ -268,7 +268,6 @@ class Link:
             connection.abort()
 
     def join(self, connection: LinkedConnection) -> None:
-        """Register a new connection of the link."""
         self._connections.add(connection)
         self._is_empty.clear()
 

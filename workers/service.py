@@ -250,7 +250,6 @@ class ColdStart:
         return self._awake_at
 
     def note_activity(self, now: float) -> None:
-        """Note activity, such as the end of a request."""
         self._active_at = max(self._active_at, now)
 
 

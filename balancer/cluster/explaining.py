@@ -46,7 +46,6 @@ class Explanations:
 
     @property
     def is_on(self) -> bool:
-        """Return whether every pick is explained."""
         return self._router.trace is self.trace
 
     def apply(self, config: ExplainConfig) -> Explaining | None:

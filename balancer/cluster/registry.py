@@ -131,7 +131,6 @@ class EndpointRegistry:
             self._install({**self._lists, source: wanted})
 
     def forget(self, sources: Iterable[str]) -> None:
-        """Remove discovery sources and the endpoints that they name."""
         kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
         if len(kept) != len(self._lists):
             self._install(kept)

@@ -61,7 +61,6 @@ class SiblingConditions:
 
     @property
     def in_panic(self) -> int:
-        """Number of other processes in panic."""
         return 0 if self._cluster else sum(page.is_in_panic for page in self._others)
 
     def failing(self, policy: int) -> int:

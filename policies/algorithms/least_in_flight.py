@@ -59,7 +59,6 @@ class LeastInFlight(ByScore):
 
     @property
     def trace(self) -> Trace | None:
-        """Where explanations are recorded; None if they are not."""
         return self._two.trace
 
     @trace.setter
@@ -67,7 +66,6 @@ class LeastInFlight(ByScore):
         self._two.trace = trace
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Return requests in flight plus the failure penalty, per weight."""
         return relative_load(state, now)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

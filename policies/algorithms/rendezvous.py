@@ -86,10 +86,8 @@ class Rendezvous(ConsistentHashPolicy):
         return self._orders[(hashed >> 32) * self._slots >> 32][0]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """Return the endpoints, the highest bid first."""
         return self._orders.every((hashed >> 32) * self._slots >> 32)
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Update the endpoints and discard all cached orders."""
         by_id = sorted(states, key=lambda state: state.id)
         self._orders.learn((state, state.endpoint.weight) for state in by_id)

@@ -281,7 +281,6 @@ class EndpointState:
         self.latency.pool(pooled((self.siblings.latency, self.units.latency), TAU))
 
     def forget_units(self) -> None:
-        """Forget what other units have reported."""
         self._change_elsewhere(self.units.forget())
         self.pool_latency(self.units, self.units.latency)
 
@@ -304,12 +303,10 @@ class EndpointState:
 
     @property
     def enabled(self) -> bool:
-        """Whether its admin state is ready."""
         return self.admin_state is _READY
 
     @property
     def is_ejected(self) -> bool:
-        """Whether outlier detection has ejected it."""
         return self.record.until is not None
 
     @property

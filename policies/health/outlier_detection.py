@@ -105,7 +105,6 @@ class OutlierDetector:
 
 
 def end_ejection(state: EndpointState, now: float) -> None:
-    """End the ejection of the endpoint."""
     state.record.end_ejection(state.successes, now)
     state.forget_failures()
 

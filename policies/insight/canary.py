@@ -37,7 +37,6 @@ class Arm:
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
 
     def record(self, outcome: Outcome, picked_at: float) -> None:
-        """Record the outcome of one of its requests."""
         self.outcomes[outcome.kind] += 1
         if outcome.kind is _OK:
             self.latency.record(outcome.ended_at - picked_at)
@@ -71,7 +70,6 @@ class Canary(WrappingPolicy):
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
-        """Both arms, the live one first."""
         return self.live, self.candidate
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

@@ -281,7 +281,6 @@ class WrappingPolicy:
 
     @property
     def trace(self) -> Trace | None:
-        """The trace of this policy and of the inner ones, or None."""
         return self._trace
 
     @trace.setter

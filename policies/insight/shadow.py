@@ -55,7 +55,6 @@ class Shadow:
         self.beside[live.id] += 1
 
     def record_fault(self, fault: BaseException) -> None:
-        """Count a fault of the shadow."""
         self.faults += 1
         self.last_fault = raised(fault)
 

@@ -149,7 +149,6 @@ class ActivePolicy:
         return self._doubts is not None and bool(self.call(self._doubts, state))
 
     def doubted(self, states: Sequence[EndpointState]) -> list[EndpointState]:
-        """Return the endpoints that the policy doubts."""
         return [] if self._doubts is None else [state for state in states if self.doubts(state)]
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:

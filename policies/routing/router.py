@@ -286,7 +286,6 @@ class Router(EndpointSet):
         self.health.panic.keeps_to_regions = in_force.keeps_to_regions
 
     def _loads_changed(self) -> None:
-        """Choose between the priority levels by their new loads."""
         self.active.use_levels(self._loads)
 
     def _notify_members(self) -> None:

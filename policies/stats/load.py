@@ -180,7 +180,6 @@ class RateMeter:
         self._at = self.began_at = now
 
     def count(self, now: float) -> None:
-        """Count one event at the time `now`."""
         self._count = self._faded(now) + 1.0
         self._at = now
 

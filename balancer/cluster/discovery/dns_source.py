@@ -46,11 +46,9 @@ class DnsSource:
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return self.config.source
 
     def is_for(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
-        """Whether this source has the same configuration."""
         return (config, tls) == (self.config, self._tls)
 
     def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
@@ -59,7 +57,6 @@ class DnsSource:
         return found
 
     async def follow(self, now: float) -> None:
-        """Look up the name."""
         self.lookups += 1
         self.next_at = now + self._pause
         resolver = Resolver(self.config.servers, self.config.timeout)

@@ -41,7 +41,6 @@ class FileSource:
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return f"file {self.config.path}"
 
     def first(self) -> tuple[EndpointConfig, ...]:

@@ -72,7 +72,6 @@ class KubernetesSource:
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return f"kubernetes {self._name}"
 
     @property
@@ -85,7 +84,6 @@ class KubernetesSource:
         self._lack = problem
 
     def is_for(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
-        """Whether this source has the same configuration."""
         return (config, tls) == (self.config, self._tls)
 
     def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
