@@ -66,8 +66,7 @@ class Rendezvous(ConsistentHashPolicy):
     """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
     When one of N endpoints is removed, exactly its own keys move, spread over all others by weight; when one is added,
-    keys move only to it. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times its share of what is in
-    flight; 0 turns this off.
+    keys move only to it.
     """
 
     def __init__(

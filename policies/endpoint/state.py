@@ -196,7 +196,7 @@ class EndpointState:
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
             if self.concurrency is not None:
-                self.concurrency = self.concurrency.fresh()
+                self.concurrency = Concurrency(self.concurrency.rules)
             self.record = OutlierState()
             self.passes_checks = self.is_reachable = True
             self.is_healthy = self.is_eligible = False
@@ -362,10 +362,6 @@ class EndpointState:
         self._before_look = self.in_flight_here - self.successes
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
-
-    def forget_failures(self) -> None:
-        """Forget earlier failures: the check or ejection that reported them now reports recovery."""
-        self.latency.renew()
 
     def is_measured(self, now: float) -> bool:
         """Whether its latency is known and not stale."""

@@ -106,7 +106,7 @@ class OutlierDetector:
 
 def end_ejection(state: EndpointState, now: float) -> None:
     state.record.end_ejection(state.successes, now)
-    state.forget_failures()
+    state.latency.renew()  # the end of the ejection reports recovery
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:

@@ -7,7 +7,6 @@ difference in placement, never how the candidate would do alone; for that, alter
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from random import Random
 from typing import Final
 
@@ -16,10 +15,10 @@ from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
+from policies.selection import hashing
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
-_WHOLE: Final = float(1 << 64)
 
 CANARY: Final = "canary"
 """Reason: the canary picks. Its own reasons follow."""
@@ -90,5 +89,4 @@ class Canary(WrappingPolicy):
 def _fraction(facts: RequestFacts) -> float:
     """Return a number in 0..1 from the request's key or path, evenly distributed and equal in every process."""
     text = facts.key if facts.key is not None else facts.path
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, person=b"canary").digest()
-    return int.from_bytes(digest, "big") / _WHOLE
+    return hashing.of_name(f"canary {text}") * hashing.UNIT

@@ -81,7 +81,7 @@ class Router(EndpointSet):
         self.look: Callable[[float], None] = _no_sync
         self.on_probe: Callable[[EndpointState], None] | None = None
         self._take_hooks()
-        self._replace(endpoints, warms=False)
+        self.replace(endpoints, warms=False)
 
     # --- the life of a request
 

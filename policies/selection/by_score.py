@@ -24,13 +24,6 @@ TRIAL_COST_S = 1e6
 request at a time instead of a stampede."""
 
 
-def number_of_choices(choices: int) -> int:
-    """Return the option `choices`. Raises BadPolicyOption unless it is 0 or at least 2."""
-    if choices < 0 or choices == 1:
-        raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
-    return choices
-
-
 def to_first_byte(outcome: Outcome) -> float:
     """Return the seconds to the first byte; the rest depends on the response size and on the client's reading speed."""
     first = outcome.first_byte_at
@@ -43,9 +36,11 @@ class ByScore:
     trace: Trace | None = None
 
     def __init__(self, rng: Random, choices: int) -> None:
+        if choices < 0 or choices == 1:
+            raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
         self._random = rng.random
         self._sample = rng.sample
-        self._choices = number_of_choices(choices)
+        self._choices = choices
 
     def score(self, state: EndpointState, now: float) -> float:
         """Return the cost of one more request at `state`; the lowest wins."""

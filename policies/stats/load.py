@@ -34,7 +34,7 @@ class Ewma:
             self._at = now
 
     def read(self, now: float | None = None) -> float | None:
-        """Return the mean; None before the first sample, or once all samples by `now` weigh less than FAINT of one."""
+        """Return the mean; None before the first sample, or once all by `now` weigh less than NEGLIGIBLE_WEIGHT."""
         if not self._weight or (now is not None and self.weight(now) < NEGLIGIBLE_WEIGHT):
             return None
         return self._sum / self._weight
