@@ -126,7 +126,7 @@ class WorkerStream(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             if not self._has_all:
-                self._connection.break_off(self.number)
+                self._connection.reset_stream(self.number, ngh2.ErrorCode.INTERNAL_ERROR)
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
@@ -248,9 +248,11 @@ class WorkerHttp2Connection(asyncio.Protocol):
             self._h2.acknowledge_received_data(size, number)
         self.flush()
 
-    def break_off(self, number: int) -> None:
+    def reset_stream(self, number: int, code: ngh2.ErrorCode) -> None:
         """Reset a stream that ends without a response."""
-        self._reset(number, ngh2.ErrorCode.INTERNAL_ERROR)
+        with suppress(ngh2.NGH2Error):
+            self._h2.reset_stream(number, code)
+        self.flush()
 
     def flush(self) -> None:
         """Write all prepared frames, in one write."""
@@ -311,15 +313,10 @@ class WorkerHttp2Connection(asyncio.Protocol):
         try:
             stream.begin(fields, is_whole)
         except KeyError:  # CONNECT, which a worker does not support
-            self._reset(number, ngh2.ErrorCode.PROTOCOL_ERROR)
+            self.reset_stream(number, ngh2.ErrorCode.PROTOCOL_ERROR)
             return
         if self._begun == self._most:
             self.leave()
-
-    def _reset(self, number: int, code: ngh2.ErrorCode) -> None:
-        with suppress(ngh2.NGH2Error):
-            self._h2.reset_stream(number, code)
-        self.flush()
 
     # ── idle timeout ─────────────────────────────────────────────────────────────────────────────────────
 

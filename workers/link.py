@@ -239,10 +239,9 @@ is_control = re.compile(rb"[A-Z]+ /-/").match
 class Link:
     """Puts `round_trip` seconds between clients and the protocols that `factory` makes."""
 
-    def __init__(self, timer: DeadlineTimer, round_trip: float, window: int = WINDOW) -> None:
+    def __init__(self, timer: DeadlineTimer, round_trip: float) -> None:
         self.timer = timer
         self.round_trip = self._usual = round_trip
-        self.window = window
         self._connections: set[LinkedConnection] = set()
         self._is_empty = asyncio.Event()
 
@@ -290,12 +289,8 @@ class LinkedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         link, half = self._link, self._link.round_trip / 2
-        self._up = DelayLine(
-            link.timer, half, link.window, self._transport.pause_reading, self._resume_client
-        )
-        self._down = DelayLine(
-            link.timer, half, link.window, self._protocol.pause_writing, self._resume_worker
-        )
+        self._up = DelayLine(link.timer, half, WINDOW, self._transport.pause_reading, self._resume_client)
+        self._down = DelayLine(link.timer, half, WINDOW, self._protocol.pause_writing, self._resume_worker)
         link.join(self)
         self._connected_at = time.monotonic() + self._link.round_trip
         self._worker_transport = WorkerTransport(self._transport, self._protocol, self._up, self._down)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from balancer.cluster.wait_queue import TOO_LATE, RequestQueue
-from balancer.config.schema.queue import AdmissionConfig, QueueConfig
+from balancer.config.schema.queue import AdmissionConfig, LevelConfig, QueueConfig
 from balancer.errors import DeadlinePassed, Shed
 from balancer.http.h1.request_hints import HintFields, RequestHints
 from policies.routing.router import Router
@@ -23,18 +23,7 @@ BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""
 
 
-class Level(NamedTuple):
-    """Priority level of a request.
-
-    `queue` and `in_flight` are the shares (0..1) of the wait queue and of the endpoints' capacity at which it is
-    rejected; 1 means not before they are full."""
-
-    name: str
-    queue: float = 1.0
-    in_flight: float = 1.0
-
-
-ONLY_LEVEL: Final = (Level("all"),)
+ONLY_LEVEL: Final = (LevelConfig(name="all"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +37,7 @@ class AdmissionRules:
 
     of_trusted: HintFields | None
     of_others: HintFields | None
-    levels: Sequence[Level] = ONLY_LEVEL
+    levels: Sequence[LevelConfig] = ONLY_LEVEL
     default: int = 0
     patience: float = inf
 
@@ -65,9 +54,8 @@ def admission_rules(queue: QueueConfig, admission: AdmissionConfig) -> Admission
         of_others = HintFields(admission.header if is_public else None, levels, queue.timeout_header)
     if admission.header is None:
         return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_timeout)
-    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in admission.levels)
     return AdmissionRules(
-        of_trusted, of_others, by_number, levels[admission.default.lower()], queue.start_timeout
+        of_trusted, of_others, admission.levels, levels[admission.default.lower()], queue.start_timeout
     )
 
 

@@ -216,11 +216,12 @@ class Trace:
     """Records the notes of the router and its policies while explanations are on.
 
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
-    has the number of notes per reason; a pick may have several, so they add up to more than `picks`.
+    has the number of notes per reason; a pick may have several, so they add up to more than `picks`. Counts that are
+    given go on.
     """
 
-    def __init__(self, keep: int = 1) -> None:
-        self.counts: Counter[str] = Counter()
+    def __init__(self, keep: int = 1, counts: Counter[str] | None = None) -> None:
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self.picks = 0
         self.last: Explanation | None = None
         self.recent: deque[Explanation] = deque(maxlen=keep)

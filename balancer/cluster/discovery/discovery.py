@@ -45,9 +45,9 @@ class Sources:
 class Discovery:
     """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
 
-    def __init__(self, registry: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
+    def __init__(self, registry: EndpointRegistry) -> None:
         self._roster = registry
-        self.say = say
+        self.say: Callable[[str], None] = complain
         self._said: dict[str, str] = {}
         self._sources = Sources()
         self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}

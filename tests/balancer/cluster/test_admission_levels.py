@@ -8,17 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from balancer.cluster.admission import Admission, AdmissionRules, Level
+from balancer.cluster.admission import Admission, AdmissionRules
 from balancer.cluster.wait_queue import RequestQueue
+from balancer.config.schema.queue import LevelConfig
 from balancer.errors import Shed
 from policies import Endpoint, Router
 from policies.algorithms.random_choice import RandomChoice
 from policies.contract import ManualClock
 
-BULK = Level("bulk", queue=0.25, in_flight=0.9)
+BULK = LevelConfig(name="bulk", queue=0.25, in_flight=0.9)
 
 
-def rejected_for(level: Level, waiting: int, limit: int, in_flight: int, capacity: int | None) -> int:
+def rejected_for(level: LevelConfig, waiting: int, limit: int, in_flight: int, capacity: int | None) -> int:
     """Seconds of Retry-After of a request beside this load, at a turn per second; 0 if it is admitted."""
     clock, endpoint = ManualClock(), Endpoint("a", "http://a", "r", max_in_flight=capacity)
     router = Router([endpoint], RandomChoice(Random(1)), clock, Random(1))
@@ -29,11 +30,12 @@ def rejected_for(level: Level, waiting: int, limit: int, in_flight: int, capacit
         queue.tickets.join(waiter, 0, 0.0, inf)
     queue.tickets.limit = limit
     clock.time = 1.0
-    admission = Admission(AdmissionRules(None, None, (Level("high"), level), 1), router, queue, clock.now)
+    rules = AdmissionRules(None, None, (LevelConfig(name="high"), level), 1)
+    admission = Admission(rules, router, queue, clock.now)
     try:
         admission.admit(None)
     except Shed as error:
-        return error.retry_after
+        return error.retry_after or 0
     return 0
 
 
@@ -49,13 +51,13 @@ def test_level_is_rejected_at_its_thresholds(waiting: int, in_flight: int, retry
 @pytest.mark.parametrize(
     ("level", "waiting", "limit", "in_flight", "capacity"),
     [
-        (Level("critical"), 100, 100, 100, 100),  # it has no thresholds
+        (LevelConfig(name="critical"), 100, 100, 100, 100),  # it has no thresholds
         (BULK, 0, 100, 10**6, None),  # there is no capacity
         (BULK, 0, 0, 5, None),  # an empty queue, of any size
         (BULK, 0, 1, 5, None),
     ],
 )
 def test_level_is_not_rejected(
-    level: Level, waiting: int, limit: int, in_flight: int, capacity: int | None
+    level: LevelConfig, waiting: int, limit: int, in_flight: int, capacity: int | None
 ) -> None:
     assert rejected_for(level, waiting, limit, in_flight, capacity) == 0
