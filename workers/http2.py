@@ -143,12 +143,6 @@ class WorkerStream(asyncio.Transport):
         self._is_reading = True
         self._take_in()
 
-    def is_reading(self) -> bool:
-        return self._is_reading
-
-    def get_write_buffer_size(self) -> int:
-        return self._connection.unsent(self.number)
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._connection.transport.get_extra_info(name, default)
 
@@ -160,7 +154,7 @@ class WorkerStream(asyncio.Transport):
 
     def update_backpressure(self) -> None:
         """Pause or resume the application; called when data has been sent."""
-        is_full = self.get_write_buffer_size() > MAX_BUFFERED_BYTES
+        is_full = self._connection.unsent(self.number) > MAX_BUFFERED_BYTES
         if is_full != self._is_paused and not self._is_closing:
             self._is_paused = is_full
             (self._protocol.pause_writing if is_full else self._protocol.resume_writing)()

@@ -145,7 +145,6 @@ class WorkerTransport(asyncio.Transport):
         self._up = up
         self._down = down
         self._is_closing = False
-        self._is_reading = True
         self._reacts_to = 0.0
         self.is_lost = False
 
@@ -191,26 +190,12 @@ class WorkerTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._is_closing
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self._down.enter(self._near.write_eof, at=self.instant)
-
-    def get_write_buffer_size(self) -> int:
-        return self._down.size
-
     def pause_reading(self) -> None:
-        self._is_reading = False
         if not self._near.is_closing():
             self._up.hold()
 
     def resume_reading(self) -> None:
-        self._is_reading = True
         self._up.release()
-
-    def is_reading(self) -> bool:
-        return self._is_reading
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self if name == WORKER_TRANSPORT else self._near.get_extra_info(name, default)
