@@ -36,11 +36,6 @@ class Sources:
     found: tuple[EndpointConfig, ...] | None = None
     remote: tuple[RemoteSource, ...] = ()
 
-    @property
-    def every(self) -> list[FileSource | RemoteSource]:
-        """The file source, if any, then those that are asked."""
-        return [*(() if self.file is None else (self.file,)), *self.remote]
-
 
 class Discovery:
     """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
@@ -55,7 +50,8 @@ class Discovery:
     @property
     def sources(self) -> list[FileSource | RemoteSource]:
         """The file source, if any, then the DNS sources, then the Kubernetes source."""
-        return self._sources.every
+        file, remote = self._sources.file, self._sources.remote
+        return [*remote] if file is None else [file, *remote]
 
     def prepare(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
         """Return the sources of a configuration, for `commit`: those that are unchanged, and new ones.
