@@ -11,7 +11,6 @@ from math import inf
 from random import Random
 from typing import Final
 
-from policies.algorithms.least_in_flight import LeastInFlight
 from policies.clock import Clock, cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -62,7 +61,6 @@ class Router(EndpointSet):
         policy: Policy,
         clock: Clock,
         rng: Random,
-        fallback: Policy | None = None,
         time_budget: float = TIME_BUDGET,
         cpu: Callable[[], float] = cpu_time,
         in_flight_limit: int | None = None,
@@ -70,7 +68,7 @@ class Router(EndpointSet):
         health: Health | None = None,
     ) -> None:
         super().__init__(clock.now, health if health is not None else Health(rng), concurrency)
-        self.active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
+        self.active = ActivePolicy(policy, rng, cpu)
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = _UNLIMITED if in_flight_limit is None else in_flight_limit
