@@ -275,7 +275,6 @@ class LoadReport:
         self._read_at = now
         self._busy_seconds = 0.0
         self.in_flight = 0
-        self.served = 0
 
     def utilization(self, now: float) -> float:
         """Return the exponentially weighted share of slot time in use, exact for any spacing of the readings."""
