@@ -365,7 +365,7 @@ class EndpointState:
 
     def is_measured(self, now: float) -> bool:
         """Whether its latency is known and not stale."""
-        return self.latency.is_measured(now)
+        return now - self.latency.measured_at < FORGET_AFTER
 
     def failure_penalty(self, now: float) -> float:
         """Return the failure share (0..1) of recent requests; 0 where one more request is a trial that is due.

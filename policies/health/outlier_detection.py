@@ -133,7 +133,7 @@ def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState,
 
 
 def _is_known(state: EndpointState, now: float) -> bool:
-    successes = state.record.successes_since_return(state.successes)
+    successes = state.successes - state.record.ok_at_return
     return (
         state.is_healthy
         and state.is_measured(now)

@@ -61,7 +61,6 @@ class Canary(WrappingPolicy):
         self.candidate = Arm("canary", *candidate)
         self.share = share
         self.by_key = by_key
-        self.keeps_to_regions = bool(getattr(live[1], "keeps_to_regions", False))
         self._random = rng.random
         self._last: Arm | None = None
         self._inner = (live[1], candidate[1])

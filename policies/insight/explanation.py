@@ -299,7 +299,10 @@ Hook = Callable[..., Any]
 
 
 def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
-    """Give `chorus` every hook that one of `policies` has, and what one of them reads."""
+    """Give `chorus` every hook that one of `policies` has, what one of them reads, and whether the first one keeps to
+    regions."""
+    if getattr(policies[0], "keeps_to_regions", False):
+        setattr(chorus, "keeps_to_regions", True)  # noqa: B010 - no attribute of an object
     if any(getattr(policy, "reads_prompts", False) for policy in policies):
         setattr(chorus, "reads_prompts", True)  # noqa: B010 - no attribute of an object
     for name, combined in HOOKS.items():

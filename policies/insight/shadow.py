@@ -84,7 +84,6 @@ class Shadowed(WrappingPolicy):
         self.live = live
         self._inner = (live,)  # shadows add no reasons to an explanation
         self.shadows = tuple(shadows)
-        self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
         combine_hooks(self, (live, *map(Guarded, shadows)))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
