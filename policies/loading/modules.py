@@ -63,14 +63,26 @@ class PrivateModules:
         candidates = [f"{name}/__init__.py", f"{name}.py"] if module != self._main_module else [self._main]
         for candidate in candidates:
             if self._read_if_present(candidate):
+                loader: Any = self
+                is_package = candidate.endswith(
+                    "/__init__.py"
+                )  # of an empty path: only this finds its modules
                 path = os.path.join(self.directory, candidate)
-                loader: Any = PrivateLoader(self.files[candidate], path, self._builtins)
-                spec = ModuleSpec(
-                    module, loader, origin=path, is_package=candidate.endswith("/__init__.py")
-                )  # a package gets an empty path: only `find_spec` finds its modules
+                spec = ModuleSpec(module, loader, origin=path, loader_state=candidate, is_package=is_package)
                 spec.has_location = True
                 return spec
         return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave making the module to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a file with the `__import__` of this load."""
+        spec = module.__spec__
+        assert spec is not None
+        assert spec.origin is not None
+        vars(module)["__builtins__"] = self._builtins
+        exec(compile(self.files[spec.loader_state], spec.origin, "exec", dont_inherit=True), vars(module))
 
     def _import(
         self,
@@ -147,20 +159,3 @@ class PrivateModules:
                 own = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
                 self._modules.update((name, sys.modules.pop(name)) for name in own)
                 sys.meta_path.remove(self)
-
-
-class PrivateLoader:
-    """Loader of one file whose content is known already."""
-
-    def __init__(self, content: bytes, path: str, names: Mapping[str, object]) -> None:
-        self._content = content
-        self._path = path
-        self._builtins = names
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave making the module to the import system."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the file with the `__import__` of its load."""
-        vars(module)["__builtins__"] = self._builtins
-        exec(compile(self._content, self._path, "exec", dont_inherit=True), vars(module))
