@@ -149,9 +149,6 @@ class ActivePolicy:
         """Whether the policy doubts that the endpoint is as fast as usual; False where it has no such hook."""
         return self._doubts is not None and bool(self.call(self._doubts, state))
 
-    def doubted(self, states: Sequence[EndpointState]) -> list[EndpointState]:
-        return [] if self._doubts is None else [state for state in states if self.doubts(state)]
-
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""
         try:

@@ -190,7 +190,7 @@ class Router(EndpointSet):
         new ones.
         """
         before = set(self._doubted)
-        self._doubted = self.active.doubted(self._states)
+        self._doubted = [state for state in self._states if self.active.doubts(state)]
         return [state for state in self._doubted if state not in before]
 
     def _probe(self, now: float) -> None:
