@@ -135,6 +135,7 @@ class Discovery:
         try:
             await source.follow(now)
         finally:
+            source.answered.set()
             del self._tasks[source]
         if source in self._sources.remote:  # unless it was replaced in the meantime
             self._take(source, source.look(now))

@@ -71,7 +71,6 @@ class DnsSource:
             self.next_at = now + min(max(ttl, MIN_INTERVAL_S), self.config.max_ttl)
         finally:
             await resolver.close()
-            self.answered.set()
 
     async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:
         config = self.config

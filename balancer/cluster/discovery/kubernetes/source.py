@@ -123,8 +123,6 @@ class KubernetesSource:
             self._fail(self._line(error))
         except ConfigError as error:  # a file of credentials
             self._fail(str(error))
-        finally:
-            self.answered.set()
 
     async def _list(self, api: SliceApi) -> str:
         slices, version = await api.list_slices()
