@@ -171,8 +171,6 @@ class Slots:
     """
 
     def __init__(self, count: int, queue_limit: int) -> None:
-        if count < 1 or queue_limit < 0:
-            raise ValueError("a worker has at least one slot and a queue limit of at least 0")
         self.count = count
         self.queue_limit = queue_limit
         self._free_at = [-math.inf] * count  # a heap, one entry per slot
