@@ -7,6 +7,7 @@ difference in placement, never how the candidate would do alone; for that, alter
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from random import Random
 from typing import Final
 
@@ -15,7 +16,6 @@ from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.insight.explanation import WrappingPolicy, combine_hooks
 from policies.policy import Policy
-from policies.selection import hashing
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
@@ -88,4 +88,5 @@ class Canary(WrappingPolicy):
 def _fraction(facts: RequestFacts) -> float:
     """Return a number in 0..1 from the request's key or path, evenly distributed and equal in every process."""
     text = facts.key if facts.key is not None else facts.path
-    return hashing.of_name(f"canary {text}") * hashing.UNIT
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, person=b"canary").digest()
+    return int.from_bytes(digest, "big") * 0.5**64
