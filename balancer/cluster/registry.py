@@ -131,7 +131,6 @@ class EndpointRegistry:
             self._install({**self._lists, source: wanted})
 
     def forget(self, sources: Iterable[str]) -> None:
-        """Remove discovery sources and the endpoints that they name."""
         kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
         if len(kept) != len(self._lists):
             self._install(kept)
@@ -168,10 +167,9 @@ class EndpointRegistry:
 
     def change(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
         """Change the admin state or the weight of an endpoint. Raises `UnknownEndpoint`."""
-        self.member(endpoint_id)
+        source = self.member(endpoint_id).source
         if weight is not None:
             self._weights[endpoint_id] = weight
-            source = self._members[endpoint_id].source
             self._put(self._weighed(self._lists[source][endpoint_id], source))
         if state is not None:
             self._set_state(endpoint_id, state)
