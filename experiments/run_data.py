@@ -179,12 +179,10 @@ class Samples:
         return len(self.sequence)
 
     def rows(self, chosen: Ints | Flags) -> Samples:
-        """The chosen rows."""
         return Samples(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return int(self.weight.sum())
 
     @property
@@ -210,7 +208,6 @@ class Samples:
 
     @property
     def service_time(self) -> Floats:
-        """Seconds from the sent instant to the last byte, shape (n,)."""
         return np.asarray(self.ended_at - self.sent_at)
 
     @property

@@ -166,7 +166,11 @@ def present(found: Sequence[Capacity], console: Console) -> None:
         console.print(Text(capacity_in_words(one), style="bold" if one.is_found else "yellow"))
     rates = [one.passed for one in found if one.is_found]
     if len(rates) > 1:
-        console.print(Text(over_searches(rates), style="bold"))
+        found_mean = typical(rates)
+        ends = (found_mean.ratio, found_mean.low, found_mean.high)
+        mean, low, high = (with_digits(rate, 4) for rate in ends)
+        words = f"Over {len(rates)} searches: {mean}/s, 95 % interval {low}–{high}/s"
+        console.print(Text(words, style="bold"))
 
 
 def measure_curve(
@@ -212,7 +216,6 @@ def line_of(trial: RateTrial, prefix: str) -> Text:
 
 
 def capacity_in_words(found: Capacity) -> str:
-    """Result of one search as text."""
     lowest = per_second(found.failed)
     if found.is_found:
         return f"Capacity: {per_second(found.passed)} ({lowest} fails), {len(found.trials)} trials"
@@ -222,10 +225,3 @@ def capacity_in_words(found: Capacity) -> str:
     if not found.passed:
         return f"No capacity: {lowest} fails too"
     return f"No capacity: {per_second(found.passed)} passes, and {lowest} was the lowest to fail"
-
-
-def over_searches(rates: Sequence[float]) -> str:
-    """Geometric mean with Student's interval as text."""
-    found = typical(rates)
-    mean, low, high = (with_digits(rate, 4) for rate in (found.ratio, found.low, found.high))
-    return f"Over {len(rates)} searches: {mean}/s, 95 % interval {low}–{high}/s"

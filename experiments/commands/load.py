@@ -182,7 +182,9 @@ def load(
     sent = traffic_of(method, parse_fields(headers), data, stages, traffic)
     offered = sent.load(*(given.pop(key) for key in LOAD))
     if sent.stages:
-        require_none({key: is_given(key) for key in LOAD}, "the stages have their own")
+        source = click.get_current_context().get_parameter_source
+        given_too = {key: source(key) is ParameterSource.COMMANDLINE for key in LOAD}
+        require_none(given_too, "the stages have their own")
     contestants = contestants_of(urls)
     is_in_turns = policies is not None or bool(tables)
     if is_in_turns:
@@ -230,11 +232,6 @@ def load(
         )  # fmt: skip
     finally:
         print_statuses(console, directory)
-
-
-def is_given(option: str) -> bool:
-    """Whether an option was given on the command line."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str, ...]) -> list[Contestant]:
@@ -287,7 +284,6 @@ def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
 
 
 def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> None:
-    """Print what will be sent, and for how long."""
     runs = len(scenario.entries) * scenario.blocks
     seconds = runs * (scenario.load.duration + scenario.service.warmup)
     first = scenario.load.duration if is_in_turns else 0.0  # under the initial policy, for the guard rails

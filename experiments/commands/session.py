@@ -158,7 +158,6 @@ class VerdictSoFar(Observer):
 
 
 def has_runs(directory: Path) -> bool:
-    """Whether any run has been written."""
     return any((directory / RUNS).iterdir())
 
 

@@ -119,13 +119,11 @@ def to_markdown(document: Document) -> str:
 
 
 def picture_parts(picture: Picture) -> Iterator[str]:
-    """Link to a figure, and its caption."""
     yield f"![{picture.title}](figures/{picture.name}.png)"
     yield picture.caption
 
 
 def section_parts(section: Section) -> Iterator[str]:
-    """Paragraphs of a section."""
     yield f"## {section.title}"
     if picture := section.picture:
         yield from picture_parts(picture)

@@ -40,11 +40,9 @@ class Column:
     failures: bool = False
 
     def of(self, entry: Any) -> Any:
-        """The value of an entry."""
         return attrgetter(self.value)(entry) if isinstance(self.value, str) else self.value(entry)
 
     def cell(self, entry: Any) -> Cell:
-        """Cell of an entry."""
         (cell,) = row(self.form(self.of(entry)))
         return cell._replace(mark="bad") if self.failures and entry.table.ko else cell
 
@@ -57,7 +55,6 @@ class Column:
 
 
 def quantile(measure: str, percent: float) -> Callable[[Any], Quantile]:
-    """The quantile of one of the measures of an entry."""
     return lambda entry: next(one for one in getattr(entry, measure) if one.percent == percent)
 
 
@@ -73,12 +70,10 @@ def seconds(field: str, name: str, meaning: str, head: str) -> Column:
 
 
 def percent(share: float) -> str:
-    """Share (0..1) in percent."""
     return f"{100 * share:.1f}"
 
 
 def errors_cell(errors: dict[str, int]) -> Cell:
-    """Failures by kind."""
     words = ", ".join(f"{kind} {count}" for kind, count in errors.items())
     return Cell(words or "none", "bad" if words else "")
 
@@ -162,11 +157,6 @@ COLUMNS = (
 
 CSV_COLUMNS = tuple(column.name for column in COLUMNS)
 STATISTICS = tuple(column for column in COLUMNS if column.shown == "statistics")
-
-
-def csv_row(entry: EntrySummary) -> list[Any]:
-    """Return the values of `CSV_COLUMNS`."""
-    return [column.csv(entry) for column in COLUMNS]
 
 
 def table_of(

@@ -141,7 +141,6 @@ def spectrum_axis(axes: Axes, total: int) -> None:
 
 
 def line_of(one: Competitor) -> Line2D:
-    """Legend handle with the colour and dash of the entry."""
     return Line2D([], [], color=one.colour, linestyle=one.dash, linewidth=2.2, label=one.name)
 
 

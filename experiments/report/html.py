@@ -26,7 +26,6 @@ UNCHANGED = " !$()*+,-./:;=?@[]^_{|}~"
 
 
 def to_html(document: Document) -> str:
-    """The complete HTML page."""
     script = chart_script() if document.has_charts else None
     return TEMPLATES.get_template("page.html").render(document=document, script=script)
 

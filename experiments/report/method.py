@@ -19,7 +19,6 @@ SIMULATED = (
 
 
 def method_lines(summary: Summary) -> list[str]:
-    """Lines of plain text of the method section."""
     scenario = summary.scenario
     lines = [
         f"Repeat it: {summary.command}",
@@ -42,10 +41,11 @@ def method_lines(summary: Summary) -> list[str]:
 
 def generator_lines(scenario: Scenario) -> list[str]:
     """The load, what is measured of it, and when its generator makes a run invalid."""
+    end = "last byte" if scenario.inference is None else "first token"
     return [
         load_text(scenario),
-        f"Latency runs from the instant at which a request was due to its {end_of_latency(scenario)}, service time "
-        "from the instant at which it was sent.",
+        f"Latency runs from the instant at which a request was due to its {end}, service time from the instant at "
+        "which it was sent.",
         f"A run is invalid when the generator's lag may be more than {100 * MOST_LAG:g} % of its mean or p99, when it "
         f"was interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
         "Its block then counts for no entry, because an entry may itself make the generator late, and a difference "
@@ -82,11 +82,6 @@ def setup_lines(scenario: Scenario) -> list[str]:
     ]
 
 
-def end_of_latency(scenario: Scenario) -> str:
-    """What ends the latency of a request."""
-    return "last byte" if scenario.inference is None else "first token"
-
-
 def engines_text(scenario: Scenario) -> str:
     """Describe balancers and engines, for example `1 balancer; here 8 engines at 0 ms RTT`."""
     regions = (f"{one.name} {one.workers} engines at {one.rtt * 1e3:g} ms RTT" for one in scenario.regions)
@@ -117,7 +112,6 @@ def load_text(scenario: Scenario) -> str:
 
 
 def blocks_text(summary: Summary) -> str:
-    """Numbers of planned and measured blocks."""
     planned = summary.scenario.blocks
     missing = f", {summary.missing_runs} planned runs are missing" if summary.missing_runs else ""
     is_fresh = not isinstance(summary.scenario, RunningScenario)

@@ -159,7 +159,6 @@ def region_table(summary: Summary) -> Table:
 
 
 def threshold_table(summary: Summary) -> Table:
-    """Every threshold and whether it passed."""
     results = {True: Cell("passed", "good"), False: Cell("FAILED", "bad")}
     rows = tuple(
         row(one.label, one.threshold, results[one.passed], one.message) for one in summary.thresholds
@@ -185,7 +184,6 @@ def run_table(summary: Summary) -> Table:
 
 
 def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:
-    """One row of the table of runs."""
     return row(
         Cell(run.label, "" if run.valid else "bad"),
         *(run.block + 1, run.order + 1, run.requests),

@@ -53,15 +53,12 @@ class Split:
         return self._policies[is_treated].pick(facts, available, now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Report the response to both."""
         self._tell("observe", state, outcome, now)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Report the endpoints to both."""
         self._tell("members_changed", states, now)
 
     def tick(self, now: float) -> None:
-        """Call the `tick` hook of both."""
         self._tell("tick", now)
 
     def _arm(self, now: float) -> bool:

@@ -70,7 +70,6 @@ class OneCaller:
         return ClientAnswer(self._status, ended_at - began_at, self._service, call)
 
     def close(self) -> None:
-        """Close the connection without waiting."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -396,5 +396,4 @@ class Headers(Reproduction):
 
 
 def with_ends(name: str, found: Interval) -> dict[str, Any]:
-    """A figure for JSON."""
     return {name: found.ratio, "interval": (found.low, found.high)}

@@ -58,5 +58,4 @@ def figure_verdict(
 
 
 def failures_verdict(subject: str, failed: int, calls: int) -> BoundVerdict:
-    """Verdict on calls of which none may fail."""
     return BoundVerdict(subject, "none fails", failed == 0, f"{failed} of {calls}")

@@ -84,7 +84,6 @@ class KeepaliveCase:
 
     @property
     def near(self) -> KeepaliveCase:
-        """The same case without network delay."""
         return replace(self, is_near=True)
 
     @property
@@ -144,7 +143,6 @@ class Timing:
         return str(self), f"{self.expected:.1f} ({self.theory:.0f})", source
 
     def content(self, name: str) -> dict[str, Any]:
-        """Figures for JSON."""
         interval = (self.found.low, self.found.high)
         figures = {"theory": self.theory, "expected": self.expected, "interval": interval}
         return {name: self.found.ratio} | {f"{name}_{key}": value for key, value in figures.items()}

@@ -156,7 +156,6 @@ EQUAL_RATIO = 1.05
 
 
 def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
-    """Pairs of question and answer, for the parts that were measured."""
     yield from answers_on_workers(found)
     yield from answers_on_proxy(found, plan)
 
@@ -349,7 +348,6 @@ def draw_unloaded(axes: Axes, found: Results) -> None:
 
 
 def draw_added(axes: Axes, found: Results) -> None:
-    """Latency that a balancer adds, one point for each block."""
     ours = [1e3 * (one.proxy - one.direct) for one in found.added]
     fresh = [1e3 * (one.without_keep_alive - one.direct) for one in found.added]
     rng = np.random.default_rng(1)

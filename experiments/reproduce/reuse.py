@@ -221,7 +221,6 @@ class Reuse(Reproduction):
         ]
 
     def verdicts(self) -> list[BoundVerdict]:
-        """Verdicts on our pool against new connections."""
         rows, runs = self._rows, {run.transport: run for run in self._runs}
         if not {NEW_CONNECTIONS, OURS} <= runs.keys():
             return []

@@ -139,7 +139,6 @@ class SimulatedReproduction(Reproduction):
         """Draw the panel of a case."""
 
     def means(self, case: str) -> dict[str, Interval]:
-        """Mean and interval by label."""
         return {label: average(values) for label, values in self._found[case].items()}
 
     def introduction(self) -> str:

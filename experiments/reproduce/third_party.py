@@ -190,7 +190,6 @@ class ThirdParty(Reproduction):
 
 
 def verdicts(results: Results, route: RouteChange | None) -> Iterator[BoundVerdict]:
-    """Verdicts on the bounds that were measured."""
     if {OLD_A, NEW_A} <= results.keys():
         old, new = results[OLD_A], results[NEW_A]
         opened = [one.calls.connections["opened"] for one in (old, new)]

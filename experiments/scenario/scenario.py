@@ -316,7 +316,6 @@ class Scenario(Model):
         return next(((entry.repeat_of, entry.label) for entry in self.entries if entry.repeat_of), None)
 
     def entry(self, label: str) -> Entry:
-        """Entry with that label."""
         return next(entry for entry in self.entries if entry.label == label)
 
     def load_of(self, entry: Entry) -> Load:

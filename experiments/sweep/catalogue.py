@@ -206,7 +206,6 @@ NUMBERS = 9
 
 
 def now() -> str:
-    """Current UTC time in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -48,7 +48,6 @@ class Cell:
 
     @property
     def entry(self) -> Entry:
-        """The single entry of the cell's scenario."""
         return self.scenario.entries[0]
 
     @property
@@ -114,10 +113,9 @@ def scenarios_of(grid: Grid) -> list[tuple[Scenario, Setting]]:
     if twice is not None:
         raise BadInputError(f"scenarios: two have the name {twice!r}")
     short = [scenario.quickened() if grid.quick else scenario for scenario in loaded]
+    own_knobs = {knob: values for knob, values in grid.knobs.items() if not knob.startswith(POLICY_KNOB)}
     return [
-        (with_setting(scenario, setting), setting)
-        for scenario in short
-        for setting in settings(scenario_knobs(grid.knobs))
+        (with_setting(scenario, setting), setting) for scenario in short for setting in settings(own_knobs)
     ]
 
 
@@ -209,11 +207,6 @@ NAMES = ("name", "label", "target")
 def settings(knobs: Mapping[str, Sequence[Any]]) -> list[Setting]:
     """Cartesian product of the knob values; one empty setting without knobs."""
     return [tuple(zip(knobs, values, strict=True)) for values in product(*knobs.values())]
-
-
-def scenario_knobs(knobs: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Knobs whose key belongs to the scenario."""
-    return {knob: values for knob, values in knobs.items() if not knob.startswith(POLICY_KNOB)}
 
 
 def policy_knobs(knobs: Mapping[str, Sequence[Any]], policy: str) -> dict[str, Sequence[Any]]:

@@ -68,14 +68,13 @@ def local_processes(count: int) -> Iterator[Computers]:
 def end_with_parent() -> None:
     """End this process when its parent has ended, even in the middle of a cell. Runs in each local process."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=exit_after, args=(parent.join,), daemon=True).start()
 
+    def exit_after_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def exit_after(wait: Callable[[], None]) -> None:
-    """Wait, then end this process at once."""
-    wait()
-    os._exit(1)
+    threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
 @contextmanager

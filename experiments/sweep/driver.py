@@ -136,7 +136,8 @@ def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Co
     with only_driver(options.out), catalogues.to_write(options.out) as catalogue:
         missing = missing_of(cells, catalogue, options.keep_samples)
         catalogue.plan(grid, code, options.command, cells)
-        console.print(greeting(len(cells), len(missing), options.out), highlight=False, soft_wrap=True)
+        known = f", {len(cells) - len(missing)} of them known already" if len(missing) < len(cells) else ""
+        console.print(f"{len(cells)} cells{known}, into {options.out}", highlight=False, soft_wrap=True)
         progress = Progress(len(cells), missing, console)
         try:
             with signals_interrupt(), progress:
@@ -175,12 +176,6 @@ def compute_missing(
             yield computers
 
     Computation(missing, simulate, options.keep_samples, ended).run(opened)
-
-
-def greeting(planned: int, missing: int, out: Path) -> str:
-    """Line with the number of cells to compute."""
-    known = f", {planned - missing} of them known already" if missing < planned else ""
-    return f"{planned} cells{known}, into {out}"
 
 
 def farewell(progress: Progress, out: Path, console: Console) -> int:

@@ -152,13 +152,8 @@ def load_grid(path: Path) -> Grid:
     unknown = next((name for name in grid.scenarios if not is_scenario(name)), None)
     if unknown is not None:
         raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; known: {known_scenarios()}")
-    places = tuple(str(path.parent / name) if is_file(name) else name for name in grid.scenarios)
+    places = tuple(str(path.parent / name) if name.endswith(".toml") else name for name in grid.scenarios)
     return grid.model_copy(update={"scenarios": places})
-
-
-def is_file(scenario: str) -> bool:
-    """Whether the scenario is given as a path."""
-    return scenario.endswith(".toml")
 
 
 def checked_grid(raw: Any, source: str) -> Grid:

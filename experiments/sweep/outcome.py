@@ -57,7 +57,9 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> CellOutcome:
     host = platform.node()
     began = time.perf_counter()
     try:
-        require_same_code(cell, simulate)
+        here = version_of(simulate)
+        if here != cell.code:  # after an edit, or on another machine
+            raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
         registry.LIBRARY.give(cell.files)
         began = time.perf_counter()
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
@@ -67,15 +69,7 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> CellOutcome:
     return CellOutcome(numbers, None, time.perf_counter() - began, host, samples)
 
 
-def require_same_code(cell: Cell, simulate: Simulate) -> None:
-    """Raise `RuntimeError` if this worker runs code other than the cell's, as after an edit or on another machine."""
-    here = version_of(simulate)
-    if here != cell.code:
-        raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
-
-
 def one_line(fault: BaseException) -> str:
-    """Format an exception as one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split()).removesuffix(":")
 
 

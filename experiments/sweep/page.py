@@ -43,8 +43,8 @@ from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.sentences import (
     distance_table,
     distances,
-    has_no_verdict,
     headline,
+    judged,
     overview_table,
     sentences,
     standings,
@@ -103,7 +103,7 @@ def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequen
         heading=grid.question or "Which policy is best under which scenario?",
         eyebrow=f"Steelyard sweep · {grid.name} · simulated",
         headline=headline(matrix, grid.ours),
-        has_verdict=bool(row) and not has_no_verdict(row),
+        has_verdict=bool(judged(row)),
         warnings=[Section("Not all cells are in these figures", lines=omitted)],
         sections=sections,
     )
@@ -142,7 +142,6 @@ def measured_section(measured: Matrix, ours: str, figures: Path) -> Section:
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """Lines of the page's method section."""
     grid = facts.grid
     knobs = "; ".join(f"{knob} = {', '.join(map(str, values))}" for knob, values in grid.knobs.items())
     return [
@@ -218,7 +217,9 @@ def heat_map(matrix: Matrix, ours: str) -> Figure:
     norm = LogNorm(1.0, DARKEST_RATIO, clip=True)
     for axes, scenarios in zip(panels, strips, strict=True):
         strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm)
-        embolden(axes, ours)
+        for label in axes.get_yticklabels():
+            if label.get_text().replace("\n", " ").split(",")[0] == ours:
+                label.set_fontweight("bold")
     explain(figure, panels, norm, matrix.measure)
     return figure
 
@@ -291,10 +292,3 @@ def number(ratio: float) -> str:
 def percent(part: float) -> str:
     """Format a fraction as `0.2 %` or `12 %`."""
     return f"{part * 100:.1f} %" if part < 0.1 else f"{part * 100:.0f} %"
-
-
-def embolden(axes: Axes, ours: str) -> None:
-    """Set the row label of `ours` in bold."""
-    for label in axes.get_yticklabels():
-        if label.get_text().replace("\n", " ").split(",")[0] == ours:
-            label.set_fontweight("bold")

@@ -195,9 +195,8 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     row = matrix.row(ours)
     if not row:
         return f"{ours} takes no part; the best of each scenario stand below"
-    if has_no_verdict(row):
+    if not (squares := judged(row)):
         return f"No verdict: {row[0].seeds} {unit}, {ENOUGH_BLOCKS} needed for an interval"
-    squares = judged(row)
     good = sum(square.is_as_good for square in squares)
     others = len(row) - len(squares)
     worst = max(square.ratio.ratio for square in squares)
@@ -213,17 +212,10 @@ def judged(row: list[Square]) -> list[Square]:
     return [square for square in row if square.mark != "no verdict"]
 
 
-def has_no_verdict(row: list[Square]) -> bool:
-    """Whether there are too few seeds for any interval."""
-    return not judged(row)
-
-
 def is_met(matrix: Matrix, ours: str) -> bool | None:
     """Whether both bounds are met; None without a verdict."""
-    row = matrix.row(ours)
-    if not row or has_no_verdict(row):
+    if not (squares := judged(matrix.row(ours))):
         return None
-    squares = judged(row)
     good = sum(square.is_as_good for square in squares) / len(squares)
     return good >= OFTEN_SHARE and max(square.ratio.ratio for square in squares) <= MAX_RATIO
 

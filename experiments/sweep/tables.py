@@ -76,7 +76,6 @@ def standing_cell(square: Square) -> Cell:
 
 
 def grid_table(grids: Sequence[GridFacts]) -> Table:
-    """Table of the grids in a catalogue."""
     columns = ("grid", "cells", "done", "failed", "missing", "seeds", "computing", "code", "begun (UTC)")
     rows = tuple(
         row(

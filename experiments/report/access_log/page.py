@@ -59,7 +59,6 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 
 
 def log_drawings(log: LogRuns) -> list[Drawing]:
-    """All figures, from the same requests."""
     policies, regions, whole = log.by_policy(), log.by_region(), log.altogether()
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
     made = [
@@ -121,7 +120,6 @@ def busiest(rows: list[Competitor]) -> list[Competitor]:
 
 
 def method(log: LogRuns, command: str) -> list[str]:
-    """Lines of the method section."""
     began = datetime.fromtimestamp(float(log.rows["at"][0]), UTC)
     lines = [
         f"Repeat it: {command}",
@@ -153,7 +151,6 @@ def headline(log: LogRuns) -> str:
 
 
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
-    """The report as a document."""
     sampled = (
         f"Of what went well only a share of {log.columns.least_sample:g} was logged, and every failure: "
         "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
@@ -252,7 +249,6 @@ PHASES = ("queue", "connect", "first byte", "service")
 
 
 def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
-    """p50 and p99 of each phase."""
     samples = log.whole.samples
     first_byte = samples.first_byte_at - samples.sent_at
     phases = (log.rows["queue"], log.rows["connect"], first_byte, samples.service_time)
