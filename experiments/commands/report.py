@@ -28,7 +28,7 @@ from experiments.platform.printable import printable
 from experiments.platform.terminal import console_here, make_directory, path_line, print_verdict
 
 if TYPE_CHECKING:
-    from experiments.report.access_log.runs import LogRuns
+    from experiments.report.access_log import LogRuns
 
 EPILOG = """\b
 Examples:
@@ -149,7 +149,7 @@ def report_catalogue(
 
 def report_log(file: Path, out: Path | None) -> int:
     """Draw the figures that an access log of the balancer has data for; - is standard input."""
-    from experiments.report.access_log.page import write_log_report  # matplotlib takes half a second
+    from experiments.report.access_log import write_log_report  # matplotlib takes half a second
     from experiments.report.terminal_tables import terminal_table
 
     console = console_here()
@@ -169,7 +169,7 @@ def report_log(file: Path, out: Path | None) -> int:
 def load(file: Path, console: Console) -> LogRuns:
     """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
     from experiments.recorded.access_log import LONGEST_LINE, read_log
-    from experiments.report.access_log.runs import log_runs
+    from experiments.report.access_log import log_runs
 
     name = "standard input" if str(file) == "-" else str(file)
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from balancer.syntax.printable import with_digits
-from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
+from experiments.report import canvas, figures, figures_time, figures_workers
 from experiments.report.charts import latency_charts, rate_charts, tail_charts
 from experiments.report.document import Chart, Picture
 from experiments.report.figures_time import Bins, Shading, bins_of, shadings
@@ -240,7 +240,7 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         "The verdict",
         f"Each entry over {baseline} by {decides}, with its 95 % interval. A filled point is ahead or behind; an "
         "interval inside the grey band is practically equal.",
-        lambda: figures_paired.forest(field, deciding, floors, canvas.NARROW),
+        lambda: figures.forest(field, deciding, floors, canvas.NARROW),
     )
     caption = (
         f"Each point is an entry over {baseline}, paired inside blocks, with its 95 % interval; "
@@ -248,5 +248,5 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         "Holm over all entries, is below 5 %."
     )
-    draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731
+    draw = lambda: figures.forest(field, paired, floors)  # noqa: E731
     return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]
