@@ -14,7 +14,6 @@ from experiments.commands.options import (
     OUT,
     PAGE,
     POLICY,
-    SHOW_DEFAULTS,
     TOKEN,
     command_line,
     live_page,
@@ -43,7 +42,7 @@ LEAST_WASHOUT = 2.0
 """Seconds in which requests that the predecessor placed are usually answered."""
 
 
-@click.command("live", epilog=EPILOG, context_settings=SHOW_DEFAULTS)
+@click.command("live", epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("url", metavar="URL")
 @click.option(
     "--policies",

@@ -24,7 +24,6 @@ from experiments.commands.options import (
     OUT,
     PATIENCE,
     POLICY,
-    SHOW_DEFAULTS,
     TOKEN,
     Number,
     command_line,
@@ -89,7 +88,7 @@ LOAD = ("rate", "duration", "arrivals")
 SECRET = ("--header", "--data", "--token")
 
 
-@click.command(epilog=EPILOG, context_settings=SHOW_DEFAULTS)
+@click.command(epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("urls", metavar="[NAME=]URL…", nargs=-1, required=True)
 @click.option("--rate", type=Number(0, MOST_RATE, min_open=True), default=RATE, help="Requests per second.")
 @click.option("--duration", type=DURATION, default="10s", help="Time of each run.")

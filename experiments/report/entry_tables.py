@@ -16,7 +16,7 @@ import numpy as np
 
 from balancer.syntax.printable import with_digits
 from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
-from experiments.report.text import pairs, plainly
+from experiments.report.text import plainly
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
 from experiments.stats.run_summary import counted
@@ -50,7 +50,7 @@ class Column:
         """Value of an entry as CSV has it."""
         value = self.of(entry)
         if isinstance(value, dict):
-            return pairs(value)
+            return " ".join(f"{name}={plainly(part)}" for name, part in value.items())
         return plainly(value.seconds if isinstance(value, Quantile) else value)
 
 
@@ -155,7 +155,6 @@ COLUMNS = (
     Column("share_per_worker", "share of the answers, as `emea-0=0.5 us-0=0.5`", "share_per_worker"),
 )
 
-CSV_COLUMNS = tuple(column.name for column in COLUMNS)
 STATISTICS = tuple(column for column in COLUMNS if column.shown == "statistics")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report.entry_tables import COLUMNS, CSV_COLUMNS
+from experiments.report.entry_tables import COLUMNS
 from experiments.report.text import csv_text, plainly
 from experiments.results.directory import Results
 from experiments.run_data import Samples
@@ -41,7 +41,11 @@ class DataTable:
 def data_tables(results: Results, summary: Summary) -> list[DataTable]:
     """Summary, shares and comparisons of a campaign."""
     return [
-        DataTable("summary", CSV_COLUMNS, [[one.csv(entry) for one in COLUMNS] for entry in summary.entries]),
+        DataTable(
+            "summary",
+            tuple(column.name for column in COLUMNS),
+            [[column.csv(entry) for column in COLUMNS] for entry in summary.entries],
+        ),
         DataTable("shares", SHARE_COLUMNS, [*share_rows(results, summary)]),
         DataTable("comparisons", COMPARISON_COLUMNS, [*comparison_rows(summary)]),
     ]

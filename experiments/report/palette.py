@@ -184,7 +184,7 @@ def lighter(colour: str) -> str:
     return mixed
 
 
-def luminance(colour: str) -> float:
+def luminance(colour: Any) -> float:
     """Relative luminance (WCAG 2.2, with a plain exponent)."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum(weight * math.pow(part, 2.2) for weight, part in zip(weights, to_rgb(colour), strict=True))

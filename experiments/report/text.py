@@ -37,11 +37,6 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def pairs(values: dict[str, Any]) -> str:
-    """Format as `emea-0=0.25 us-0=0.75`, for one cell."""
-    return " ".join(f"{name}={plainly(value)}" for name, value in values.items())
-
-
 def invalid_lines(runs: Sequence[RunSummary]) -> list[str]:
     """One line per invalid run with its reasons."""
     return [

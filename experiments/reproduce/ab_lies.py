@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import interval_bars
-from experiments.reproduce.judging import all_met, figure_verdict, judged, written
-from experiments.reproduce.reproduction import Publication
+from experiments.reproduce.reproduction import Publication, all_met, figure_verdict, judged, written
 from experiments.reproduce.simulated import SimulatedReproduction, SimulatedRun, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average

@@ -38,9 +38,15 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.judging import judged, ratio_of, written
 from experiments.reproduce.launch import shuffled_blocks
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, typical
 from experiments.stats.estimates import geometric_mean
 

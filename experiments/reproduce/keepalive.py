@@ -33,9 +33,16 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import all_met, judged, ratio_of, written
 from experiments.reproduce.launch import UNVERIFIED, shuffled_blocks
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    all_met,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, average
 
 SOURCE = {("1.2", True): 135, ("1.2", False): 30}

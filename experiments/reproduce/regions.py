@@ -20,7 +20,6 @@ from experiments.report import canvas
 from experiments.report.palette import GREY, INK, policy_colour, worker_colours
 from experiments.reproduce import regions_runs as runs
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import all_met, failures_verdict, figure_verdict, judged, ratio_of, written
 from experiments.reproduce.regions_runs import (
     OURS,
     PATIENCE,
@@ -32,7 +31,17 @@ from experiments.reproduce.regions_runs import (
     Results,
     Unloaded,
 )
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    all_met,
+    failures_verdict,
+    figure_verdict,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, average
 
 

@@ -40,9 +40,8 @@ from experiments.reproduce.client import (
     calls_of,
     scheduled,
 )
-from experiments.reproduce.judging import failures_verdict
 from experiments.reproduce.launch import UNVERIFIED, Keys
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction, failures_verdict
 
 BEFORE = LatencySummary(109.195, 375, 3493, 4941, 9035, 14522, 23363, 4289, 2599)
 AFTER = LatencySummary(168.142, 212, 1587, 2063, 5725, 24686, 48450, 2546, 3956)

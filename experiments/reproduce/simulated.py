@@ -18,8 +18,7 @@ from rich.text import Text
 from experiments.generator.arrivals import first_instants
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
-from experiments.reproduce.judging import Form, written
-from experiments.reproduce.reproduction import ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Form, ReportProgress, Reproduction, written
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call

@@ -14,8 +14,7 @@ from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.reproduce.charts import SOURCE_MARK, draw_percentiles, label_percentiles, nines
-from experiments.reproduce.judging import failures_verdict
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction, failures_verdict
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,

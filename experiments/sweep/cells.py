@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +24,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.balancer_keys import MEANINGLESS, read_settings
 from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
+from experiments.scenario.overrides import require_policy
 from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
 from experiments.scenario.supported import require_simulated_entry
 from experiments.simulator.oracles import ORACLES
@@ -139,14 +139,11 @@ def entry_of(competitor: GridPolicy, setting: Setting, scenario: Scenario) -> En
         spec.setdefault("region", scenario.home_region)
     for knob, value in setting:
         set_knob(spec, knob.removeprefix(POLICY_KNOB), value)
-    options = {key: value for key, value in spec.items() if key != "name"}
     extra = {"balancer": competitor.balancer} if competitor.balancer else {}
+    if not is_oracle(spec["name"]):
+        require_policy("", spec, f"policies.{competitor.name}")
     try:
-        if not is_oracle(spec["name"]):
-            registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
         entry = Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
-    except PoliciesError as error:
-        raise BadInputError(str(error)) from None
     except ValidationError as error:
         raise BadInputError(f"policies.{competitor.name}: {first_complaint(error, Entry)}") from None
     require_simulated_entry(scenario, entry)

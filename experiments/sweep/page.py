@@ -37,7 +37,7 @@ from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.exports import DataTable, write_parquet
 from experiments.report.html import to_html
 from experiments.report.pages import write
-from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
+from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT, luminance
 from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts, chosen_grid
 from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.sentences import (
@@ -273,10 +273,9 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
         axes.text(x + 0.5, y + 0.76, percent(square.failed), fontsize=size - 2, **style)
 
 
-def ink_on(shade: Sequence[float]) -> str:
-    """White or ink, whichever has more contrast by relative luminance (WCAG 2.2)."""
-    luminance = sum(part * value**2.2 for part, value in zip((0.2126, 0.7152, 0.0722), shade, strict=False))
-    return ON_DARK if luminance < 0.21 else ON_LIGHT
+def ink_on(shade: Any) -> str:
+    """White or ink, whichever has more contrast."""
+    return ON_DARK if luminance(shade) < 0.21 else ON_LIGHT
 
 
 def tick(ratio: float) -> str:
