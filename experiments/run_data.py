@@ -187,7 +187,6 @@ class Samples:
 
     @property
     def successes(self) -> int:
-        """Number of requests that succeeded."""
         return int(self.weight[self.ok].sum())
 
     def per_request(self, values: Floats, rows: Flags | slice = slice(None)) -> Floats:

@@ -258,7 +258,6 @@ def matching(found: Sequence[Contrast]) -> str:
 
 
 def notes_on(found: Sequence[Contrast]) -> list[str]:
-    """What a reader of the table needs to know."""
     has_odds = any(item.judged_by == GOODPUT for item in found)
     return [matching(found), *([AT_DEADLINE] if has_odds else [])]
 

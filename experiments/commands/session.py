@@ -24,7 +24,7 @@ from experiments.platform.terminal import (
 )
 from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import write_report
-from experiments.report.terminal_tables import terminal_table, verdict_text, whole_table
+from experiments.report.terminal_tables import terminal_table, whole_table
 from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
@@ -191,8 +191,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     if table := token_table(summary):
         console.print(whole_table(table))
     mark = "" if summary.world == "measured" else "Simulated. "
-    for paragraph in verdict_text(summary.verdict, mark):
-        console.print(paragraph)
+    console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
+    for sentence in (*summary.verdict.lines, *summary.verdict.details):
+        console.print(Text(sentence))
     for line in invalid_lines([run for run in summary.runs if not was_late(run)]):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for line in repetitions((*summary.runs, *summary.set_aside)):

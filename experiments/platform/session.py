@@ -165,7 +165,6 @@ def version_of(program: str) -> str:
 
 
 def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
-    """Table of all bounds for the terminal."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for name in ("", "expected", "found", "verdict"):
         made.add_column(name)

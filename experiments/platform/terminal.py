@@ -104,7 +104,6 @@ def path_line(what: str, path: Path) -> Text:
 
 
 def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
-    """Print a verdict in the colour of its outcome."""
     console.print(Text(words, style=STYLES[is_met]))
 
 

@@ -99,7 +99,6 @@ class LogRuns:
         ]
 
     def altogether(self) -> Competitor:
-        """The whole log as one part."""
         return competitor(self.whole, "all", INK, np.ones(len(self.whole.samples), dtype=np.bool_))
 
 

@@ -166,7 +166,6 @@ def charted_drawings(
 
 
 def rate_drawing(field: Sequence[Competitor], events: Sequence[Shading]) -> Drawing:
-    """Successes and errors per second over time."""
     return Drawing(
         "rate-over-time",
         "Requests and errors over time",

@@ -52,7 +52,6 @@ def data_tables(results: Results, summary: Summary) -> list[DataTable]:
 
 
 def share_rows(results: Results, summary: Summary) -> Iterator[tuple[object, ...]]:
-    """A row for each entry and worker."""
     regions = {place.worker: place.region for run in results.runs for place in run.facts.places}
     for entry in summary.entries:
         for worker, share in entry.share_per_worker.items():
@@ -100,7 +99,6 @@ def write_requests(results: Results, directory: Path) -> None:
 
 
 def save_parquet(columns: dict[str, Any], path: Path) -> None:
-    """Write columns as one Parquet file."""
     import pyarrow  # optional, and a quarter of a second of imports
     import pyarrow.parquet
 

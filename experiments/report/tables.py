@@ -68,7 +68,6 @@ def is_live(summary: Summary) -> bool:
 
 
 def without(table: Table, *names: str) -> Table:
-    """Table without the columns of these names."""
     kept = [index for index, name in enumerate(table.columns) if name not in names]
     rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
     return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)

@@ -1,8 +1,8 @@
-"""Tables and verdict of a report on a terminal. Numbers are never truncated; wide cells wrap."""
+"""Tables of a report on a terminal. Numbers are never truncated; wide cells wrap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +11,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.report.tables import Cell, Table
-from experiments.verdict.verdict import Verdict
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
@@ -56,12 +55,4 @@ def whole_table(table: Table) -> RichTable:
 
 
 def terminal_cell(cell: Cell) -> Text:
-    """Table cell with its mark as a style."""
     return Text(cell.text, style=STYLES[cell.mark])
-
-
-def verdict_text(verdict: Verdict, mark: str = "") -> Iterator[Text]:
-    """The verdict, its advice and how it was judged, a paragraph each; `mark` precedes the headline."""
-    yield Text(f"{mark}{verdict.headline}.", style="bold")
-    for sentence in (*verdict.lines, *verdict.details):
-        yield Text(sentence)

@@ -67,7 +67,6 @@ SETS: Final = tuple(
 
 
 def fields_of(text: str) -> list[tuple[str, str]]:
-    """Pairs of name and value in the order of the text."""
     return [(name, value) for name, _, value in (line.partition(": ") for line in text.splitlines())]
 
 
@@ -176,7 +175,6 @@ Costs = Mapping[str, Interval]
 
 
 def costs_of(found: Mapping[str, Sequence[float]]) -> Costs:
-    """Cost of each method that was measured, in order."""
     return {name: typical(found[name]) for name in METHODS if name in found}
 
 

@@ -150,11 +150,10 @@ def figure_verdict(
     shown: Form | str,
     least: float = -math.inf,
     most: float = math.inf,
-    is_busy: bool = False,
 ) -> BoundVerdict:
     """Verdict on one figure; `shown` is its format or its text."""
     text = shown if isinstance(shown, str) else written(found, shown)
-    return BoundVerdict(subject, bound, judged(found, least, most, is_busy), text)
+    return BoundVerdict(subject, bound, judged(found, least, most), text)
 
 
 def failures_verdict(subject: str, failed: int, calls: int) -> BoundVerdict:

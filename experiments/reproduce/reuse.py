@@ -152,7 +152,6 @@ class TransportRun:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Connection counters and failures as text."""
         load, low = self.load.connections, self.low_traffic.connections
         is_native = self.transport.transport == "native"  # aiohttp and libcurl do not expose these counters
         lost = [str(low[name]) if is_native else "–" for name in ("lost_idle", "died")]
@@ -373,7 +372,6 @@ def party_options(plan: ReusePlan, time_scale: float, seed: int) -> Keys:
 async def balancer_of(
     transport: Transport, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
 ) -> Child:
-    """Start a balancer in front of these third parties."""
     keys = keys_of(transport, at_once, [party.address for party in parties])
     return await launch.balancer(f"{transport.name}, {len(parties)}", keys, folder, stack)
 

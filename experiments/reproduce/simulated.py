@@ -164,7 +164,6 @@ class SimulatedReproduction(Reproduction):
         return [*differ, *self.tables()] if verdicts else []
 
     def tables(self) -> list[Table]:
-        """Own results in full."""
         columns = list(zip(map(self.means, self._found), self.forms, strict=False))
         rows = [(label, *(written(means[label], form) for means, form in columns)) for label in columns[0][0]]
         return [plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)]

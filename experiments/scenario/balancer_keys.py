@@ -120,14 +120,12 @@ def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_in(settings: Mapping[str, Any], key: str) -> bool:
-    """Return whether the settings state the key."""
     table, dot, name = key.partition(".")
     inner = settings.get(table)
     return table in settings and (not dot or (isinstance(inner, Mapping) and name in inner))
 
 
 def value_at(model: BaseModel, key: str) -> Any:
-    """Return the value of a dotted key."""
     value: Any = model
     for name in key.split("."):
         value = getattr(value, name)

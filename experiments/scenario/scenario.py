@@ -287,7 +287,6 @@ class Scenario(Model):
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
-        """Check that names are unique and every reference resolves."""
         require_labels(self)
         regions = [region.name for region in self.regions]
         require_unique("regions", regions)
@@ -319,7 +318,6 @@ class Scenario(Model):
         return next(entry for entry in self.entries if entry.label == label)
 
     def load_of(self, entry: Entry) -> Load:
-        """Load of the entry, with its own batch if it has one."""
         return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
 
     def load_in_words(self, entry: Entry) -> str:

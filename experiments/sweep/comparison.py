@@ -60,7 +60,6 @@ def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[R
 
 
 def compared(first: dict[int, CellRow], second: dict[int, CellRow], measure: str) -> Judged:
-    """Compare the cells of one place, paired by seed."""
     sides = {"a": list(first.values()), "b": list(second.values())}
     values = {side: {one.seed: float(one.numbers[measure]) for one in rows} for side, rows in sides.items()}
     return judged(measure, values, "b", "a", ceiling=ceiling_of(sides, measure))

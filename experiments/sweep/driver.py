@@ -88,7 +88,6 @@ class Progress(LivePanel):
         )
 
     def panel(self) -> Table:
-        """Status line above a progress bar."""
         table = Table.grid()
         table.add_row(self.line())
         done = self._planned - self._left

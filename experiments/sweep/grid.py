@@ -134,7 +134,6 @@ class Grid(GridTable):
 
     @model_validator(mode="after")
     def names_nothing_twice(self) -> Self:
-        """Check that no policy, scenario, seed or knob value is repeated."""
         require_unique("policies", [competitor.name for competitor in self.policies])
         require_unique("scenarios", list(self.scenarios))
         require_unique("seeds", [str(seed) for seed in self.seeds])

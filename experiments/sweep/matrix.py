@@ -136,7 +136,6 @@ def policy_name(row: CellRow) -> str:
 
 
 def named(name: str, row: CellRow, is_policys: bool) -> str:
-    """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     texts = [(knob, f"{value:g}" if isinstance(value, float) else str(value)) for knob, value in knobs]
     return ", ".join([name, *(f"{knob.removeprefix(POLICY_KNOB)} = {text}" for knob, text in texts)])

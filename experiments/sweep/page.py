@@ -177,7 +177,6 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
 
 
 def data_table(matrix: Matrix) -> DataTable:
-    """Table with a row per square."""
     facts = ("mark", "seeds", "failed", "goodput", "leads", "judged_by")
     columns = ("scenario", "policy", f"{matrix.measure}_seconds", "ratio", "low", "high", *facts)
     rows = [

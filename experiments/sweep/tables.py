@@ -65,12 +65,10 @@ def best_table(matrix: Matrix, ours: str) -> Table:
 
 
 def figures(square: Square) -> tuple[str, ...]:
-    """Value of the measure, failed requests and goodput of a policy under a scenario."""
     return in_ms(square.value), percent(square.failed, 2), percent(square.goodput, 2)
 
 
 def standing_cell(square: Square) -> Cell:
-    """Mark in words, and the ratio to the best."""
     word = "–" if square.mark == "no verdict" else square.mark
     return Cell(f"{word}, ×\u00a0{ratio_text(square)}", MARKS.get(square.mark, ""))
 

@@ -22,9 +22,7 @@ from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.html import chart_script, to_html
 from experiments.report.pages import document_of, write_report
 from experiments.report.palette import (
-    CHOSEN_COLOURS,
     DARK,
-    FURTHER_COLOURS,
     POLICY_COLOURS,
     WHITE,
     luminance,
@@ -279,7 +277,7 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
 def test_every_policy_has_a_colour_of_its_own() -> None:
     """Light and dark; each can be seen on the page (a contrast of 1.9 at least, of the light amber)."""
     assert set(POLICY_COLOURS) == set(registry.TABLE)
-    drawn = [*CHOSEN_COLOURS.values(), *FURTHER_COLOURS]
+    drawn = [*POLICY_COLOURS.values()]
     for colours, paper in (
         (drawn, WHITE),
         ((DARK[colour] for colour in drawn), DARK[WHITE]),
