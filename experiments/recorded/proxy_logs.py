@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
-from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, ROW, RecordedEndpoint, Recording
+from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, WIDE_ROW, RecordedEndpoint, Recording
 
 REGION = "here"
 """Region of workers for which none is given."""
@@ -171,7 +171,7 @@ def read_proxy_logs(
     if found[-1].at - began > MAX_SPAN_S:
         raise BadInputError(f"{paths[0]}: spans more than {MAX_SPAN_S / 86400:.0f} days")
     names = list(dict.fromkeys(request.endpoint for request in found if request.endpoint))
-    rows = np.zeros(len(found), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
+    rows = np.zeros(len(found), WIDE_ROW)
     numbers = {name: number for number, name in enumerate(names)} | {"": -1}
     rows["at"] = [request.at - began for request in found]
     for name in ("queue", "connect", "service", "status"):

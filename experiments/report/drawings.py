@@ -64,7 +64,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     """Figures of the campaign, entries in the order of the verdict; one without information is left out."""
     field = drawn_field(results, summary)
     scenario = results.scenario
-    timed, during = alike(field, scenario), shadings(scenario.events, scenario.time_scale)
+    # with another batch runs take another time, and time axes are common
+    timed = [one for one in field if scenario.entry(one.label).batch is None] or field
+    during = shadings(scenario.events, scenario.time_scale)
     several = len(scenario.regions) > 1
     has_bands = len(scenario.workers) > MAX_DRAWN
     made = [
@@ -121,11 +123,6 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     place = {entry.label: index for index, entry in enumerate(summary.entries)}
     field = sorted(competitors(results), key=lambda one: place[one.label])
     return [one for one in field if results.scenario.entry(one.label).repeat_of is None] or field
-
-
-def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
-    """Entries under the scenario's own load: with another batch runs take another time, and time axes are common."""
-    return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
 
 
 SHADED = " Shaded: what the scenario does to workers."

@@ -51,11 +51,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     prose: bool = False
 
-    def __post_init__(self) -> None:
-        lengths = {len(row) for row in self.rows} - {len(self.columns)}
-        if lengths:
-            raise ValueError(f"{self.title}: {len(self.columns)} columns, but rows of {lengths} cells")
-
     @property
     def if_any(self) -> Table | None:
         """The table; None if it has no row."""

@@ -164,11 +164,6 @@ EQUAL_RATIO = 1.05
 """Largest ratio to the best of the source's policies that counts as equal."""
 
 
-def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
-    yield from answers_on_workers(found)
-    yield from answers_on_proxy(found, plan)
-
-
 def answers_on_workers(found: Results) -> Iterator[tuple[str, str]]:
     if found.concurrency and found.workers:
         rate = median(len(samples) / samples.span for _, samples in found.workers)
@@ -203,7 +198,9 @@ def by_region(unloaded: Sequence[Unloaded], seconds: Callable[[Unloaded], float]
     return ", ".join(f"{region} {millis:.0f} ms" for region, millis in each.items())
 
 
-def answers_on_proxy(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
+def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
+    """Pairs of question and answer, on workers first, for the parts that were measured."""
+    yield from answers_on_workers(found)
     if found.added:
         fresh = average([1e3 * (one.without_keep_alive - one.direct) for one in found.added]).ratio
         yield (

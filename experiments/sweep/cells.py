@@ -179,7 +179,7 @@ def replayed(scenario: Scenario) -> str | None:
 
     Raises `BadInputError` when the recording cannot be read.
     """
-    file = getattr(scenario.load, "file", None)
+    file = scenario.load.file
     if file is None:
         return None
     try:

@@ -84,7 +84,9 @@ def dask_cluster(scheduler: str) -> Iterator[Computers]:
     Raises `BadInputError` without Dask, `FleetFailedError` when the scheduler cannot be reached.
     """
     distributed = dask()
-    silence_dask()
+    for name in list(logging.root.manager.loggerDict):  # errors are reported in one line instead
+        if name.startswith(("distributed", "tornado")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         asyncio.run(reach(scheduler, distributed))
         client = distributed.Client(scheduler, set_as_default=False, timeout=CONNECT_WITHIN)
@@ -113,13 +115,6 @@ def dask() -> Any:
         raise BadInputError(
             "--scheduler needs Dask, which is not installed: pip install '.[sweep]' in the checkout"
         ) from None
-
-
-def silence_dask() -> None:
-    """Silence the loggers of Dask and of its event loop; errors are reported in one line instead."""
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(("distributed", "tornado"))]
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 CELLS_AHEAD = 2
