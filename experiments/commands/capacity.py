@@ -176,10 +176,7 @@ def present(found: Sequence[Capacity], console: Console) -> None:
 def measure_curve(
     scenario: Scenario, rates: str, duration: float | None, runner: Runner, out: Path | None
 ) -> int:
-    """Run the scenario at one rate after another and draw the curve; returns the exit code.
-
-    Raises `ExperimentError`.
-    """
+    """Run the scenario at each rate and draw the curve; returns the exit code. Raises `ExperimentError`."""
     steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
     directory = out or new_directory(f"{scenario.name}-load")
     require_new(directory)

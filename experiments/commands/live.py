@@ -143,10 +143,7 @@ def live_scenario(
     initial: dict[str, Any],
     **keys: Any,
 ) -> LiveScenario:
-    """The scenario of the options; `initial` is the baseline if it takes part, otherwise the first policy.
-
-    Raises `BadInputError`.
-    """
+    """Scenario of the options; the baseline is `initial`, or the first policy. Raises `BadInputError`."""
     baseline = next((label for label, policy in chosen.items() if policy == initial), next(iter(chosen)))
     repeats = {control[1]: control[0]} if control else {}
     content = {

@@ -46,10 +46,7 @@ STOPPED_WORDS = "Nothing was left running; what had been measured is shown above
 
 @dataclass(frozen=True, slots=True)
 class BoundVerdict:
-    """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
-
-    `is_met` is None if the bound cannot be judged.
-    """
+    """Verdict on the `bound` of a `subject`, with the figure in words; `is_met`: None: it cannot be judged."""
 
     subject: str
     bound: str

@@ -81,10 +81,7 @@ def run_reproduction(
     file: Path | None = None,
     check: bool = False,
 ) -> int:
-    """Measure, print, draw in the folder `plots`, write JSON to `file`; returns the exit code.
-
-    Raises `ExperimentError`.
-    """
+    """Measure, print, draw into `plots`, write JSON to `file`; returns the exit code. Raises `ExperimentError`."""
     make_directory("--plots", plots)
     session, reproduction = Session(file, check), kind(quick)
     session.say(reproduction.introduction())

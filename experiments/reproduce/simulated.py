@@ -72,10 +72,7 @@ class SimulatedRun:
 
 
 def simulated(scenario: Scenario, entry: Entry, seed: int, settling: float = 0.0) -> SimulatedRun:
-    """Simulate without warm-up, leaving out the first `settling` seconds of an open loop.
-
-    Raises `BadInputError`, `SimulationError`.
-    """
+    """Simulate without warm-up; leave out the first `settling` seconds. Raises `BadInputError`, `SimulationError`."""
     model, load = model_of(scenario, entry, seed), scenario.load_of(entry)
     simulation = Simulation(model, seed, entry.label)
     simulation.begin_steps()

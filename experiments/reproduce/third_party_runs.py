@@ -53,9 +53,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """A way to call a provider: endpoint keys and configuration tables of the balancer. `slow_names`: lookups are slow;
-    `uncached_names`: their results are not cached.
-    """
+    """A way to call a provider: keys of the endpoint and of the pool, slow lookups, and whether they are cached."""
 
     name: str
     provider: Provider

@@ -59,10 +59,7 @@ class Mechanisms(Model):
 
 
 def checked(said: dict[str, Any]) -> dict[str, Any]:
-    """Validate the table and return it without defaults, so that an entry can override single keys.
-
-    Raises `ValueError`.
-    """
+    """Validate the table and return it without defaults, so that an entry can override keys. Raises `ValueError`."""
     try:
         Mechanisms.model_validate(said)
     except ValidationError as error:

@@ -218,10 +218,7 @@ PRESETS = {"standard": STANDARD, "regions": REGIONS}
 
 
 def expanded(raw: Any) -> Any:
-    """Scenario document with `preset` replaced by its entries, which precede those of the file.
-
-    Raises `ValueError` for an unknown preset.
-    """
+    """Scenario document with the entries of its `preset` before its own. Raises `ValueError` for an unknown one."""
     if not isinstance(raw, dict) or "preset" not in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("preset", "entries")}

@@ -129,10 +129,7 @@ def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
 
 
 def entry_of(competitor: GridPolicy, setting: Setting, scenario: Scenario) -> Entry:
-    """Entry of a policy with the knobs applied; a missing `region` option defaults to the scenario's home region.
-
-    Raises `BadInputError`.
-    """
+    """Entry of a policy with its knobs; a missing option `region` is the home region. Raises `BadInputError`."""
     spec: dict[str, Any] = competitor.policy.model_dump()
     region = options_of(competitor.policy.name).get("region")
     if region is not None and region.default is region.empty:
@@ -175,10 +172,7 @@ def files_of(entry: Entry) -> tuple[Source, ...]:
 
 
 def replayed(scenario: Scenario) -> str | None:
-    """Digest of the recording that a scenario replays, as its name does not identify the content; None without one.
-
-    Raises `BadInputError` when the recording cannot be read.
-    """
+    """Digest of the recording that a scenario replays, if any. Raises `BadInputError` when it cannot be read."""
     file = scenario.load.file
     if file is None:
         return None

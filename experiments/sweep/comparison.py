@@ -41,10 +41,7 @@ class RatioChange:
 
 
 def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[RatioChange]:
-    """Compare every scenario and policy that both contain, Holm-adjusted over all.
-
-    Raises `BadInputError` when they have none in common.
-    """
+    """Compare what both contain, Holm-adjusted over all. Raises `BadInputError` when they have nothing in common."""
     before, after = by_place(first, measure), by_place(second, measure)
     places = [place for place in before if place in after and set(before[place]) & set(after[place])]
     if not places:

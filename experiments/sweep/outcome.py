@@ -40,10 +40,7 @@ PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p9
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Result of one cell. `numbers` by the catalogue's column names; empty if `message` states why the cell failed.
-
-    `seconds` is the computing time, on `host`.
-    """
+    """Result of one cell: `numbers` by column, or why it failed (`message`); computing time in `seconds`."""
 
     numbers: dict[str, Number]
     message: str | None
