@@ -90,9 +90,6 @@ class Catalogue(AbstractContextManager["Catalogue"]):
         self.connection = connection
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.connection.close()
 
     # --- writing

@@ -60,10 +60,12 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> CellOutcome:
         registry.LIBRARY.give(cell.files)
         began = time.perf_counter()
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
-        numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None
+        numbers, buffer = numbers_of(run, cell.scenario), io.BytesIO()
+        if keep_samples:
+            write_run(run, buffer)
     except Exception as fault:
         return CellOutcome({}, one_line(fault), time.perf_counter() - began, host)
-    return CellOutcome(numbers, None, time.perf_counter() - began, host, samples)
+    return CellOutcome(numbers, None, time.perf_counter() - began, host, buffer.getvalue() or None)
 
 
 def one_line(fault: BaseException) -> str:
@@ -97,13 +99,6 @@ def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
 def text(value: object) -> str:
     """JSON with sorted keys, equal for equal content."""
     return json.dumps(value, sort_keys=True)
-
-
-def raw(run: Run) -> bytes:
-    """The whole run as compressed bytes, in the format of a results directory."""
-    buffer = io.BytesIO()
-    write_run(run, buffer)
-    return buffer.getvalue()
 
 
 ROOT = Path(registry.__file__).parents[1]

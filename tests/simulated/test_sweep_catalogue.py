@@ -156,7 +156,7 @@ def test_unknown_schema_is_rejected(tmp_path: Path) -> None:
 def test_missing_catalogue_or_grid_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         catalogues.to_read(tmp_path / "a.sqlite")
-    catalogues.to_write(tmp_path / "a.sqlite").close()
+    catalogues.to_write(tmp_path / "a.sqlite").connection.close()
     with catalogues.to_read(tmp_path / "a.sqlite") as empty, pytest.raises(BadInputError, match="no grid"):
         chosen_grid(empty, None)
     with (
