@@ -166,11 +166,7 @@ def write_json(option: str, file: Path, content: Any) -> None:
         raise BadInputError(f"{option}: {file}: {error.strerror}") from None
 
 
-STOP_SIGNALS = tuple(
-    number
-    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None))
-    if number is not None
-)
+STOP_SIGNALS = tuple(one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 """Signals that end a command after its clean-up: Ctrl-C, a supervisor, a terminal that is closed."""
 
 

@@ -123,7 +123,7 @@ def traefik(line: str) -> LoggedRequest | None:
     found = json.loads(line)
     if "StartUTC" not in found:
         return None
-    at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", found["StartUTC"])).timestamp()
+    at = datetime.fromisoformat(found["StartUTC"]).timestamp()
     worker = found.get("ServiceURL") or found.get("ServiceAddr") or ""
     name = worker if isinstance(worker, str) else worker.get("Host", "")
     service = found["OriginDuration"] / 1e9 if name else nan
@@ -131,8 +131,6 @@ def traefik(line: str) -> LoggedRequest | None:
         at, name.partition("://")[2] or name, int(found["DownstreamStatus"]), 0.0, 0.0, service
     )
 
-
-_NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
 NO_WORK = "not how long workers themselves took: time of service and slots are estimated"
 NO_DISTANCE = "no time of connecting (see --round-trip)"

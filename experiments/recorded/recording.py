@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,6 @@ def named_policy(policy: dict[str, Any]) -> dict[str, Any]:
 class Start(Content):
     """Start of a recording; `began` is Unix time."""
 
-    steelyard: Literal["recording"]
-    format: Literal[1]
     began: float = Field(ge=0, le=1e11, allow_inf_nan=False)
     policy: dict[str, Any]
     home_region: PrintableName | None = None

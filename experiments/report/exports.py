@@ -77,10 +77,8 @@ def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
 
 def write_parquet(table: DataTable, directory: Path) -> None:
     """Write a table as `name.parquet`."""
-    columns = zip(*table.rows, strict=True) if table.rows else ([] for _ in table.columns)
-    save_parquet(
-        dict(zip(table.columns, map(list, columns), strict=True)), directory / f"{table.name}.parquet"
-    )
+    columns = {name: [row[number] for row in table.rows] for number, name in enumerate(table.columns)}
+    save_parquet(columns, directory / f"{table.name}.parquet")
 
 
 def write_requests(results: Results, directory: Path) -> None:
