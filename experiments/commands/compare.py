@@ -30,6 +30,7 @@ from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_comparable, side
 from experiments.errors import BadInputError
 from experiments.platform.checks import Check, report_checks
+from experiments.platform.json_values import plainly
 from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
@@ -43,7 +44,6 @@ from experiments.report.document import Section
 from experiments.report.tables import Table as PageTable
 from experiments.report.tables import row
 from experiments.report.terminal_tables import whole_table
-from experiments.report.text import plainly
 from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, Standing

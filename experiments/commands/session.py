@@ -23,9 +23,8 @@ from experiments.platform.terminal import (
     print_stopped,
 )
 from experiments.report.entry_tables import statistics_table, token_table
-from experiments.report.pages import write_report
+from experiments.report.pages import invalid_lines, write_report
 from experiments.report.terminal_tables import terminal_table, whole_table
-from experiments.report.text import invalid_lines
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare

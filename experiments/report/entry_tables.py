@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from balancer.syntax.printable import with_digits
+from experiments.platform.json_values import plainly
 from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
-from experiments.report.text import plainly
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
 from experiments.stats.run_summary import counted

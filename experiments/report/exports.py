@@ -5,15 +5,17 @@ docs/results.md describes every column; a test compares it with what is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.platform.json_values import plainly
 from experiments.report.entry_tables import COLUMNS
-from experiments.report.text import csv_text, plainly
 from experiments.results.directory import Results
 from experiments.run_data import Samples
 from experiments.verdict.summary import Summary
@@ -36,6 +38,15 @@ class DataTable:
     @property
     def csv(self) -> str:
         return csv_text(self.columns, self.rows)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV with a head line and LF line ends."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def data_tables(results: Results, summary: Summary) -> list[DataTable]:

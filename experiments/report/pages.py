@@ -10,22 +10,24 @@ and, with `parquet`, the tables of the CSV files and all requests as *.parquet.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.errors import BadInputError
+from experiments.platform.json_values import plainly
 from experiments.report.document import Document, Picture, Section, to_markdown
 from experiments.report.drawings import drawings, save_drawing, uniform
 from experiments.report.entry_tables import statistics_table, tail_table, token_table
 from experiments.report.exports import data_tables, write_parquet, write_requests
 from experiments.report.html import to_html
 from experiments.report.tables import comparison_table, is_live, run_table, share_table, threshold_table
-from experiments.report.text import invalid_lines, to_json
 from experiments.results.directory import Results, load_results
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.service import LiveScenario, RunningScenario, ServiceScenario
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import ACHIEVED_LIMIT, MOST_LAG
+from experiments.stats.run_summary import RunSummary
 from experiments.verdict.disturbed import repetitions
 from experiments.verdict.summary import Summary, summarise
 from experiments.verdict.verdict import noise_line
@@ -55,6 +57,21 @@ def write_tables(results: Results, summary: Summary, directory: Path, parquet: b
             write_parquet(table, directory)
     if parquet:
         write_requests(results, directory)
+
+
+def to_json(summary: Summary) -> str:
+    """The whole summary as JSON. Times in seconds, shares from 0 to 1."""
+    plain = {**plainly(summary), "valid": not summary.has_invalid, "format": 1}
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+
+
+def invalid_lines(runs: Sequence[RunSummary]) -> list[str]:
+    """One line per invalid run with its reasons."""
+    return [
+        f"{run.label}, block {run.block + 1}: {'; '.join(run.invalid_reasons)}"
+        for run in runs
+        if not run.valid
+    ]
 
 
 def write(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from experiments.report.canvas import shortened
 from experiments.report.document import to_markdown
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.html import chart_script, to_html
-from experiments.report.pages import document_of, write_report
+from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
     DARK,
     POLICY_COLOURS,
@@ -30,7 +30,6 @@ from experiments.report.palette import (
 )
 from experiments.report.tables import Cell, Table
 from experiments.report.terminal_tables import ESSENTIAL, terminal_table
-from experiments.report.text import to_json
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
