@@ -238,7 +238,6 @@ class Run:
 
     @property
     def span(self) -> float:
-        """Seconds from the first scheduled instant to the last end; 0 without requests."""
         return self.samples.span if self.facts.seconds is None else self.facts.seconds
 
 

@@ -1,13 +1,7 @@
 """Driver of a sweep: determine the missing cells, have them computed, and store them in the catalogue.
 
-Only the catalogue records what is done. A stopped or killed sweep is resumed by the same command, and its catalogue
-equals that of an undisturbed one.
-
 A second driver would compute the same cells again, so the first holds a lock, which the kernel releases when its
 process ends. The empty lock file stays, because deleting it would be a race.
-
-Progress is a bar on a terminal, otherwise a line at intervals. The remaining time is estimated by requests and not by
-cells, because cells differ in size.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 A sentence states what was counted; it never claims a cause.
 
-Over all scenarios of a sweep: how often a policy is near the best, and how far it is behind at worst. The unit is the
-scenario, and the ratio is that of geometric means over its seeds. Where failures decide, because even the best measure
-is the deadline, a policy is near if its goodput is at most one point below the highest; such scenarios do not enter
-mean and percentiles. The unit of the distance to a bound, the oracles `oracle-informed` and `oracle-clairvoyant`, is
-the scenario too, so a range of random scenarios gives an interval over scenarios.
+Over all scenarios of a sweep, and in the distance to a bound, the unit is the scenario, and the ratio is that of
+geometric means over its seeds. Scenarios in which failures decide do not enter mean and percentiles.
 """
 
 from __future__ import annotations
