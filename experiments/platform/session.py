@@ -162,9 +162,7 @@ def version_of(program: str) -> str:
 
 
 def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
-    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
-    for name in ("", "expected", "found", "verdict"):
-        made.add_column(name)
+    made = Table("", "expected", "found", "verdict", box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for verdict in verdicts:
         word = Text(verdict.word, style=STYLES[verdict.is_met])
         made.add_row(verdict.subject, verdict.bound, verdict.found, word)

@@ -203,28 +203,23 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
     ]
     if (bins := bins_of([whole], is_mapped=False)) is not None:
         made.append(tail_drawing(policies, bins, (), COUNTED))
-    return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
-
-
-def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> list[Drawing]:
-    """Figures that need an endpoint; none if no request in the log got one."""
-    if not rows:
-        return []
-    return [
-        Drawing(
-            "latency-quantiles",
-            "Latency by region and endpoint",
-            "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
-            "rest on fewer than 100 samples beyond them.",
-            lambda: figures.latency_quantiles(rows),
-        ),
-        Drawing(
-            "share-per-worker",
-            "Share per worker",
-            "Requests of each worker, by policy. One hue per region, one shade per worker.",
-            lambda: figures_workers.worker_share(policies),
-        ),
-    ]
+    if rows:  # some request got an endpoint
+        made[1:1] = [
+            Drawing(
+                "latency-quantiles",
+                "Latency by region and endpoint",
+                "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
+                "rest on fewer than 100 samples beyond them.",
+                lambda: figures.latency_quantiles(rows),
+            ),
+            Drawing(
+                "share-per-worker",
+                "Share per worker",
+                "Requests of each worker, by policy. One hue per region, one shade per worker.",
+                lambda: figures_workers.worker_share(policies),
+            ),
+        ]
+    return made
 
 
 def busiest(rows: list[Competitor]) -> list[Competitor]:

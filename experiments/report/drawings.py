@@ -159,18 +159,15 @@ def charted_drawings(
     is_mapped = not all_at_deadline(timed)
     bins = bins_of(timed, is_mapped)
     tail = bins and tail_drawing(timed, bins, during, MAPPED if is_mapped else FAILED)
-    return [distribution, rate_drawing(timed, during), *([tail] if tail else [])]
-
-
-def rate_drawing(field: Sequence[Competitor], events: Sequence[Shading]) -> Drawing:
-    return Drawing(
+    rate = Drawing(
         "rate-over-time",
         "Requests and errors over time",
         "Successes per second by the instant of their last byte, and errors per second, if there are any, by that at "
-        f"which they were known; averages over the valid runs of an entry.{SHADED * bool(events)}",
-        lambda: figures_time.rate_over_time(field, events),
-        lambda: rate_charts(field, events),
+        f"which they were known; averages over the valid runs of an entry.{SHADED * bool(during)}",
+        lambda: figures_time.rate_over_time(timed, during),
+        lambda: rate_charts(timed, during),
     )
+    return [distribution, rate, *([tail] if tail else [])]
 
 
 def tail_drawing(

@@ -227,7 +227,7 @@ def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str)
     """Add the colour scale below, and the legend of the marks."""
     shades = mpl.cm.ScalarMappable(norm, SHADES)
     scale = figure.colorbar(shades, ax=list(panels), location="bottom", shrink=0.6, aspect=45, pad=0.01)
-    canvas.fixed_ticks(scale.ax.xaxis, TICKS, tick)
+    canvas.fixed_ticks(scale.ax.xaxis, TICKS, lambda at: f"× {at:g}{'+' if at >= DARKEST_RATIO else ''}")
     legend = "   ".join(LEGEND)
     scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
 
@@ -263,30 +263,19 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
-    text = f"{MARKS.get(square.mark, '')}{number(ratio)}" if square else "–"
+    text = "–"
+    if square:
+        shown = f"{ratio:.2f}" if ratio < 10 else with_digits(ratio, 3)
+        text = f"{MARKS.get(square.mark, '')}{shown}"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
     weight = "bold" if square and square.mark in ("best", "equal") else "normal"
     has_failures = square is not None and square.failed >= SOME_FAILED
     axes.text(x + 0.5, y + (0.36 if has_failures else 0.52), text, fontsize=size, weight=weight, **style)
     if square is not None and has_failures:
-        axes.text(x + 0.5, y + 0.76, percent(square.failed), fontsize=size - 2, **style)
+        digits = 1 if square.failed < 0.1 else 0
+        axes.text(x + 0.5, y + 0.76, f"{100 * square.failed:.{digits}f} %", fontsize=size - 2, **style)
 
 
 def ink_on(shade: Any) -> str:
     """White or ink, whichever has more contrast."""
     return ON_DARK if luminance(shade) < 0.21 else ON_LIGHT
-
-
-def tick(ratio: float) -> str:
-    """Format a tick as `× 2`; the last one stands for all beyond."""
-    return f"× {ratio:g}{'+' if ratio >= DARKEST_RATIO else ''}"
-
-
-def number(ratio: float) -> str:
-    """Format a ratio as `1.04`, `12.3` or `140`."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{with_digits(ratio, 3)}"
-
-
-def percent(part: float) -> str:
-    """Format a fraction as `0.2 %` or `12 %`."""
-    return f"{part * 100:.1f} %" if part < 0.1 else f"{part * 100:.0f} %"
