@@ -23,8 +23,8 @@ from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import (
     DURATION,
     JSON,
+    POSITIVE,
     SIMULATED,
-    Number,
     command_line,
     named,
     new_directory,
@@ -76,8 +76,8 @@ CURVE_BLOCKS = 3
 @click.option("--policy", help="An entry's label, or a policy by name; needed unless --curve.")
 @click.option("--slo", type=DURATION, help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
 @SIMULATED
-@click.option("--duration", type=Number(min=0, min_open=True), help="Seconds of arrivals per run.")
-@click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
+@click.option("--duration", type=POSITIVE, help="Seconds of arrivals per run.")
+@click.option("--start", type=POSITIVE, help="First rate, per second.")
 @click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the first search, or of the curve.")
 @JSON

@@ -35,7 +35,6 @@ from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
     in_ms,
-    path_line,
     plain_table,
     print_verdict,
     write_json,
@@ -145,7 +144,7 @@ def compare(
         write_json("--json", file, as_json(one, other, found, unlike))
     if page is not None:
         draw_page(page, one, other, found, unlike)
-        console.print(path_line("Report:", page), soft_wrap=True)
+        console.print(Text(f"Report: {page}"), soft_wrap=True)
     if limit is None:
         return 0
     checks = checks_of(found, limit)

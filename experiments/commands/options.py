@@ -83,6 +83,7 @@ DURATION = Parsed("duration", duration_in, A_DURATION)
 DURATION_OR_NONE = Parsed(
     "duration", lambda text: 0.0 if text.strip() in ("0", "0s") else duration_in(text), A_DURATION
 )
+POSITIVE = Number(min=0, min_open=True)
 PERCENT = Parsed("percent", share_in, "a percentage such as 1%")
 
 OUTPUT = OutputFile(dir_okay=False, path_type=Path)

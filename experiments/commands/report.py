@@ -15,17 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from experiments.commands.options import (
-    GRID,
-    MEASURE,
-    PARQUET,
-    command_line,
-    new_directory,
-    require_none,
-)
+from experiments.commands.options import GRID, MEASURE, PARQUET, command_line, new_directory, require_none
 from experiments.errors import BadInputError
 from experiments.platform.printable import printable
-from experiments.platform.terminal import console_here, make_directory, path_line, print_verdict
+from experiments.platform.terminal import console_here, make_directory, print_verdict
 
 if TYPE_CHECKING:
     from experiments.report.access_log import LogRuns
@@ -162,7 +155,7 @@ def report_log(file: Path, out: Path | None) -> int:
     console.print(terminal_table(tables[0], console.width))
     if log.unreadable_in_words:
         console.print(Text(log.unreadable_in_words, style="yellow"))
-    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
     return 0
 
 

@@ -14,8 +14,8 @@ from experiments.commands.options import (
     PAGE,
     PARQUET,
     PATIENCE,
+    POSITIVE,
     SIMULATED,
-    Number,
     live_page,
     named,
     new_directory,
@@ -53,13 +53,11 @@ but not the work of a request, and oracle-clairvoyant, which knows most.
 )
 @click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop.")
 @click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop.")
-@click.option("--rate", type=Number(min=0, min_open=True), help="Requests per second, open loop.")
-@click.option("--duration", type=Number(min=0, min_open=True), help="Seconds per run, open loop.")
+@click.option("--rate", type=POSITIVE, help="Requests per second, open loop.")
+@click.option("--duration", type=POSITIVE, help="Seconds per run, open loop.")
 @click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of order, arrivals, demand and policies.")
-@click.option(
-    "--time-scale", type=Number(min=0, min_open=True), help="Seconds that 1 s of the scenario takes."
-)
+@click.option("--time-scale", type=POSITIVE, help="Seconds that 1 s of the scenario takes.")
 @OUT
 @click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict.")
 @PATIENCE

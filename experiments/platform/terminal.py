@@ -98,11 +98,6 @@ class LivePanel(ABC):
         """Return the current content of the panel."""
 
 
-def path_line(what: str, path: Path) -> Text:
-    """Line such as `Report: results/…/report.html`, without colours."""
-    return Text(f"{what} {path}")
-
-
 def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
     console.print(Text(words, style=STYLES[is_met]))
 

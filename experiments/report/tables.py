@@ -13,12 +13,7 @@ from typing import Literal, NamedTuple
 from experiments.scenario.places import places_of
 from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.measures import (
-    LEAST_BEYOND,
-    Quantile,
-    has_few_beyond,
-    share_per_region,
-)
+from experiments.stats.measures import LEAST_BEYOND, Quantile, has_few_beyond, share_per_region
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.phrases import show
 from experiments.verdict.summary import EntrySummary, Summary

@@ -14,14 +14,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from balancer.config.schema.section import InSeconds
 from experiments.errors import BadInputError
@@ -166,8 +159,7 @@ class Entry(Model):
         """Label an entry without a label by its policy."""
         if not isinstance(document, dict) or "label" in document:
             return document
-        policy = document.get("policy")
-        policy = {"name": policy} if isinstance(policy, str) else policy
+        policy = policy_table(document.get("policy"))
         if not isinstance(policy, dict) or not isinstance(policy.get("name"), str):
             return document
         return {**document, "label": policy_label(policy, {})}
