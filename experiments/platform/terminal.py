@@ -117,11 +117,6 @@ def plain_table(
     return table
 
 
-def times(ratio: float | None) -> str:
-    """Format a ratio as `1.25 ×`; a dash for None."""
-    return "–" if ratio is None else f"{ratio:.2f} ×"
-
-
 def in_ms(seconds: float) -> str:
     """Format seconds as `492 ms`, below 10 ms as `2.4 ms`; a dash for a non-finite value."""
     if not math.isfinite(seconds):
