@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableName
@@ -79,23 +79,22 @@ def named_policy(policy: dict[str, Any]) -> dict[str, Any]:
     return policy
 
 
+NamedPolicy = Annotated[dict[str, Any], AfterValidator(named_policy)]
+
+
 class Start(Content):
     """Start of a recording; `began` is Unix time."""
 
     began: float = Field(ge=0, le=1e11, allow_inf_nan=False)
-    policy: dict[str, Any]
+    policy: NamedPolicy
     home_region: PrintableName | None = None
-
-    _has_a_name = field_validator("policy")(named_policy)
 
 
 class PolicyChange(Content, title="change"):
     """Another policy from `at` on, in seconds from the start of the recording."""
 
     at: Seconds
-    policy: dict[str, Any]
-
-    _has_a_name = field_validator("policy")(named_policy)
+    policy: NamedPolicy
 
 
 class Named(Content):

@@ -7,9 +7,9 @@ seconds, rates in requests per scenario second.
 from __future__ import annotations
 
 from math import isclose
-from typing import Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from experiments.recorded.instants import recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
@@ -34,13 +34,9 @@ class Stage(Model):
 
     rate: Rate = Field(description="requests per second")
     to: Rate | None = Field(default=None, description="rate at the end of the stage; None: the same")
-    duration: Duration = Field(description="seconds, or a text such as 2m")
-
-    @field_validator("duration", mode="before")
-    @classmethod
-    def takes_a_unit(cls, value: Any) -> Any:
-        """Also take a text such as `2m`."""
-        return parse_duration(value) if isinstance(value, str) else value
+    duration: Annotated[
+        Duration, BeforeValidator(lambda said: parse_duration(said) if isinstance(said, str) else said)
+    ] = Field(description="seconds, or a text such as 2m")
 
     @property
     def end_rate(self) -> float:

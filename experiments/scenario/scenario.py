@@ -268,11 +268,7 @@ class Scenario(Model):
     inference: Inference | None = Field(default=None, description="workers are inference engines")
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 
-    @model_validator(mode="before")
-    @classmethod
-    def with_preset(cls, raw: Any) -> Any:
-        """Expand the key `preset` to the entries of that preset."""
-        return expanded(raw)
+    _with_preset = model_validator(mode="before")(expanded)
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
