@@ -41,15 +41,14 @@ from experiments.platform.terminal import (
 )
 from experiments.report.document import Section
 from experiments.report.tables import Table as PageTable
-from experiments.report.tables import row
-from experiments.report.terminal_tables import whole_table
+from experiments.report.tables import row, whole_table
 from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
 from experiments.sweep.catalogue import chosen_grid, to_read
 from experiments.sweep.catalogue import differences as catalogue_differences
-from experiments.sweep.comparison import change_table, changes
+from experiments.sweep.tables import change_table, changes
 from experiments.verdict.phrases import show, units_of
 
 EPILOG = """\b

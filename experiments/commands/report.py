@@ -143,7 +143,7 @@ def report_catalogue(
 def report_log(file: Path, out: Path | None) -> int:
     """Draw the figures that an access log of the balancer has data for; - is standard input."""
     from experiments.report.access_log import write_log_report  # matplotlib takes half a second
-    from experiments.report.terminal_tables import terminal_table
+    from experiments.report.tables import terminal_table
 
     console = console_here()
     if out is not None:

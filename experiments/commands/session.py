@@ -19,7 +19,7 @@ from experiments.platform.checks import Check, report_checks
 from experiments.platform.terminal import clock, console_here, print_stopped
 from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import invalid_lines, write_report
-from experiments.report.terminal_tables import terminal_table, whole_table
+from experiments.report.tables import terminal_table, whole_table
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare

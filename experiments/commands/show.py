@@ -208,7 +208,7 @@ def show_results(directory: Path, console: Console) -> None:
 
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
     """Print the grids of a catalogue, every policy under every scenario of one, and the reasons of failed cells."""
-    from experiments.report.terminal_tables import whole_table
+    from experiments.report.tables import whole_table
     from experiments.sweep.catalogue import chosen_grid, to_read
     from experiments.sweep.matrix import matrix_of
     from experiments.sweep.sentences import distance_table, overview_table

@@ -11,9 +11,8 @@ from experiments.compare.contrast import Contrast
 from experiments.compare.sides import Side, common_labels
 from experiments.errors import BadInputError
 from experiments.report import canvas, figures
-from experiments.report.document import Document, Section
+from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, charted_drawings, save_drawing
-from experiments.report.html import to_html
 from experiments.report.pages import hero_of, write
 from experiments.report.palette import Competitor, competitors
 from experiments.report.tables import Table

@@ -28,11 +28,10 @@ from experiments.recorded.access_log import LogColumns
 from experiments.report import canvas, figures, figures_workers
 from experiments.report.canvas import STYLE
 from experiments.report.charts import latency_charts
-from experiments.report.document import Document, Picture, Section, sections_of, to_markdown
+from experiments.report.document import Document, Picture, Section, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
 from experiments.report.figures_time import bins_of
-from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import INK, INVALID, Competitor, policy_colour, region_colours, worker_colours
 from experiments.report.tables import Cell, Table, supported

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from experiments.errors import BadInputError
 from experiments.platform.json_values import plainly
-from experiments.report.document import Document, Picture, Section, to_markdown
+from experiments.report.document import Document, Picture, Section, to_html, to_markdown
 from experiments.report.drawings import drawings, save_drawing, uniform
 from experiments.report.entry_tables import statistics_table, tail_table, token_table
 from experiments.report.exports import data_tables, write_parquet, write_requests
-from experiments.report.html import to_html
 from experiments.report.tables import comparison_table, is_live, run_table, share_table, threshold_table
 from experiments.results.directory import Results, load_results
 from experiments.scenario.scenario import Scenario

@@ -32,10 +32,9 @@ from experiments.platform.json_values import json_value
 from experiments.platform.terminal import clock
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.document import Document, Section
+from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.exports import DataTable, write_parquet
-from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT, luminance
 from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts, chosen_grid

@@ -17,9 +17,8 @@ from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.canvas import shortened
-from experiments.report.document import to_markdown
+from experiments.report.document import chart_script, to_html, to_markdown
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
-from experiments.report.html import chart_script, to_html
 from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
     DARK,
@@ -28,8 +27,7 @@ from experiments.report.palette import (
     luminance,
     policy_colour,
 )
-from experiments.report.tables import Cell, Table
-from experiments.report.terminal_tables import ESSENTIAL, terminal_table
+from experiments.report.tables import ESSENTIAL, Cell, Table, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario

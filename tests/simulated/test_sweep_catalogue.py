@@ -12,10 +12,10 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue, CatalogueError, chosen_grid, differences
 from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.comparison import changes
 from experiments.sweep.driver import only_driver
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import CellOutcome, compute, version_of
+from experiments.sweep.tables import changes
 from tests.simulated.fake_simulator import simulate
 from tests.simulated.sweeping import small_grid, swept
 
