@@ -148,8 +148,7 @@ def capacity(
         print_stopped(console, "Nothing was left running.")
         was_stopped = True
     present(found, console)
-    if file is not None:
-        write_json("--json", file, [{**asdict(one), "is_found": one.is_found} for one in found])
+    write_json(file, [{**asdict(one), "is_found": one.is_found} for one in found])
     return STOPPED if was_stopped else 0
 
 

@@ -139,8 +139,7 @@ def compare(
     found, unlike = contrasts(one, other), differences(one, other)
     console = console_here()
     present(console, one, other, found, unlike)
-    if file is not None:
-        write_json("--json", file, as_json(one, other, found, unlike))
+    write_json(file, as_json(one, other, found, unlike))
     if page is not None:
         draw_page(page, one, other, found, unlike)
         console.print(Text(f"Report: {page}"), soft_wrap=True)
@@ -318,8 +317,7 @@ def compare_catalogues(
         before, after = (opened.rows(chosen_grid(opened, grid).grid.name) for opened in (one, two))
     found = changes(before, after, measure)
     console_here().print(whole_table(change_table(found, measure)))
-    if file is not None:
-        write_json("--json", file, {"measure": measure, "changes": found})
+    write_json(file, {"measure": measure, "changes": found})
     least = limit or math.inf
     is_worse = any(change.standing == "behind" and change.ratio.ratio > least for change in found)
     return BOUND_MISSED if is_worse else 0

@@ -151,8 +151,7 @@ def what_if(
             write_instants(read, instants)
             found = answer(read, instants, fitted, question, simulate, notify)
     present(console, found)
-    if file is not None:
-        write_json("--json", file, found.as_dict())
+    write_json(file, found.as_dict())
     return 0
 
 

@@ -130,7 +130,7 @@ class Session:
             self.console.print(table_of_verdicts(verdicts))
         if self._file is not None:
             frame = {**circumstances(), "was_stopped": self.was_stopped, "bounds": list(verdicts)}
-            write_json("--json", self._file, frame | results)
+            write_json(self._file, frame | results)
         if self.was_stopped:
             print_stopped(self.console, STOPPED_WORDS)
             return STOPPED

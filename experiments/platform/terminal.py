@@ -147,13 +147,15 @@ def make_directory(option: str, directory: Path) -> None:
     require_writable(option, directory / "any")
 
 
-def write_json(option: str, file: Path, content: Any) -> None:
-    """Write `content` as JSON, data classes included. Raises `BadInputError` when the file cannot be written."""
+def write_json(file: Path | None, content: Any) -> None:
+    """Write `content` as JSON, data classes included, if a file is given. Raises `BadInputError` when it cannot."""
+    if file is None:
+        return
     try:
         text = json.dumps(json_value(content), indent=1, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise BadInputError(f"{option}: {file}: {error.strerror}") from None
+        raise BadInputError(f"--json: {file}: {error.strerror}") from None
 
 
 STOP_SIGNALS = tuple(one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGHUP"))
