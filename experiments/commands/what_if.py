@@ -208,10 +208,13 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
 
 def known_policy(option: str, given: str | dict[str, Any]) -> dict[str, Any]:
     """Return a policy that can be made, from its name, JSON or table. Raises `BadInputError`."""
-    if isinstance(given, str):
-        given = located_here(table_in(given) if given.lstrip().startswith("{") else {"name": given})
-    require_policy(f"{option}: ", given)
-    return given
+    policy: dict[str, Any]
+    if isinstance(given, dict):
+        policy = given
+    else:
+        policy = located_here(table_in(given) if given.lstrip().startswith("{") else {"name": given})
+    require_policy(f"{option}: ", policy)
+    return policy
 
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:

@@ -56,7 +56,7 @@ class Column:
 def percentile(percent: float, name: str, meaning: str, head: str = "", measure: str = "latency") -> Column:
     """Return the column of a percentile in the statistics, or, with a `head` of its own, in the table of the tail."""
 
-    def value(entry: Any) -> Quantile:
+    def value(entry: Any) -> Any:
         return next(one for one in getattr(entry, measure) if one.percent == percent)
 
     return Column(name, meaning, value, "tail" if head else "statistics", head or f"{percent:g}th", supported)
