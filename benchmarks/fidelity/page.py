@@ -23,9 +23,8 @@ from benchmarks.fidelity.tables import bound_text, headline, overview, ranking_t
 from experiments.errors import BadInputError
 from experiments.platform.json_values import json_value
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
-from experiments.report.document import Document, sections_of, to_markdown
+from experiments.report.document import Document, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing
-from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results

@@ -444,5 +444,5 @@ def test_percentages() -> None:
 
 
 def test_non_finite_numbers_are_null_in_json(tmp_path: Path) -> None:
-    write_json("--json", tmp_path / "x", {"p99": math.nan, "rows": [(1.5, math.inf)]})
+    write_json(tmp_path / "x", {"p99": math.nan, "rows": [(1.5, math.inf)]})
     assert json.loads((tmp_path / "x").read_text()) == {"p99": None, "rows": [[1.5, None]]}

@@ -17,22 +17,17 @@ from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.canvas import shortened
-from experiments.report.document import to_markdown
+from experiments.report.document import chart_script, to_html, to_markdown
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
-from experiments.report.html import chart_script, to_html
-from experiments.report.pages import document_of, write_report
+from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
-    CHOSEN_COLOURS,
     DARK,
-    FURTHER_COLOURS,
     POLICY_COLOURS,
     WHITE,
     luminance,
     policy_colour,
 )
-from experiments.report.tables import Cell, Table
-from experiments.report.terminal_tables import ESSENTIAL, terminal_table
-from experiments.report.text import to_json
+from experiments.report.tables import ESSENTIAL, Cell, Table, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
 from experiments.scenario.scenario import Scenario
@@ -279,7 +274,7 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
 def test_every_policy_has_a_colour_of_its_own() -> None:
     """Light and dark; each can be seen on the page (a contrast of 1.9 at least, of the light amber)."""
     assert set(POLICY_COLOURS) == set(registry.TABLE)
-    drawn = [*CHOSEN_COLOURS.values(), *FURTHER_COLOURS]
+    drawn = [*POLICY_COLOURS.values()]
     for colours, paper in (
         (drawn, WHITE),
         ((DARK[colour] for colour in drawn), DARK[WHITE]),

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.report.charts import MOST_VALUES, latency_charts, rate_charts, tail_charts
+from experiments.report.document import thinly
 from experiments.report.figures_time import MOST_RATES, bins_of, shadings
-from experiments.report.html import thinly
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, Competitor, competitors
 from experiments.results.directory import load_results

@@ -19,7 +19,7 @@ from PIL import Image
 
 from experiments.report.canvas import blank, with_palette
 from experiments.report.drawings import drawings
-from experiments.report.figures_paired import RATIOS, apart
+from experiments.report.figures import RATIOS, apart
 from experiments.report.figures_time import (
     LABEL,
     bins_of,

@@ -14,8 +14,7 @@ from markupsafe import Markup
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate
-from experiments.report.document import Document, Section
-from experiments.report.html import to_html
+from experiments.report.document import Document, Section, to_html
 from experiments.report.pages import write_report
 from experiments.results.directory import save_result
 from experiments.running.execute import prepare

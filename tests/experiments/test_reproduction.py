@@ -20,12 +20,13 @@ from experiments.platform.terminal import BOUND_MISSED
 from experiments.report import canvas
 from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce
-from experiments.reproduce.judging import all_met, judged
 from experiments.reproduce.launch import config_text
 from experiments.reproduce.reproduction import (
     Publication,
     ReportProgress,
     Reproduction,
+    all_met,
+    judged,
     run_reproduction,
 )
 from experiments.stats.comparison import Interval
