@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import json
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from experiments.__main__ import cli
 from experiments.capacity.curve_page import CSV_COLUMNS as CURVE_COLUMNS
 from experiments.report.pages import write_tables
 from experiments.results.directory import load_results
-from experiments.scenario.scenario import Scenario
 from experiments.sweep.matrix import Matrix
 from experiments.sweep.page import data_table
 from experiments.verdict.summary import summarise
 from tests.support.command_line import complaint
 from tests.support.documentation import paths_of
+from tests.support.result_sets import write_results
 from tests.support.root import ROOT
 
 
@@ -34,11 +33,11 @@ def documented(file: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight blocks with failures, and their tables with Parquet files."""
     pytest.importorskip("pyarrow", reason="no pyarrow here (pip install '.[parquet]' in the checkout)")
     directory = tmp_path_factory.mktemp("exported") / "results"
-    make_results(directory, blocks=8, requests=60, failures=0.02)
+    write_results(directory, blocks=8, requests=60, failures=0.02)
     results = load_results(directory)
     write_tables(results, summarise(results), directory, parquet=True)
     return directory
