@@ -7,7 +7,6 @@ import math
 import re
 from base64 import b64decode
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -30,7 +29,7 @@ from experiments.report.figures_time import (
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.results.directory import load_results, save_result
-from experiments.run_data import Run, RunFacts, Samples
+from experiments.run_data import Run
 from experiments.running.execute import prepare
 from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
@@ -40,6 +39,7 @@ from experiments.simulator.run import SimulatedRunner
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.support.result_sets import write_results
+from tests.support.runs import run_of, samples_of
 
 
 def test_workers_keep_their_shades_in_the_dark() -> None:
@@ -153,12 +153,14 @@ def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
     )
     campaign = prepare(scenario, "experiments load http://a/", tmp_path, "measured")
     (planned,) = campaign.plan
-    due, zeros = np.arange(200) / 100, np.zeros(200, dtype=np.int64)
-    ended = due + 0.05 + 0.02 * np.sin(np.arange(200))
-    samples = Samples(due, due, ended, ended, zeros + 200, zeros, zeros - 1, zeros - 1, np.arange(200), zeros)
-    known: Any = {"label": "a", "policy": {}, "mode": "open", "requests": 200, "timeout": 10.0, "places": ()}
-    facts = RunFacts(**known, block=0, order=0, seed=1, offered_rate=100.0, achieved_rate=100.0)
-    save_result(Run(facts, samples), planned, tmp_path)
+    unknown = np.full(200, -1)
+    samples = samples_of(
+        np.arange(200) / 100, 0.05 + 0.02 * np.sin(np.arange(200)), worker=unknown, region=unknown
+    )
+    run = run_of(
+        samples, label="a", policy={}, timeout=10.0, places=(), offered_rate=100.0, achieved_rate=100.0
+    )
+    save_result(run, planned, tmp_path)
     summary = write_report(tmp_path)
     assert summary.verdict.headline.startswith("a: ")
     assert "none of 200 failed; half took at most 5" in summary.verdict.headline

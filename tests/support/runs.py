@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from experiments.run_data import Floats, Kind, Place, Run, RunFacts, Samples
+from experiments.scenario.places import places_of
+from experiments.scenario.scenario import Entry, Scenario
 
 
 def samples_of(due: Floats, latency: Floats, **columns: Any) -> Samples:
@@ -41,6 +43,19 @@ def run_of(samples: Samples, **facts: object) -> Run:
         "places": (Place(worker="emea-0", region="emea"),),
     }
     return Run(RunFacts.model_validate(usual | facts), samples)
+
+
+def facts_of(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> dict[str, Any]:
+    """What a scenario says of a run; in the order of a simulator's arguments."""
+    return {
+        "label": entry.label,
+        "policy": entry.policy.model_dump(),
+        "block": block,
+        "order": order,
+        "seed": seed,
+        "timeout": scenario.timeout,
+        "places": places_of(scenario),
+    }
 
 
 def hand_made(
