@@ -9,8 +9,8 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
@@ -322,6 +322,17 @@ class ScriptedWorker:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._server.wait_closed()
+
+
+@asynccontextmanager
+async def serving(script: Script) -> AsyncIterator[ScriptedWorker]:
+    """A worker while the block runs."""
+    worker = ScriptedWorker(script)
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop()
 
 
 def fault_of(answer: Message) -> tuple[int, str, str]:
