@@ -278,11 +278,13 @@ class ScriptedWorker:
         self.port = 0
 
     async def start(self, sock: socket.socket | None = None, path: Path | None = None) -> None:
-        """Listen on `sock`, on a Unix socket at `path`, or on a port of its own."""
+        """Listen on `sock`, on a Unix socket at `path`, or on a port of its own, which stays over restarts."""
         if path is not None:
             self._server = await asyncio.start_unix_server(self._serve, path, limit=1 << 20)
             return
-        where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
+        where: dict[str, Any] = (
+            {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": self.port}
+        )
         self._server = await asyncio.start_server(
             self._serve, **where, limit=1 << 20, ssl=self.tls, backlog=ACCEPT_QUEUE
         )
