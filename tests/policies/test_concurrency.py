@@ -57,7 +57,6 @@ class Simulation:
         self._at_worker: deque[tuple[float, int]] = deque()
 
     def run(self, seconds: float) -> None:
-        """Simulate so many seconds from the start."""
         self._at(0.0, "offered")
         while self._events[0][0] <= seconds:
             now, _, what, sent = heapq.heappop(self._events)
