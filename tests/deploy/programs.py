@@ -8,13 +8,14 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from experiments.platform.ports import free_ports
 
 PATIENCE = 30.0
 """Seconds within which a program must answer or end."""
@@ -57,24 +58,19 @@ class Program:
         return self._process.stdout.readline()
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def rest(self) -> str:
-        """All output until it ends."""
         output, _ = self._process.communicate(timeout=PATIENCE)
         return output
 
     def stop(self) -> int:
-        """Send SIGTERM; return the exit code."""
         self.terminate()
         return self._process.wait(PATIENCE)
 
 
 @dataclass(frozen=True)
 class Response:
-    """Response to one request."""
-
     status: int
     text: str
     fields: Mapping[str, str]
@@ -91,14 +87,6 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Respo
         connection.close()
 
 
-def free_port() -> int:
-    """A port that is free at the moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str]]:
     """Commands of a Procfile by name, its workers on free ports, and the balancer's environment that names these."""
     commands, endpoints = {}, []
@@ -106,9 +94,9 @@ def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str
         process, _, command = line.partition(": ")
         words = command.split()
         if "--admin" in words:
-            words[words.index("--admin") + 1] = str(free_port())
+            words[words.index("--admin") + 1] = str(next(free_ports(1)))
         if "--port" in words:
-            words[words.index("--port") + 1] = str(port := free_port())
+            words[words.index("--port") + 1] = str(port := next(free_ports(1)))
             name, region = words[words.index("--name") + 1], words[words.index("--region") + 1]
             endpoints.append({"id": name, "region": region, "address": f"http://127.0.0.1:{port}"})
         commands[process] = " ".join(words)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -20,7 +19,7 @@ from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Region, Scenario
 from experiments.simulator.run import simulate
 from experiments.sweep.cells import cells_of
-from experiments.sweep.grid import checked_grid, load_grid
+from experiments.sweep.grid import checked_grid
 from tests.support.command_line import run_in_process
 from workers.service import Exponential, Fixed, Lognormal, Mixed, parse_profile
 
@@ -184,12 +183,6 @@ def test_ranges_in_sweeps() -> None:
     grid = checked_grid(raw, "grid.toml")
     assert grid.scenarios == ("random-9", "random-10", "random-11", "steady")
     assert [cell.scenario for cell in cells_of(grid, code="")][1].load == load_scenario("random-10").load
-
-
-def test_ranges_in_grid_files(tmp_path: Path) -> None:
-    file = tmp_path / "grid.toml"
-    file.write_text('name = "g"\nscenarios = ["random-1..2"]\npolicies = ["random"]\nseeds = 1\n')
-    assert load_grid(file).scenarios == ("random-1", "random-2")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ async def drive(
     timeout: float = 5.0,
     connections: int = 4,
 ) -> Samples:
-    """Run a generator to its end."""
     generator = Generator(address, "test", PLACES, np.array(instants), count, timeout)
     return (await generator.run(connections)).samples()
 

@@ -90,7 +90,6 @@ def test_the_report_is_reproducible(curve_directory: Path) -> None:
 
 
 def test_rates_are_numbers_or_percentages() -> None:
-    """In ascending order."""
     assert rates_in("120, 50%,90", 200.0) == [90.0, 100.0, 120.0]
 
 

@@ -48,7 +48,6 @@ policy = "round-robin"
 
 
 def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
     command = [sys.executable, "-m", "experiments", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, check=False)
 

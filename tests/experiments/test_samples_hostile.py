@@ -126,7 +126,6 @@ def test_names_in_facts_are_printable(tmp_path: Path, parts: dict[str, bytes]) -
 
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_files(tmp_path: Path, seed: int) -> None:
-    """Bytes changed or missing."""
     save_run(hand_made([0.1, 0.2, 0.3]), tmp_path / "good.npz")
     good, rng = (tmp_path / "good.npz").read_bytes(), Random(seed)
     path = tmp_path / "r.npz"
