@@ -18,7 +18,7 @@ from experiments.generator.arrivals import constant
 from experiments.platform import cpu_time
 from experiments.run_data import Kind
 from experiments.stats.measures import percentile
-from tests.support.wire import Wire, serving
+from tests.support.wire import ScriptedWorker, Wire
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 
@@ -45,7 +45,7 @@ async def serve() -> AsyncIterator[Serve]:
                         if piece == BREAK:
                             return
 
-            return (await servers.enter_async_context(serving(talk))).port
+            return (await servers.enter_async_context(ScriptedWorker(talk))).port
 
         yield start
 

@@ -15,7 +15,7 @@ from experiments.inference.prompts import synthetic
 from experiments.recorded.inference_trace import LOG_BLOCK, Prompts
 from experiments.run_data import Kind, Place, Samples
 from experiments.scenario.inference import MIXES
-from tests.support.wire import Wire, serving
+from tests.support.wire import ScriptedWorker, Wire
 from workers.inference.requests import ChatBody, blocks_of, tokens_of
 
 
@@ -62,7 +62,7 @@ async def samples_of(pieces: list[bytes], timeout: float = 10.0) -> Samples:
             await wire.send(piece)
             await asyncio.sleep(0.1)
 
-    async with serving(answer) as server:
+    async with ScriptedWorker(answer) as server:
         prompts = Prompts([40], [3], [[]], ["a session"], LOG_BLOCK)
         places = [Place(worker="here-0", region="here")]
         address = ("127.0.0.1", server.port)

@@ -19,7 +19,7 @@ from experiments.run_data import Kind
 from experiments.service.runner import ServiceGenerator
 from experiments.service.target import Message, NoOwner, ServiceUnreachable, parse_target, reach
 from tests.support.http2_server import Http2Server, Request, Respond, ok
-from tests.support.wire import Script, Wire, playing, serving
+from tests.support.wire import Script, ScriptedWorker, Wire, playing
 
 GET = Message("GET", (("X-Key", "a"),), b"")
 Url = Callable[[Script], Awaitable[str]]
@@ -31,8 +31,8 @@ async def url_of() -> AsyncIterator[Url]:
     async with AsyncExitStack() as servers:
 
         async def start(script: Script) -> str:
-            server = await servers.enter_async_context(serving(script))
-            return f"http://127.0.0.1:{server.port}/a?b=c"
+            server = await servers.enter_async_context(ScriptedWorker(script))
+            return f"{server.url}/a?b=c"
 
         yield start
 

@@ -15,7 +15,7 @@ from experiments.generator.arrivals import closed, constant
 from experiments.generator.generator import Generator
 from experiments.run_data import Floats, Kind, Place, Samples
 from experiments.stats.measures import percentile
-from tests.support.wire import Wire, serving
+from tests.support.wire import ScriptedWorker, Wire
 
 PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))
 Answer = Callable[[int, bytes], Awaitable[bytes | None]]
@@ -41,7 +41,7 @@ async def start_server() -> AsyncIterator[StartServer]:
                         break
                     wire.write(reply)
 
-            server = await servers.enter_async_context(serving(serve))
+            server = await servers.enter_async_context(ScriptedWorker(serve))
             return "127.0.0.1", server.port
 
         yield start

@@ -30,7 +30,7 @@ from experiments.reproduce.reproduction import (
 )
 from experiments.stats.comparison import Interval
 from tests.support.command_line import complaint
-from tests.support.wire import Wire, serving
+from tests.support.wire import ScriptedWorker, Wire
 
 NAN = float("nan")
 
@@ -174,7 +174,7 @@ async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
             if len(heads) in (1, 3):
                 break
 
-    async with serving(serve) as server:
+    async with ScriptedWorker(serve) as server:
         client = OneCaller("127.0.0.1", server.port)
         found = [await client.ask("POST") for _ in range(3)]
         client.close()

@@ -68,7 +68,7 @@ def server() -> Iterator[Server]:
         worker = ScriptedWorker(script, tls)
         asyncio.run_coroutine_threadsafe(worker.start(path=socket), loop).result(5)
         workers.append(worker)
-        return str(socket or f"{'https' if tls else 'http'}://127.0.0.1:{worker.port}")
+        return str(socket or worker.url)
 
     async def stop() -> None:
         # Accept first what clients that have ended have left: `close` breaks an accept under way.

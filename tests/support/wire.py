@@ -9,12 +9,12 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 ACCEPT_QUEUE = 4096
 """Connections that may wait for a scripted worker: where more do, the kernel may reset one that seems open."""
@@ -268,7 +268,8 @@ def playing(*steps: bytes | asyncio.Event | Callable[[Wire], object]) -> Script:
 
 
 class ScriptedWorker:
-    """A worker that runs `script` for each connection and then closes it; https with `tls`."""
+    """A worker that runs `script` for each connection and then closes it; https with `tls`. In an `async with` it
+    listens on a port of its own."""
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self._script = script
@@ -289,6 +290,17 @@ class ScriptedWorker:
             self._serve, **where, limit=1 << 20, ssl=self.tls, backlog=ACCEPT_QUEUE
         )
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def requests(self) -> list[Message]:
@@ -324,17 +336,6 @@ class ScriptedWorker:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._server.wait_closed()
-
-
-@asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[ScriptedWorker]:
-    """A worker while the block runs."""
-    worker = ScriptedWorker(script)
-    await worker.start()
-    try:
-        yield worker
-    finally:
-        await worker.stop()
 
 
 def fault_of(answer: Message) -> tuple[int, str, str]:
