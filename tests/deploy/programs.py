@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 from experiments.platform.ports import free_ports
 
@@ -21,13 +19,13 @@ PATIENCE = 30.0
 """Seconds within which a program must answer or end."""
 
 
-class Program:
+class Program(subprocess.Popen[str]):
     """A process; its output is read line by line."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
     ) -> None:
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             env=dict(environment),
             cwd=cwd,
@@ -36,37 +34,26 @@ class Program:
             text=True,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+    def __exit__(self, *error: Any) -> None:
+        self.terminate()
+        try:
+            self.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        super().__exit__(*error)
 
     def line(self) -> str:
         """The next line; empty at the end of output."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def terminate(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        assert self.stdout is not None
+        return self.stdout.readline()
 
     def rest(self) -> str:
-        output, _ = self._process.communicate(timeout=PATIENCE)
+        output, _ = self.communicate(timeout=PATIENCE)
         return output
 
     def stop(self) -> int:
         self.terminate()
-        return self._process.wait(PATIENCE)
+        return self.wait(PATIENCE)
 
 
 @dataclass(frozen=True)
