@@ -98,7 +98,8 @@ def test_sum_in_milliseconds() -> None:
 def test_parts_of_a_users_policy() -> None:
     """The picked endpoint comes first, then the others by cost; the parts of the first four are named."""
     trace = explained({"rent": 0.03}, {"rent": 0.09}, {"rent": 0.02, "fuel": 0.02}, *[{"rent": 0.05}] * 3)
-    assert last(trace).text == (
+    assert trace.last is not None
+    assert trace.last.text == (
         "priced:\n  a: 30 rent = 30 ms\n  c: 20 rent + 20 fuel = 40 ms\n  d: 50 rent = 50 ms\n"
         "  e: 50 rent = 50 ms\n  2 more from 50 ms\nc costs 10 ms more: 20 fuel, but 10 less rent"
     )

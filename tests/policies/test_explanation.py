@@ -172,8 +172,9 @@ def test_fallback_pick_explains_the_fault_and_the_pick(fault: str) -> None:
     trace = traced(found)
     reasons(found, trace)  # after a first slow pick the next ones are measured
     assert reasons(found, trace)[-2:] == (fault, "less-loaded")
-    assert last(trace).picked is not None
-    assert last(trace).picked.id.startswith(REGION)
+    picked = last(trace).picked
+    assert picked is not None
+    assert picked.id.startswith(REGION)
     assert trace.counts[fault] == found.fallback_picks == 2 - (fault == "fallback-too-slow")
 
 

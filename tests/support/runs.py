@@ -62,7 +62,7 @@ def hand_made(
     latency: list[float], kind: list[Kind] | None = None, sent_late: float = 0.0, **facts: object
 ) -> Run:
     """Row i is due at i × 10 ms, leaves `sent_late` later, and takes `latency[i]` seconds from being due."""
-    due: Floats = 0.01 * np.arange(len(latency))
+    due = 0.01 * np.arange(len(latency), dtype=np.float64)
     columns: dict[str, Any] = {"sent_at": due + sent_late}
     if kind is not None:
         columns["kind"] = np.array(kind, dtype=np.int64)
