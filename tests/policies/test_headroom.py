@@ -153,12 +153,12 @@ def test_headroom_is_a_reason() -> None:
     assert trace.counts["passed-on"] > 0
 
 
-def room(utilization: float, forwards: int = 0, full: float = 0.9) -> Room:
+def room(utilization: float, forwards: int = 0) -> Room:
     """A region that has reported once, with so many requests in flight."""
     found = Room(5.0)
     found.in_flight = forwards
     found.report(utilization, 0.0)
-    found.look(0.0, full)
+    found.look(0.0, 0.9)
     return found
 
 

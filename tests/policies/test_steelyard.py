@@ -204,9 +204,9 @@ def test_failing_endpoint_is_tried_once_a_second() -> None:
     assert not r.doubts(bad)
 
 
-def hang(r: Router, clock: ManualClock, requests: int = 5) -> list[Assignment]:
-    """Have requests to "a" hang while it and "b" answer all others for six seconds."""
-    hanging = [r.route(RequestFacts(region="near", tried=frozenset("b"))) for _ in range(requests)]
+def hang(r: Router, clock: ManualClock) -> list[Assignment]:
+    """Have five requests to "a" hang while it and "b" answer all others for six seconds."""
+    hanging = [r.route(RequestFacts(region="near", tried=frozenset("b"))) for _ in range(5)]
     measure(r, clock, 60, a=0.02, b=0.02)
     return hanging
 
