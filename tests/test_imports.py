@@ -26,29 +26,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("policies", "workers.alarm", "workers.durations", "workers.errors", "workers.fault_client"),
         *("workers.service", "workers.inference.engine"),
         "balancer.upstream.http1.idle_timeout",
-        *(
-            "balancer.control.admin.client",
-            "balancer.control.admin.socket_path",
-        ),
-        *(
-            "balancer.control.admin.access",
-            "balancer.syntax.networks",
-            "balancer.control.admin.page.document",
-        ),
-        *(
-            "balancer.control.admin.page.sampler",
-            "balancer.control.admin.page.window",
-        ),
+        "balancer.control.admin.client",
+        "balancer.control.admin.socket_path",
+        "balancer.control.admin.access",
+        "balancer.syntax.networks",
+        "balancer.control.admin.page.document",
+        "balancer.control.admin.page.sampler",
+        "balancer.control.admin.page.window",
         *("balancer.errors", "balancer.tools.probe.target"),
         "balancer.cluster.wait_queue",
         "balancer.http.h1.internal_fields",
-        *(
-            "balancer.build",
-            "balancer.command_group",
-            "balancer.syntax.printable",
-            "balancer.syntax.urls",
-            "balancer.config.documents",
-        ),
+        "balancer.build",
+        "balancer.command_group",
+        "balancer.syntax.printable",
+        "balancer.syntax.urls",
+        "balancer.config.documents",
         *("balancer.config.schema.health", "balancer.config.schema.pool"),
         *("balancer.config.schema.queue", "balancer.config.schema.section"),
         *("balancer.config.schema.retries", "balancer.config.schema.limits"),
@@ -67,19 +59,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 FORBIDDEN_IN_POLICIES = frozenset(
     {
         *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "subprocess", "threading"),
-        *(
-            "http",
-            "io",
-            "os",
-            "pathlib",
-            "secrets",
-            "select",
-            "shutil",
-            "socket",
-            "ssl",
-            "tempfile",
-            "urllib",
-        ),
+        "http",
+        "io",
+        "os",
+        "pathlib",
+        "secrets",
+        "select",
+        "shutil",
+        "socket",
+        "ssl",
+        "tempfile",
+        "urllib",
         *("datetime", "uuid"),
     }
 )
@@ -143,7 +133,6 @@ def package_of(module: str) -> str:
 
 
 def is_allowed(found: Import) -> bool:
-    """Whether the import is allowed."""
     here, there = package_of(found.importer), package_of(found.imported)
     return there not in PACKAGES or there == here or there in ALLOWED[here] or found.imported in ALLOWED[here]
 

@@ -351,7 +351,6 @@ def test_introduction_shows_the_schedule() -> None:
 
 
 def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "storm", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 

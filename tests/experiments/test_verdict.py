@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.run_data import WorldName
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
@@ -82,12 +81,10 @@ def runs_of(
     ]
 
 
-def verdict_of(
-    runs: list[RunSummary], scenario: Scenario | None = None, world: WorldName = "measured"
-) -> Verdict:
+def verdict_of(runs: list[RunSummary], scenario: Scenario | None = None) -> Verdict:
     """The verdict as a report reaches it."""
     scenario = scenario or scenario_of()
-    contest = contest_of(scenario, world, runs)
+    contest = contest_of(scenario, "measured", runs)
     comparisons, floors = compared(contest, runs)
     return conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
 

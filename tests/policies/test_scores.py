@@ -137,14 +137,6 @@ def test_failures_are_charged_five_seconds_at_least() -> None:
     assert policy.score(state, 1.2) == pytest.approx(0.1 * exp(-0.11))
 
 
-def test_only_latency_to_the_first_byte_counts() -> None:
-    """Not the size of the response, nor the client's speed."""
-    policy = PeakEwma(Random(1))
-    r = router(policy, 1)
-    policy.observe(r.states[0], answered(0.2, 9.0, body=3.0), 9.0)
-    assert policy.score(r.states[0], 9.0) == pytest.approx(0.2)
-
-
 # --- least time
 
 
@@ -172,10 +164,16 @@ def test_least_time_without_samples_is_on_trial() -> None:
     assert policy.score(state, 10.5) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("until", "seconds"), [("first-byte", 0.2), ("last-byte", 3.2)])
-def test_least_time_to_first_or_last_byte(until: str, seconds: float) -> None:
-    """nginx's header and last_byte."""
-    policy = LeastTime(Random(1), until=until)
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (PeakEwma(Random(1)), 0.2),
+        (LeastTime(Random(1), until="first-byte"), 0.2),
+        (LeastTime(Random(1), until="last-byte"), 3.2),
+    ],
+)
+def test_latency_to_the_first_or_last_byte(policy: Any, seconds: float) -> None:
+    """nginx's header and last_byte. To the first one, neither the size of a response nor the client's speed counts."""
     r = router(policy, 1)
     policy.observe(r.states[0], answered(0.2, 9.0, body=3.0), 9.0)
     assert policy.score(r.states[0], 9.0) == pytest.approx(seconds)

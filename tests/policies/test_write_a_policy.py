@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,15 +16,9 @@ from policies import RequestFacts, contract, describe, from_spec, registry
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library
 from policies.registry import GROUP
+from tests.support.documentation import block_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
-
-
-def block(name: str) -> str:
-    """The fenced block after the comment of that name."""
-    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block '{name}'"
-    return found[1]
+block = partial(block_of, "docs/write-a-policy.md")
 
 
 @pytest.fixture

@@ -57,7 +57,6 @@ def scenario_of(
 
 
 def run(pool: tuple[int, int], load: float, burst: float, seed: int = 1, **changes: Any) -> Samples:
-    """Samples of a simulated run."""
     scenario = scenario_of(pool, load, burst, **changes)
     return simulate(scenario, scenario.entries[0], 0, 0, seed).samples
 

@@ -38,12 +38,10 @@ EJECTION: dict[str, Any] = {"outlier_detection": {"failures": 5, "success_rate":
 
 
 def worker(name: str = "w", **rest: object) -> WorkerModel:
-    """A worker with a service time of 100 ms."""
     return replace(WorkerModel(name, service=Fixed(0.1)), **rest)  # type: ignore[arg-type]
 
 
 def checks(interval: float, fast_interval: float, **rest: Any) -> dict[str, Any]:
-    """Table of active checks."""
     table = {"path": "/healthz", "interval": interval, "fast_interval": fast_interval}
     return {"health_checks": table | rest}
 

@@ -27,12 +27,10 @@ def small(seeds: int = 2) -> Grid:
 
 
 def filled(path: Path, seeds: int = 2, keep: bool = False, faster: float = 1.0) -> Path:
-    """A catalogue with every cell computed here."""
     return swept(path, small(seeds), keep, faster)
 
 
 def altered(path: Path, statement: str) -> Path:
-    """The catalogue after a change."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
     return path
@@ -129,7 +127,6 @@ def test_comparison_of_catalogues_with_common_cells(tmp_path: Path) -> None:
 
 
 def error_of(path: Path) -> str:
-    """The error message, equal for reading and writing."""
     with pytest.raises(BadInputError) as reading:
         catalogues.to_read(path)
     with pytest.raises(BadInputError) as writing:

@@ -38,12 +38,10 @@ HEADS: tuple[tuple[tuple[bytes, bytes], ...], ...] = (
     ((b":method", b"CONNECT"), (b":protocol", b"websocket"), *GET[1:]),
     *((*GET, (b"content-length", b"5")), (*OK, (b"content-length", b"5")), ((b":status", b"204"),)),
     *((*GET, (b"x", b"y" * 600)), (*OK, (b"x", b"y" * 600)), ((b"a", b"trailer"),), (*GET, *GET), ()),
-    *(
-        (*GET, (b"connection", b"close")),
-        (*OK, (b"x", b"a\r\nb: c")),
-        (*GET, (b"Upper", b"x")),
-        (*GET, (b"", b"")),
-    ),
+    (*GET, (b"connection", b"close")),
+    (*OK, (b"x", b"a\r\nb: c")),
+    (*GET, (b"Upper", b"x")),
+    (*GET, (b"", b"")),
     *((*GET, (b"transfer-encoding", b"chunked")), (*GET, (b"te", b"trailers")), (*GET, (b"x", b" padded "))),
 )
 """Header lists of the peer and of the owner, legal or not in their place."""

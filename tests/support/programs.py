@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from balancer.control.admin.socket_path import found_socket
 from tests.support.admin_requests import local
@@ -131,12 +131,8 @@ class Program:
 TWO_PROCESSES = ("--processes", "2")
 
 
-class Start(Protocol):
-    """`Program.start`; the program is killed at the end of the test."""
-
-    async def __call__(
-        self, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
-    ) -> Program: ...
+Start = Callable[..., Awaitable[Program]]
+"""`Program.start`; the program is killed at the end of the test."""
 
 
 @asynccontextmanager
@@ -144,12 +140,8 @@ async def starting(*always: str) -> AsyncIterator[Start]:
     """A function that starts programs, with the arguments `always` added; they are killed at the end."""
     async with AsyncExitStack() as stack:
 
-        async def started(
-            *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
-        ) -> Program:
-            program = await Program.start(
-                *arguments, *always, launcher=launcher, descriptor=descriptor, **environment
-            )
+        async def started(*arguments: str, **given: Any) -> Program:
+            program = await Program.start(*arguments, *always, **given)
             stack.push_async_callback(program.close)
             return program
 

@@ -273,10 +273,10 @@ class Peer:
             self.has_ended = True
             self.wire.arrive(_END)
 
-    def vanish(self, error: OSError | None = None) -> None:
+    def vanish(self) -> None:
         """Reset the connection."""
         if self.wire is not None:
-            self.wire.reset(error or ConnectionResetError(104, "Connection reset by peer"))
+            self.wire.reset(ConnectionResetError(104, "Connection reset by peer"))
 
     def stall(self) -> None:
         """Stop reading."""
