@@ -117,14 +117,13 @@ class ResponseSink:
     @abstractmethod
     def response_body(self, data: bytes) -> None: ...
     @abstractmethod
-    def response_paused(self) -> None: ...
-    @abstractmethod
     def response_ended(self, trailers: bytes) -> None: ...
     @abstractmethod
     def response_failed(self, error: UpstreamError) -> None: ...
-    @abstractmethod
+
+    # Nothing to do for a sink that awaits the end of the response, and has sent its request whole.
+    def response_paused(self) -> None: ...
     def upstream_paused(self) -> None: ...
-    @abstractmethod
     def upstream_resumed(self) -> None: ...
 
     def response_chunks(self, data: bytes, framed: bytes) -> None:
@@ -225,12 +224,3 @@ class UpstreamAttempt(ResponseSink):
             upstream.release()
         else:
             upstream.close()
-
-    def response_paused(self) -> None:
-        """Do nothing: more of the response will follow."""
-
-    def upstream_paused(self) -> None:
-        """Do nothing: the whole request is in the write buffer, and is as small as its limit."""
-
-    def upstream_resumed(self) -> None:
-        """Do nothing: `upstream_paused` has paused nothing."""
