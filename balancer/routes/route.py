@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Final
 
 from balancer.authorization.authorizer import Authorizer
@@ -166,11 +165,3 @@ def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:
     """Return status, field lines and body of a fixed answer."""
     fields = b"Content-Type: %b\r\n" % answer.content_type.encode() if answer.content else b""
     return answer.status, fields, answer.content
-
-
-def phrase_of(status: int) -> bytes:
-    """Return the reason phrase of a status; empty if it has none."""
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""
