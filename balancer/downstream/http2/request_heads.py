@@ -16,6 +16,7 @@ from balancer.config.schema.limits import Limits
 from balancer.errors import RequestRejected
 from balancer.http.grpc.call import has_grpc_type
 from balancer.http.h1.client import Client
+from balancer.http.h1.fields import OF_ONE_CONNECTION
 from balancer.http.h1.request_head import HTTP11, Request
 from balancer.http.h1.request_reader import takes_method
 from balancer.http.h1.traced_head import heads_for
@@ -32,9 +33,7 @@ the table from there; with it, 20 bytes would become a head of 32 KiB. Clients d
 MIN_COUNTED_BYTES: Final = 256
 """Bytes of a name or a value from which on it counts."""
 
-_OF_ONE_CONNECTION: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
-)
+_OF_ONE_CONNECTION: Final = OF_ONE_CONNECTION
 _SCHEMES: Final = frozenset((b"http", b"https"))
 _USUAL_METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"))
 _OF_WEBSOCKET: Final = frozenset((b"sec-websocket-key", b"content-length"))

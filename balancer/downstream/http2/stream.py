@@ -20,13 +20,13 @@ from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
-from balancer.http.h1.field_list import fields_of
+from balancer.http.h1.field_list import Fields, fields_of
 from balancer.http.h1.fields import without
 from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import accepts_websocket
-from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR, Fields
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
 from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
 

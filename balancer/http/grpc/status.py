@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from balancer.errors import ForwardingError, StreamReset
+from balancer.http.h1.field_list import Fields
 from policies.facts import OutcomeKind
 
 NAMES: Final = (
@@ -98,8 +99,6 @@ def code_of_reset(code: int) -> int:
     """Return the status that RST_STREAM with this error code means."""
     return _OF_RESET.get(code, INTERNAL)
 
-
-Fields = list[tuple[bytes, bytes]]
 
 _BY_REASON: Final = {
     "deadline_passed": DEADLINE_EXCEEDED,

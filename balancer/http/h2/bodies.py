@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from balancer.http.h2.events import Fields
+from balancer.http.h1.field_list import Fields
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.limits import LONGEST_FRAME
 

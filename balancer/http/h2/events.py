@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 Event = tuple[int, int, Any, bool]
-Fields = list[tuple[bytes, bytes]]
 
 HEAD: Final = 1
 OVERSIZED: Final = 2
