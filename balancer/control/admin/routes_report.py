@@ -52,7 +52,7 @@ def watch_status(cluster: Cluster) -> dict[str, Any]:
     """Return the counts of the route watch, and the lowest usual connect time to each region in seconds."""
     watch, usual = cluster.pools.routes.watch, dict[str, float | None]()
     for route in cluster.pools.routes.by_id.values():
-        region, norm = route.endpoint.region, route.watched.trip.norm
+        region, norm = route.endpoint.region, route.trip.norm
         known = usual.setdefault(region, norm)
         usual[region] = norm if known is None else known if norm is None else min(known, norm)
     regions = [
@@ -89,8 +89,8 @@ def route_status(route: NetworkRoute) -> dict[str, Any]:
     tls = route.resumption
     return {
         "address": route.best,
-        "connect": _baseline(route.watched.trip),
-        "tls": _baseline(route.watched.tls)
+        "connect": _baseline(route.trip),
+        "tls": _baseline(route.tls)
         | {
             "version": tls.version,
             "full": tls.full,
@@ -131,8 +131,8 @@ def _connect_families(cluster: Cluster) -> Iterator[Metric]:
     states, pools = cluster.router.states, cluster.pools.by_id
 
     def of_phases(state: EndpointState, attribute: str) -> Rows:
-        watched = pools[state.id].route.watched
-        found = (("connect", getattr(watched.trip, attribute)), ("tls", getattr(watched.tls, attribute)))
+        route = pools[state.id].route
+        found = (("connect", getattr(route.trip, attribute)), ("tls", getattr(route.tls, attribute)))
         return [(phase, seconds) for phase, seconds in found if seconds is not None]
 
     def of_handshakes(state: EndpointState, suffix: str) -> Rows:
@@ -143,7 +143,7 @@ def _connect_families(cluster: Cluster) -> Iterator[Metric]:
     yield gauge("steelyard_route_usual_seconds", "What it usually takes", rows, *OF_ENDPOINT, "phase")
     rows = rows_of_each(states, lambda state: of_phases(state, "last"))
     yield gauge("steelyard_route_last_seconds", "What it took the last time", rows, *OF_ENDPOINT, "phase")
-    rows = of_each(states, lambda state: pools[state.id].route.watched.is_departed)
+    rows = of_each(states, lambda state: pools[state.id].route.trip.is_departed)
     yield gauge("steelyard_route_departed", "1: connecting takes longer than usual", rows, *OF_ENDPOINT)
     rows = rows_of_each(states, lambda state: pools[state.id].route.faults.items())
     text = "Connections that could not be made"
