@@ -82,7 +82,6 @@ HOT = [
     "balancer/rate_limits/limiter.py",
     "balancer/rate_limits/request_source.py",
     "balancer/rate_limits/shared_buckets.py",
-    "balancer/exchange/client_bounds.py",
     "balancer/clients/client_usage.py",
     "balancer/exchange/exchange_state.py",
     "balancer/exchange/exchange.py",

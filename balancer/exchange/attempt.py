@@ -21,7 +21,6 @@ from balancer.errors import (
     MalformedResponse,
     UpstreamError,
 )
-from balancer.exchange.client_bounds import sent
 from balancer.exchange.exchange_state import AttemptState, End, ExchangeState
 from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
@@ -111,7 +110,7 @@ class Attempt(RoutedAttempt):
         if kept is not None:
             kept.sent()
             if exchange.pending is not None:
-                sent(exchange)
+                exchange.sent()
         if downstream.is_write_paused:
             upstream.pause_reading()
 
