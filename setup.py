@@ -122,7 +122,6 @@ HOT = [
     "balancer/log/formats.py",
     "balancer/log/journal.py",
     "balancer/log/json_lines.py",
-    "balancer/http/h1/last_line.py",
     "balancer/log/times.py",
     "balancer/recording/recorder.py",
     "balancer/http/h1/request_fields.py",
