@@ -333,7 +333,6 @@ class Http1Connection(Http1Responder):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._cluster.timeouts
         quiet = now - self.idle_since
         if self._linger_until is not None:

@@ -192,7 +192,6 @@ class UpstreamStream(UpstreamRequest):
         self._owner.give_back(self)
 
     def close(self) -> None:
-        """Cancel the request; its sink gets no further events."""
         self._sink = None
         self.release()
 

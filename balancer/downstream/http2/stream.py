@@ -324,7 +324,6 @@ class Http2Stream(Responder):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts, call = self._cluster.timeouts, self.call
         if self._is_detached and self._process.is_draining:  # the live page would never end
             self.reset(CANCEL)

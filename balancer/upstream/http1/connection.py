@@ -250,7 +250,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self._sink.upstream_resumed()
 
     def set_read_size(self, size: int) -> None:
-        """Read at most `size` bytes at once from now on."""
         self.read_size = size
         if size >= LONGEST_READ:
             self._bounded = None

@@ -103,15 +103,11 @@ class MultiplexedPool(Pool):
         return stream
 
     def wait(self, waiter: LeaseWaiter) -> None:
-        """Queue a lease waiter, as `open` does."""
         self.open(waiter)
 
     def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """Queue a lease waiter and serve it as soon as a connection has room; open a connection if none has.
-
-        During a backoff the waiter fails instead. A trial connects in spite of the backoff. A broken connection is not
-        in the pool any more, so a retry cannot get it again.
-        """
+        """As in `Pool`, as soon as a connection has room. A broken connection is not in the pool any more, so a retry
+        cannot get it again."""
         if not self.has_idle:
             self.counts.cold += not is_trial
             if is_trial and not self.opening:
@@ -156,7 +152,6 @@ class MultiplexedPool(Pool):
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> MultiplexedConnection:
-        """Open a connection. Raises `ConnectFailed`."""
         return await self._opener(self, tls)
 
     def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
