@@ -267,7 +267,6 @@ class Exchange(ExchangeState):
             self.reject(error)
         else:
             self.state = QUEUED
-            self.request.shelve()
             for one in self.observers:
                 one.queued(self)
 
@@ -278,7 +277,6 @@ class Exchange(ExchangeState):
     def served(self) -> None:
         """Ask an endpoint: it is the request's turn. Its body stays charged until it has been sent."""
         self.state = NEW
-        self.request.unshelve()
         if self.body_buffer is None:
             self.sent()
         self.attempt()

@@ -193,7 +193,6 @@ class ExchangeState:
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.close()
-            self.request.unshelve()
 
     @property
     def _size(self) -> int:
