@@ -248,11 +248,9 @@ class RouteWatch:
     async def _connect(self, route: NetworkRoute) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(WatchConnection, route, CONNECT_TIMEOUT_S)
+            await dial(WatchConnection, route, CONNECT_TIMEOUT_S)
         except ConnectFailed:
             self.failed += 1
-        else:
-            visit.leave()
 
     # --- events
 
@@ -285,16 +283,10 @@ class RouteWatch:
 
 
 class WatchConnection(asyncio.Protocol):
-    """Connection of the watch, which sends no request."""
-
-    _transport: asyncio.BaseTransport | None = None
+    """Connection of the watch, which sends no request and is closed once it is open."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def leave(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        transport.close()
 
 
 def network_of(address: str) -> str:
