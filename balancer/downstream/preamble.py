@@ -23,7 +23,7 @@ from balancer.tls.transport import TlsTransport
 DELEGATED = (
     *("write", "write_eof", "can_write_eof", "close", "abort", "is_closing"),
     *("pause_reading", "resume_reading", "is_reading", "set_protocol", "get_protocol"),
-    *("set_write_buffer_limits", "get_write_buffer_size", "get_write_buffer_limits"),
+    *("set_write_buffer_limits", "get_write_buffer_size"),
 )
 
 

@@ -202,9 +202,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def get_write_buffer_size(self) -> int:
         return self._plain.get_write_buffer_size()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._plain.get_write_buffer_limits()
-
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         self._deliver: Callable[[bytes], None] = cast(asyncio.Protocol, protocol).data_received
@@ -217,13 +214,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`, `certificate_fields`."""
+        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `certificate_fields`."""
         if name == "ssl_object":
             return self._object
         if name == "sslcontext":
             return self._object.context
-        if name == "peercert":
-            return self._object.getpeercert()
         if name == "certificate_fields":
             return certificate_fields(self._object, self._certificate_fields)
         return self._plain.get_extra_info(name, default)

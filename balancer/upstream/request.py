@@ -83,10 +83,6 @@ class RequestBody:
         self._pieces = [whole]
         return whole
 
-    def take(self) -> list[bytes | bytearray | memoryview]:
-        """Return the pieces of the buffered body, which another object keeps from now on."""
-        return self._pieces
-
     def sent(self) -> None:
         """Note that the buffered data was sent to an endpoint; discard it if it exceeds the limit."""
         if self.size > self.limit:

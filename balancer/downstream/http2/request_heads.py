@@ -178,7 +178,8 @@ class StreamRequestHeads:
             if len(value) > MIN_COUNTED_BYTES or len(name) > MIN_COUNTED_BYTES:
                 repeated += _repeated_bytes(name, value, seen)
                 if repeated > MAX_REPEATED_BYTES:
-                    raise _repetitive()
+                    detail = f"at most {MAX_REPEATED_BYTES} bytes of fields that the head has already"
+                    raise RequestRejected(431, "head_too_large", detail)
             _check(name, value)
             if name == b"cookie":  # § 8.2.3
                 cookies.append(value)
@@ -229,11 +230,6 @@ def _check(name: bytes, value: bytes) -> None:
         is_legal = _is_name(name) is not None and _is_value(value) is not None
     if not is_legal:
         raise RequestRejected(400, "malformed_request", "a field with characters that HTTP forbids")
-
-
-def _repetitive() -> RequestRejected:
-    detail = f"at most {MAX_REPEATED_BYTES} bytes of fields that the head has already"
-    return RequestRejected(431, "head_too_large", detail)
 
 
 def _for_log(method: bytes, path: bytes) -> bytes:

@@ -46,7 +46,6 @@ class Http2Stream(Responder):
         "_connection",
         "_fields",
         "_handler",
-        "_id",
         "_is_detached",
         "_read_size",
         "_received",
@@ -56,6 +55,7 @@ class Http2Stream(Responder):
         "_withheld",
         "cut_code",
         "expects_body",
+        "id",
         "is_long",
     )
 
@@ -65,7 +65,7 @@ class Http2Stream(Responder):
         self.client = connection.client
         self.usage = connection.usage
         self._connection = connection
-        self._id = stream_id
+        self.id = stream_id
         self._handler: RequestHandler | None = None
         self._tunnel: StreamTransport | None = (
             None  # in place of the handler's methods, for what may be a tunnel
@@ -83,13 +83,9 @@ class Http2Stream(Responder):
         self.cut_code = NO_ERROR
 
     @property
-    def id(self) -> int:
-        return self._id
-
-    @property
     def unsent(self) -> int:
         """Bytes of the response that wait for the client."""
-        return self._connection.engine.unsent(self._id)
+        return self._connection.engine.unsent(self.id)
 
     # --- the request
 
@@ -147,7 +143,7 @@ class Http2Stream(Responder):
         elif self.is_held:
             self._withheld += size
         else:
-            self._connection.engine.acknowledge(self._id, size)
+            self._connection.engine.acknowledge(self.id, size)
 
     def ended(self, trailers: bytes) -> None:
         """Take the end of the request; `trailers` is a block of fields or b""."""
@@ -170,7 +166,7 @@ class Http2Stream(Responder):
         self.is_held &= ~reason
         if self._withheld and not self.is_held:
             size, self._withheld = self._withheld, 0
-            self._connection.engine.acknowledge(self._id, size)
+            self._connection.engine.acknowledge(self.id, size)
             self._connection.flush_soon()
 
     # --- the response
@@ -207,7 +203,7 @@ class Http2Stream(Responder):
         passing = passing_trailers(trailers) if self._takes_trailers else b""
         self.send(self._take_fields(), b"".join(pieces), is_last=not passing)
         if passing:
-            self._connection.engine.send_trailers(self._id, fields_of(passing))
+            self._connection.engine.send_trailers(self.id, fields_of(passing))
 
     def send_interim(self, response: Response, fields: bytes) -> None:
         self._send_interim(self.heads_of(response.status, fields))
@@ -227,19 +223,19 @@ class Http2Stream(Responder):
         return fields
 
     def _send_interim(self, head: Fields) -> None:
-        self._connection.engine.interim(self._id, head)
+        self._connection.engine.interim(self.id, head)
         self._connection.flush_soon()
 
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
         """Send a part of a response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
         if head is not None and len(data) <= SHORT_BYTES:
-            connection.engine.respond_checked(self._id, head, data, is_last=is_last)
+            connection.engine.respond_checked(self.id, head, data, is_last=is_last)
         else:
             if head is not None:
-                connection.engine.respond_checked(self._id, head, b"", is_last=False)
+                connection.engine.respond_checked(self.id, head, b"", is_last=False)
             if data or is_last:
-                connection.engine.send_data(self._id, data, is_last=is_last)
+                connection.engine.send_data(self.id, data, is_last=is_last)
         if not is_last:
             self.is_long = True
             connection.watch(self)
@@ -270,7 +266,7 @@ class Http2Stream(Responder):
         """End the stream with its response; what the client still sends of the request is not read."""
         self._handler = None
         if self.expects_body:
-            self._connection.engine.discard(self._id)
+            self._connection.engine.discard(self.id)
         self._let_go()
         self._connection.stream_ended(self, now)
 
@@ -374,14 +370,14 @@ class Http2Stream(Responder):
             self.is_long, self.expects_body = True, False
         elif self.is_long:
             self.send(None, b"", is_last=False)
-            self._connection.engine.send_trailers(self._id, trailers_for(fault))
+            self._connection.engine.send_trailers(self.id, trailers_for(fault))
         else:  # the worker's head has not been sent
             self.send(head_for(fault), b"", is_last=True)
         self.exchange_ended(False)
 
     def reset(self, code: int = CANCEL) -> None:
         """Reset the stream, and abandon the request if it is being answered."""
-        self._connection.engine.reset(self._id, code)
+        self._connection.engine.reset(self.id, code)
         self._connection.flush_soon()
         self.lost(None)
 
@@ -409,5 +405,5 @@ class Http2Stream(Responder):
     def finish(self) -> None:
         """Read nothing more of the client."""
         self._let_go()
-        self._connection.engine.discard(self._id)
+        self._connection.engine.discard(self.id)
         self._connection.stream_ended(self, 0.0)
