@@ -331,7 +331,6 @@ class Attempt(RoutedAttempt):
             downstream.cut(self._take_out())
 
     def response_failed(self, error: UpstreamError) -> None:
-        """Report that the response breaks off."""
         cast(ExchangeState, self.exchange).attempt_failed(self, error)
 
     def is_stalled(self, exchange: ExchangeState, now: float) -> bool:

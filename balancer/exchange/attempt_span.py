@@ -49,7 +49,6 @@ def span_name(method: bytes) -> str:
 
 
 def method_attributes(method: bytes) -> Values:
-    """Return the attributes of a method."""
     if method in METHODS:
         return {"http.request.method": method.decode()}
     return {"http.request.method": "_OTHER", "http.request.method_original": _text(method)}
@@ -187,7 +186,6 @@ class AttemptSpan:
         self._phases = upstream.phases
 
     def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends the attempt."""
         self._fault = fault_of(error)
 
     def ended(self, attempt: RoutedAttempt, kind: OutcomeKind, now: float) -> None:
@@ -213,7 +211,6 @@ class AttemptSpan:
         )  # fmt: skip
 
     def _export_connect(self, attempt: RoutedAttempt, end: float, error: str | None) -> None:
-        """Export the wait for a connection."""
         trace, values = self._trace, phase_attributes(self._phases)
         values["steelyard.connection"] = attempt.connection
         trace.add(

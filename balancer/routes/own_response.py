@@ -55,7 +55,6 @@ class OwnResponse:
 
     @property
     def head(self) -> bytes:
-        """Return the request head as received."""
         return self._request.raw
 
     def start(self) -> None:

@@ -309,13 +309,10 @@ class UpstreamStream(UpstreamRequest):
         if sink is None:
             self.release()
             return
-        self._cancel()
-        sink.response_failed(error)
-
-    def _cancel(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
+        sink.response_failed(error)
 
     def paused(self) -> None:
         """Pause the sender: the buffer of the request's body is full."""

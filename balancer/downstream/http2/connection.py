@@ -247,7 +247,6 @@ class Http2Connection(OpenStreams):
         return stream
 
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
-        """Begin a request whose head has come."""
         stream = self._open(stream_id)
         try:
             request = self._heads.read(fields, has_ended)

@@ -98,11 +98,6 @@ class OpenStreams(ClientSide):
     def answering(self) -> int:
         return len(self._streams)
 
-    @property
-    def unsent_when_full(self) -> int:
-        """Bytes in the transport while it takes no more, else 0."""
-        return self.transport.get_write_buffer_size() if self.is_write_paused else 0
-
     def count_fault(self) -> None:
         """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""
         if not self.client.is_trusted:

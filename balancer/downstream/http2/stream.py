@@ -112,7 +112,6 @@ class Http2Stream(Responder):
         handler.start()
 
     def start(self) -> None:
-        """Start answering."""
         if self._handler is not None:
             self._handler.start()
 
@@ -342,8 +341,9 @@ class Http2Stream(Responder):
     def check_reader(self, now: float) -> None:
         """Reset the stream of a client that has taken nothing of the response for the idle timeout; while the transport
         is full, nothing of any stream."""
-        unsent = self.unsent
-        seen = unsent + self._connection.unsent_when_full
+        unsent, connection = self.unsent, self._connection
+        is_full = connection.is_write_paused
+        seen = unsent + (connection.transport.get_write_buffer_size() if is_full else 0)
         if seen != self._seen_unsent or not unsent:
             self._seen_unsent, self.idle_since = seen, now
             self.uncharge(unsent)

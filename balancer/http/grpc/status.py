@@ -125,7 +125,6 @@ _HEAD: Final[Fields] = [(b":status", b"200"), (b"content-type", b"application/gr
 
 
 def code_of(error: ForwardingError) -> int:
-    """Return the status of gRPC for an error."""
     if isinstance(error, StreamReset):
         return code_of_reset(error.code)
     return _BY_REASON.get(error.reason) or _BY_STATUS.get(error.status, UNKNOWN)

@@ -174,13 +174,11 @@ class RequestHeads:
         return self._request(line, method, target, fields, raw)
 
     def _block_of(self, received: bytes) -> bytes:
-        """Return the fields to parse."""
         return received
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes
     ) -> Request:
-        """Return the request for a worker."""
         request_id = fields.request_id or self._fresh_id()
         head = line + fields.outgoing + request_id + END_OF_HEAD  # in half the time of a join
         return Request(method, target, head, request_id, fields, raw)

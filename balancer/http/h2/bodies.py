@@ -79,7 +79,6 @@ class Bodies:
         self.parts += 1
 
     def send_trailers(self, stream_id: int, fields: Fields) -> None:
-        """End a message with trailers."""
         backlog = self.waiting.get(stream_id)
         if backlog is not None:
             backlog.trailers = fields

@@ -79,5 +79,4 @@ def join_data(events: list[Event]) -> list[Event]:
 
 
 def name_of(code: int) -> str:
-    """Return the name of an error code."""
     return _CODES[code] if code < len(_CODES) else f"code {code:#x}"

@@ -130,7 +130,6 @@ class Names:
             self._tasks[host].cancel()
 
     def sweep(self, now: float) -> None:
-        """Start the lookups that are due."""
         if not self.config.prefetch:
             return
         for host, known in self.known.items():
@@ -266,7 +265,6 @@ class Routes:
             self._leave(before)
 
     def drop(self, endpoint_id: str) -> None:
-        """Remove the route of an endpoint."""
         self._leave(self.by_id.pop(endpoint_id))
 
     def _leave(self, route: NetworkRoute) -> None:

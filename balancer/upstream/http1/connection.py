@@ -28,11 +28,11 @@ from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.response_head import (
     FIELDS_LIMIT,
     INTERIM_LIMIT,
+    Response,
     ResponseHeads,
     bound_size,
     keep_alive_timeout,
 )
-from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial.phases import NOTHING

@@ -172,10 +172,6 @@ class CurlConnection(LibraryConnection):
         self.client.begin(transfer)
         return transfer
 
-    def touch(self, transfer: CurlTransfer) -> None:
-        """Mark a transfer that has events to pass on."""
-        self.client.touch(transfer)
-
 
 def client_of(pools: PoolContext) -> CurlClient:
     """Return the libcurl client shared by all endpoints; create it on first use."""
