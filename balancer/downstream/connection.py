@@ -350,8 +350,6 @@ class Http1Connection(Http1Responder):
             self._answering.check(now)
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
-        """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
-        closed."""
         has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None

@@ -144,7 +144,7 @@ class RequestTrace(ExchangeObserver):
     def __init__(
         self, request: TracedRequest, tracing: Tracing, spans: Spans, arrived: tuple[float, float]
     ) -> None:
-        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
+        """`arrived` as in `RequestLog`."""
         self._traced = request
         self._trace = SpanTrace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
         self._arrived = arrived

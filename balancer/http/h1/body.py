@@ -47,7 +47,8 @@ WORTH_ONE: Final = 8
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 SMALL_BYTES: Final = 512
-"""Bytes of a chunk below which it counts as small: it costs one to four microseconds, whatever it brings."""
+"""Bytes of a chunk, or of a frame, below which it counts as small: it costs one to four microseconds, whatever it
+brings."""
 
 UNLIMITED: Final = 1 << 62
 

@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from balancer.http.h1.body import SMALL_BYTES
 from balancer.http.h2.bodies import Bodies
 from balancer.http.h2.events import (
     CLOSED,
@@ -50,7 +51,6 @@ from balancer.http.h2.limits import (
     LOST_LIMIT,
     MOST_ALLOWED,
     PIECE,
-    SMALL_BYTES,
     UNLIMITED,
     WINDOW,
     Http2Limits,

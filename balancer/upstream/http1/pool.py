@@ -129,7 +129,7 @@ class ConnectionPool(Pool):
         upstream.idle_since = now
         self._idle[upstream] = None
         if self._waiters:
-            self._serve()
+            self.serve()
 
     def _lease_waited(self) -> UpstreamConnection | None:
         """As `lease`, but quiet: the request that waits may be one that cannot be retried."""

@@ -116,7 +116,7 @@ class MultiplexedPool(Pool):
                 self.connector.fail_in_backoff(waiter)
                 return
         self._waiters.append(waiter)
-        self._serve()
+        self.serve()
 
     def give_back(self, stream: UpstreamStream) -> None:
         """Take back a stream that has ended."""
@@ -126,20 +126,15 @@ class MultiplexedPool(Pool):
         if not connection.leased and (self.is_retired or not has_stream_room(connection)):
             connection.retire()
         if self._waiters:
-            self._serve()
-
-    def room_changed(self) -> None:
-        """Serve the lease waiters: a connection may have room for more streams."""
-        if self._waiters:
-            self._serve()
+            self.serve()
 
     def _lease_waited(self) -> UpstreamRequest | None:
         return self.lease()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Serve lease waiters, and open a connection for those that are left."""
         if not self._is_serving:
-            super()._serve()
+            super().serve()
             self._open_for_waiters()
 
     def _open_for_waiters(self) -> None:
@@ -173,7 +168,7 @@ class MultiplexedPool(Pool):
             self.connector.record_failed(error)
             self.opening_failed(error, None)
         else:
-            self._serve()
+            self.serve()
             if not connection.leased and not connection.life.idle_since:
                 connection.life.idle_since = self.pools.cached_time
 
@@ -192,7 +187,7 @@ class MultiplexedPool(Pool):
             self.pools.count_closed()
             self._count_lost(connection, by)
         if self._waiters:
-            self._serve()
+            self.serve()
 
     def _count_lost(self, connection: MultiplexedConnection, by: str) -> None:
         self.counts.count_closed(by)
