@@ -48,7 +48,6 @@ class Route:
         self.authorizer = authorizer
         self.edits = edits
         self.redirect: RedirectConfig | None = config.redirect
-        self.answer: AnswerConfig | None = config.answer
         self._fixed = None if config.answer is None else _fixed(config.answer)
         self.rank = config.specificity
         self._methods = frozenset(method.encode() for method in config.methods)

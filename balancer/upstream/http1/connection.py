@@ -60,8 +60,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
 
     `is_reusable`: whether another request may follow, once a response has ended. `closed_by`: which side closed it,
     valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
-    `announced`: keep-alive timeout in seconds that the worker states, 0: none. `phases`: its connect phases.
-    `read_size`: maximum bytes of one read, 0: it has carried no body that spans several reads.
+    `announced`: keep-alive timeout in seconds that the worker states, 0: none.
 
     Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
     `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
