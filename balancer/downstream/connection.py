@@ -38,19 +38,6 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 class Http1Connection(Http1Responder):
     """A client's HTTP/1.1 connection; the protocol of its transport."""
 
-    __slots__ = (
-        "_admin_exchange",
-        "_begin_http2",
-        "_body",
-        "_keeps_alive",
-        "_pipelined",
-        "_reader",
-        "_routes",
-        "_unstarted",
-        "ends_late",
-        "is_begun",
-    )
-
     def __init__(
         self,
         cluster: Cluster,

@@ -44,32 +44,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     offers only others is refused. `certificate_fields`: what workers get of a client's certificate.
     """
 
-    __slots__ = (
-        "_certificate_fields",
-        "_decrypt",
-        "_deliver",
-        "_drain",
-        "_encrypt",
-        "_error",
-        "_has_part",
-        "_hello",
-        "_incoming",
-        "_is_closing",
-        "_is_ended",
-        "_is_mute",
-        "_is_open",
-        "_object",
-        "_on_handshake",
-        "_outgoing",
-        "_overhead",
-        "_plain",
-        "_protocol",
-        "_protocols",
-        "_send",
-        "_take",
-        "_unnamed",
-    )
-
     _plain: asyncio.Transport
     _send: Callable[[bytes], None]
 

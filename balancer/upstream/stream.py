@@ -113,24 +113,6 @@ class StreamOwner(Protocol):
 class UpstreamStream(UpstreamRequest):
     """Upstream stream of one request; created by a lease and never reused."""
 
-    __slots__ = (
-        "_head_delivered",
-        "_interims",
-        "_is_ended",
-        "_is_head_request",
-        "_is_released",
-        "_is_sending",
-        "_left",
-        "_owner",
-        "_pieces",
-        "_reading_paused",
-        "_response",
-        "_sink",
-        "_stream",
-        "_trailers",
-        "connection",
-    )
-
     def __init__(self, owner: StreamOwner, connection: MultiplexedConnection) -> None:
         self._owner = owner
         self.connection = connection

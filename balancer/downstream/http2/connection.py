@@ -46,24 +46,6 @@ RESETS_BEFORE_SWEEP: Final = 100
 class Http2Connection(OpenStreams):
     """A client's HTTP/2 connection; the protocol of its transport."""
 
-    __slots__ = (
-        "_admin_exchange",
-        "_frames",
-        "_heads",
-        "_is_refused",
-        "_late",
-        "_late_at",
-        "_left_at",
-        "_resets",
-        "_routes",
-        "_steps",
-        "_ticked_at",
-        "_unsent",
-        "_unstarted",
-        "ends_late",
-        "is_begun",
-    )
-
     def __init__(
         self,
         cluster: Cluster,

@@ -69,18 +69,6 @@ BYTES_PER_WRITE: Final = 131_072
 class OpenStreams(ClientSide):
     """The part of a connection that its streams use; abstract."""
 
-    __slots__ = (
-        "_ended",
-        "_flush_is_due",
-        "_high",
-        "_is_reading",
-        "_streams",
-        "_watched",
-        "engine",
-        "response_heads",
-        "write",
-    )
-
     write: Callable[[bytes], None]
 
     def __init__(self, cluster: Cluster, limits: Http2Limits) -> None:

@@ -41,24 +41,6 @@ class Http2Stream(Responder):
     """A stream. `expects_body`: the request has not ended. `is_long`: a part of the response may wait for the
     client. `cut_code`: the code by which it is reset behind a response that breaks off, NO_ERROR if none does."""
 
-    __slots__ = (
-        "_body_limit",
-        "_connection",
-        "_fields",
-        "_handler",
-        "_is_detached",
-        "_read_size",
-        "_received",
-        "_seen_unsent",
-        "_takes_trailers",
-        "_tunnel",
-        "_withheld",
-        "cut_code",
-        "expects_body",
-        "id",
-        "is_long",
-    )
-
     def __init__(self, cluster: Cluster, connection: OpenStreams, stream_id: int) -> None:
         super().__init__(cluster, connection.idle_since)
         self.is_stream = True
