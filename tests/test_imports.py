@@ -256,7 +256,7 @@ CIRCLES = {
     "balancer.upstream.library curl curl_transfer": "a client has its transfers, which end there",
     "balancer.exchange attempt_span routed_attempt": "an attempt has its span, which describes it",
     "balancer.exchange responder tunnel": "a responder has its pending upgrade, which goes back to it",
-    "balancer.exchange attempt client_bounds exchange_state": "an exchange has its attempt, which reports to it",
+    "balancer.exchange attempt call_rules exchange_state": "an exchange has its attempt, which reports to it",
     "balancer.mirroring copy_attempt mirror": "a mirror has its copies, a copy its attempt",
     "balancer.downstream.http2 open_streams stream stream_transport": "a connection has streams, a stream its tunnel",
     "balancer.control.admin application connection exchange": "connections hand requests to the application",

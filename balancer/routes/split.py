@@ -159,10 +159,9 @@ class Splits:
     requests, with the weights and the reason.
     """
 
-    def __init__(self, say: Callable[[str], None] = complain) -> None:
+    def __init__(self) -> None:
         self.by_route: dict[tuple[Any, ...], Split] = {}
         self.on_reset: Callable[[Split], None] | None = None
-        self._say = say
 
     def apply(self, routes: Iterable[RouteConfig], clusters: Mapping[str, Cluster], seed: int | None) -> None:
         """Apply the routes of a configuration; a split of the same route between the same clusters keeps its counts."""
@@ -200,6 +199,6 @@ class Splits:
             if problem is not None:
                 canary = split.config.canary
                 split.change({**split.weights, str(canary): 0.0}, f"canary {canary}: {problem}")
-                self._say(f"split {split.route}: no more requests to canary {canary}: {problem}")
+                complain(f"split {split.route}: no more requests to canary {canary}: {problem}")
                 if self.on_reset is not None:
                     self.on_reset(split)

@@ -145,7 +145,7 @@ METHODS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Any]]] = {
     OURS: (block_of, _fields.without),
     # Parts of its time; the rest is removing lines, if any.
     "  of it: to lower case": (block_of, bytes.lower),
-    "  of it: the search": (in_lower_case, _fields._next),
+    "  of it: the search": (in_lower_case, lambda lower: [*_fields._find(lower)]),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
     PASS: (in_lower_case, _no_fields.find_special),

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 from hpack import Encoder
 
+from balancer.http.h1.body import SMALL_BYTES
 from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
 from balancer.http.h2.events import Event as EngineEvent
-from balancer.http.h2.limits import SMALL_BYTES, Http2Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.server_engine import ServerEngine
 from tests.support import frames

@@ -226,5 +226,5 @@ def endpoint_numbers(status: dict[str, Any], pool: Pool) -> dict[str, Any]:
         "setup_seconds": {phase: getattr(counts, phase) for phase in PHASES},
         "idle_close": ([*zip(BOUNDS, accumulate(counts.lost_ages), strict=True)], counts.lost_seconds),
         "handshake_seconds": {"full": tls.full_seconds, "resumed": tls.resumed_seconds},
-        "departed": pool.route.watched.is_departed,
+        "departed": pool.route.trip.is_departed,
     }

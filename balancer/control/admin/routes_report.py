@@ -35,7 +35,7 @@ def watch_status(cluster: Cluster) -> dict[str, Any]:
     """Return the counts of the route watch, and the lowest usual connect time to each region in seconds."""
     watch, usual = cluster.pools.routes.watch, dict[str, float | None]()
     for route in cluster.pools.routes.by_id.values():
-        region, norm = route.endpoint.region, route.watched.trip.norm
+        region, norm = route.endpoint.region, route.trip.norm
         known = usual.setdefault(region, norm)
         usual[region] = norm if known is None else known if norm is None else min(known, norm)
     regions = [
@@ -72,8 +72,8 @@ def route_status(route: NetworkRoute) -> dict[str, Any]:
     tls = route.resumption
     return {
         "address": route.best,
-        "connect": _baseline(route.watched.trip),
-        "tls": _baseline(route.watched.tls)
+        "connect": _baseline(route.trip),
+        "tls": _baseline(route.tls)
         | {
             "version": tls.version,
             "full": tls.full,
