@@ -24,7 +24,7 @@ from experiments.stats.comparison import (
     ENOUGH_BLOCKS,
     SIGNIFICANCE,
     Interval,
-    compare_all,
+    compare_pairs,
     paired_interval,
 )
 from experiments.stats.estimates import paired_student
@@ -289,23 +289,20 @@ def pair_comparisons_of(
 ) -> tuple[PairComparison, ...]:
     """Compare every two entries by p99, or by goodput where it is the deadline, measured and simulated."""
     names = [*labels, *(control[1:] if control else ())]
-    worlds = []
+    pairs, worlds = list(combinations(labels, 2)), []
     for runs in (ours, theirs):
         values, ceiling = values_per_block(names, runs, "p99"), ceiling_per_block(names, runs, "p99")
         is_virtual = runs is not ours
-        worlds.append(compare_all("p99", values, labels, paired_student, ceiling, control, is_virtual))
-    measured, simulated = worlds
+        worlds.append(compare_pairs("p99", values, pairs, paired_student, ceiling, control, is_virtual)[0])
     return tuple(
         PairComparison(
             *pair,
-            measured[pair].interval,
-            simulated[pair].interval,
-            measured[pair].standing in SIDES,
-            measured[pair].standing == simulated[pair].standing
-            if simulated[pair].standing in SIDES
-            else None,
+            measured.interval,
+            simulated.interval,
+            measured.standing in SIDES,
+            measured.standing == simulated.standing if simulated.standing in SIDES else None,
         )
-        for pair in combinations(labels, 2)
+        for pair, measured, simulated in zip(pairs, *worlds, strict=True)
     )
 
 
