@@ -1,29 +1,29 @@
-"""One simulated run of a scenario with inference engines, as a `Run` like any other."""
+"""One simulated run of a scenario, with inference engines or other workers, as a `Run` like any other."""
 
 from __future__ import annotations
 
+import gc
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
 from experiments.inference.prompts import models_of, prompts_of
 from experiments.inference.simulation import InferenceSimulation
-from experiments.platform.build import versions
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Floats, Run, RunFacts, Samples, region_numbers
+from experiments.run_data import Floats, Run, Samples, WorldName, region_numbers
+from experiments.running.runner import facts_of
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
 from experiments.scenario.supported import reads_reports_of
 from experiments.simulator.clock import VirtualClock
-from experiments.simulator.run import SimulatedRunner, faults, simulate_emulated
+from experiments.simulator.run import faults, policy_status, simulate_emulated
 from experiments.simulator.run import simulate as simulate_workers
 from experiments.simulator.simulation import uncollected
-from experiments.stats.measures import achieved_rate
 from policies import registry
 from policies.facts import Endpoint
 from policies.routing.router import Router
@@ -32,8 +32,7 @@ from workers.inference.engine import Engine
 
 def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
     """Simulate `entry` under the `seed` of its block, with engines or other workers. Raises `BadInputError`."""
-    asked = scenario.inference
-    if asked is None:
+    if scenario.inference is None:
         return simulate_workers(scenario, entry, block, order, seed)
     instants = first_instants(scenario.load, seed, 1.0)
     prompts = prompts_of(scenario, len(instants), seed)
@@ -58,23 +57,18 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
         simulation.run(instants.tolist(), entrances.tolist(), prompts)
     samples = samples_of(scenario, simulation, instants, prompts)
     status = status_of(entry, simulation, routers, engines)
-    facts = RunFacts(
+    facts = facts_of(
+        scenario,
+        entry,
+        len(samples),
+        samples,
         world="simulated",
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode="open",
-        offered_rate=len(samples) / scenario.load.duration,
-        achieved_rate=achieved_rate(samples),
-        requests=len(samples),
         block=block,
         order=order,
         seed=seed,
-        timeout=scenario.timeout,
-        tpot_slo=asked.tpot_slo,
         places=places_of(scenario),
         invalid_reasons=faults(status["policy"], samples),
         status=status,
-        versions=versions(),
     )
     return Run(facts, samples)
 
@@ -137,12 +131,7 @@ def status_of(
 ) -> dict[str, Any]:
     """Status of the balancers, added up, and of each engine."""
     return {
-        "policy": {
-            "name": entry.policy.name,
-            "routed": sum(router.routed for router in routers),
-            "fallback_picks": sum(router.fallback_picks for router in routers),
-            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
-        },
+        "policy": policy_status(entry.policy.name, routers),
         "requests": len(simulation.kinds),
         "retried": simulation.retried,
         "engines": [
@@ -152,12 +141,13 @@ def status_of(
     }
 
 
-class InferenceRunner(SimulatedRunner):
+class SimulatedRunner:
     """Execute planned runs of any scenario in virtual time. Implements `Runner`."""
+
+    name: Final[WorldName] = "simulated"
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
         """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
-        if scenario.inference is None:
-            return super().run(scenario, planned, observer)
+        gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
         entry = scenario.entry(planned.label)
         return simulate(scenario, entry, planned.block, planned.order, planned.seed)

@@ -19,14 +19,13 @@ from experiments.generator.ledger import Ledger
 from experiments.inference.prompts import prompts_of
 from experiments.measured.faults import LiveEvents
 from experiments.measured.fleet import Fleet
-from experiments.platform.build import versions
 from experiments.platform.terminal import interruptible
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, WorldName
-from experiments.running.runner import Interrupted, Observer
+from experiments.run_data import Run, WorldName
+from experiments.running.runner import Interrupted, Observer, facts_of
 from experiments.scenario.places import first_connections, profiles_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.measures import POLICY_FAILED, achieved_rate, lag_percentiles, validity
+from experiments.stats.measures import POLICY_FAILED, lag_percentiles, validity
 
 T = TypeVar("T")
 
@@ -174,31 +173,22 @@ def conclude(
     crashed_processes: tuple[str, ...],
 ) -> Run:
     """Assemble samples, facts and validity into a run."""
-    load, samples = scenario.load_of(entry), ledger.samples()
-    requests = requests_of(load, planned.seed)
-    is_open = load.mode == "open"
+    samples = ledger.samples()
     lag_p50, lag_p99 = lag_percentiles(samples)
-    facts = RunFacts(
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=requests / load.duration / scenario.time_scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=requests,
+    facts = facts_of(
+        scenario,
+        entry,
+        requests_of(scenario.load_of(entry), planned.seed),
+        samples,
         warmup_requests=scenario.warmup
         and warm_requests(scenario, entry) + scenario.warmup * len(ledger.places),
         block=planned.block,
         order=planned.order,
         seed=planned.seed,
-        timeout=scenario.timeout * scenario.time_scale,
-        time_scale=scenario.time_scale,
-        tpot_slo=None if scenario.inference is None else scenario.inference.tpot_slo,
         lag_p50=lag_p50,
         lag_p99=lag_p99,
         places=tuple(ledger.places),
         status=status,
-        versions=versions(),
     )
     return Run(
         facts.model_copy(

@@ -7,8 +7,7 @@ processes; docs/simulator.md names those without a counterpart in virtual time.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -16,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
-from experiments.platform.build import versions
-from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, Samples, WorldName, region_numbers
+from experiments.run_data import Run, Samples, region_numbers
+from experiments.running.runner import facts_of
 from experiments.scenario.places import first_connections, places_of, warm_requests
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
-from experiments.stats.measures import POLICY_FAILED, achieved_rate
+from experiments.stats.measures import POLICY_FAILED
+from policies.routing.router import Router
 from workers.service import parse_profile
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
@@ -47,26 +46,20 @@ def simulate(
         columns = simulation.open(first_instants(load, seed, scenario.time_scale))
     places = places_of(scenario)
     samples = columns.samples(simulation.start, model.overhead, region_numbers(places))
-    status, is_open = balancer_status(simulation), load.mode == "open"
-    facts = RunFacts(
+    status = balancer_status(simulation)
+    facts = facts_of(
+        scenario,
+        entry,
+        len(samples),
+        samples,
         world="simulated",
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=len(samples) / load.duration / scenario.time_scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=len(samples),
         warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
         block=block,
         order=order,
         seed=seed,
-        timeout=model.timeout,
-        time_scale=scenario.time_scale,
         places=places,
         invalid_reasons=faults(status["policy"], samples),
         status=status,
-        versions=versions(),
     )
     return Run(facts, samples)
 
@@ -85,15 +78,9 @@ def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
     """Status of the balancers, added up."""
     balancers = simulation.fleet.balancers
-    routers = [balancer.router for balancer in balancers]
     worker_connections = simulation.fleet.all_connections()
     return {
-        "policy": {
-            "name": simulation.model.policy["name"],
-            "routed": sum(router.routed for router in routers),
-            "fallback_picks": sum(router.fallback_picks for router in routers),
-            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
-        },
+        "policy": policy_status(simulation.model.policy["name"], [balancer.router for balancer in balancers]),
         "requests": sum(balancer.requests for balancer in balancers),
         "retried": sum(balancer.retried for balancer in balancers),
         "hedged": sum(balancer.hedged for balancer in balancers),
@@ -105,24 +92,22 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
     }
 
 
+def policy_status(name: str, routers: Sequence[Router]) -> dict[str, Any]:
+    """Part of the status about the policy."""
+    return {
+        "name": name,
+        "routed": sum(router.routed for router in routers),
+        "fallback_picks": sum(router.fallback_picks for router in routers),
+        "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
+    }
+
+
 def faults(policy: Mapping[str, Any], samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid: fallback picks by another policy."""
     picks = policy["fallback_picks"]
     if not picks and bool(np.isfinite(samples.ended_at).all()):
         return ()
     return (f"{POLICY_FAILED} {picks} times and was stood in for: {policy['last_fault']}",)
-
-
-class SimulatedRunner:
-    """Execute planned runs in the simulator. Implements `Runner`."""
-
-    name: Final[WorldName] = "simulated"
-
-    def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
-        """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
-        gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
-        entry = scenario.entry(planned.label)
-        return simulate(scenario, entry, planned.block, planned.order, planned.seed)
 
 
 OVERHEAD: Final = 0.0005

@@ -26,7 +26,7 @@ from experiments.results.directory import PlannedRun, load_results
 from experiments.running.execute import execute, prepare
 from experiments.running.runner import Observer
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
-from experiments.switchback.balancer import HttpBalancer
+from experiments.switchback.balancer import LiveBalancer
 from experiments.switchback.readings import (
     LiveError,
     MetricsReading,
@@ -379,7 +379,7 @@ async def test_requests_to_the_admin_interface() -> None:
         pass
 
     runner, url = await served(answer)
-    balancer = HttpBalancer(url, "secret", at_once)
+    balancer = LiveBalancer(url, "secret", at_once)
     assert await balancer.latency() == {"fine": True}
     await balancer.apply({"name": "x", "option": 1})
     await runner.cleanup()
@@ -397,7 +397,7 @@ async def test_rejected_requests_are_bad_input(status: int, problem: str) -> Non
 
     runner, url = await served(answer)
     with pytest.raises(BadInputError, match=problem):
-        await HttpBalancer(url, None).apply({"name": "x"})
+        await LiveBalancer(url, None).apply({"name": "x"})
     await runner.cleanup()
 
 

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 from PIL import Image
 
+from experiments.inference.run import SimulatedRunner
 from experiments.report.canvas import blank, with_palette
 from experiments.report.drawings import drawings
 from experiments.report.figures_paired import RATIOS, apart
@@ -38,7 +39,6 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.run import SimulatedRunner
 from experiments.verdict.summary import summarise
 from policies import registry
 

@@ -16,7 +16,7 @@ import pytest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.inference.prompts import prompts_of, synthetic
-from experiments.inference.run import InferenceRunner, simulate
+from experiments.inference.run import SimulatedRunner, simulate
 from experiments.inference.simulation import InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun, load_results
@@ -199,7 +199,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     planned = PlannedRun(block=0, order=0, label="llm-d", seed=5)
     files = [BytesIO(), BytesIO()]
     for file in files:
-        write_run(InferenceRunner().run(scenario, planned), file)
+        write_run(SimulatedRunner().run(scenario, planned), file)
     assert files[0].getvalue() == files[1].getvalue()
 
 
