@@ -208,29 +208,8 @@ def splits() -> list[SpeedCase]:
     ]
 
 
-def hedges() -> list[SpeedCase]:
-    """Hedging: a second request a fixed time after the first, in a system without queueing.
-
-    Both are the same work, at workers that are equally fast, so the first one is answered first and nothing is gained.
-    """
-    after = 0.7
-    workers = tuple(WorkerModel(f"w{n}", slots=64) for n in range(4))
-    model = Model(workers=workers, policy=RANDOM, hedge_after=after)
-
-    def taken(count: int, seed: int) -> float:
-        return float(times(simulated(model, 8.0, count, seed).columns).mean())
-
-    def share(count: int, seed: int) -> float:
-        return float(simulated(model, 8.0, count, seed).columns.attempts.mean() - 1)
-
-    return [
-        SpeedCase("hedge after .7, mean", 1.0, ONE_PERCENT, 100_000, taken),
-        SpeedCase("hedge after .7, extra load", theory.hedged_share(after), ONE_PERCENT, 100_000, share),
-    ]
-
-
 def cases() -> list[SpeedCase]:
-    return [*single_servers(), *many_servers(), *turns(), *choices(), *splits(), *hedges()]
+    return [*single_servers(), *many_servers(), *turns(), *choices(), *splits()]
 
 
 SEED = 1
