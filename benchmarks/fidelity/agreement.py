@@ -27,7 +27,7 @@ from experiments.stats.comparison import (
     compare_pairs,
     paired_interval,
 )
-from experiments.stats.estimates import paired_student
+from experiments.stats.estimates import geometric_mean, paired_student
 from experiments.stats.run_summary import (
     RunSummary,
     ceiling_per_block,
@@ -42,16 +42,11 @@ shares, and a difference of shares of the requests for goodput.
 """
 
 
-def mean(latency: Floats) -> float:
-    """Mean; nan for an empty array."""
-    return float(np.mean(latency)) if len(latency) else math.nan
-
-
 SIDES = ("ahead", "behind")
 """Standings of a pair that is apart."""
 
 LATENCY: dict[str, Callable[[Floats], float]] = {
-    "mean": mean,
+    "mean": measures.mean,
     "p99": lambda latency: measures.percentile(latency, 99),
 }
 
@@ -296,18 +291,19 @@ def pair_comparisons_of(
         worlds.append(compare_pairs("p99", values, pairs, paired_student, ceiling, control, is_virtual)[0])
     return tuple(
         PairComparison(
-            *pair,
+            measured.label,
+            measured.baseline,
             measured.interval,
             simulated.interval,
             measured.standing in SIDES,
             measured.standing == simulated.standing if simulated.standing in SIDES else None,
         )
-        for pair, measured, simulated in zip(pairs, *worlds, strict=True)
+        for measured, simulated in zip(*worlds, strict=True)
     )
 
 
 def order_of(labels: Sequence[str], runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Labels by the geometric mean of their p99s; entries without one are left out."""
     values = values_per_block(labels, runs, "p99")
-    means = {label: float(np.mean(np.log([*found.values()]))) for label, found in values.items() if found}
+    means = {label: geometric_mean(found.values()) for label, found in values.items() if found}
     return tuple(sorted(means, key=means.__getitem__))

@@ -23,7 +23,6 @@ from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
 from experiments.stats.comparison import typical
-from policies import registry
 
 ENDPOINTS = 100
 LOAD = 0.9
@@ -49,11 +48,7 @@ def simulators() -> list[Simulator]:
         ("peak-ewma", 150_000.0),
         ("round-robin", 0.0),
     ]
-    found = [
-        Simulator(f"steelyard, {name}", simulated({"name": name}), bound)
-        for name, bound in ours
-        if name in registry.TABLE
-    ]
+    found = [Simulator(f"steelyard, {name}", simulated({"name": name}), bound) for name, bound in ours]
     return [*found, Simulator("SimPy, two choices", in_simpy)] if find_spec("simpy") else found
 
 

@@ -174,7 +174,7 @@ def run_floods(port: int, kind: str, count: int, report: Path) -> None:
                     waiting.append((time.monotonic() + ROUND_TRIP, number))
                 elif events & select.EPOLLOUT:
                     epoll.modify(descriptor, client.wants)
-    report.write_literal(json.dumps(endings), encoding="utf-8")
+    report.write_text(json.dumps(endings), encoding="utf-8")
 
 
 if __name__ == "__main__":

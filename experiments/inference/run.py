@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Final
@@ -21,7 +22,7 @@ from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
 from experiments.scenario.supported import reads_reports_of
 from experiments.simulator.clock import VirtualClock
-from experiments.simulator.run import faults, policy_status, simulate_emulated
+from experiments.simulator.run import Simulate, faults, policy_status
 from experiments.simulator.run import simulate as simulate_workers
 from experiments.simulator.simulation import uncollected
 from policies import registry
@@ -30,10 +31,12 @@ from policies.routing.router import Router
 from workers.inference.engine import Engine
 
 
-def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+def simulate(
+    scenario: Scenario, entry: Entry, block: int, order: int, seed: int, *, is_emulated: bool = False
+) -> Run:
     """Simulate `entry` under the `seed` of its block, with engines or other workers. Raises `BadInputError`."""
     if scenario.inference is None:
-        return simulate_workers(scenario, entry, block, order, seed)
+        return simulate_workers(scenario, entry, block, order, seed, is_emulated=is_emulated)
     instants = first_instants(scenario.load, seed, 1.0)
     prompts = prompts_of(scenario, len(instants), seed)
     clock, engines = VirtualClock(), list(map(Engine, models_of(scenario, prompts)))
@@ -73,10 +76,8 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     return Run(facts, samples)
 
 
-def simulate_beside(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Simulate for comparison with a measured run: of other workers, with round trips as they are emulated."""
-    chosen = simulate_emulated if scenario.inference is None else simulate
-    return chosen(scenario, entry, block, order, seed)
+simulate_beside: Simulate = partial(simulate, is_emulated=True)
+"""Simulate for comparison with a measured run: of other workers, with round trips as they are emulated."""
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:

@@ -135,8 +135,6 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with (directory / CAMPAIGN_FILE).open("x", encoding="utf-8") as file:
             file.write(campaign.model_dump_json(indent=2) + "\n")
-    except FileExistsError:
-        raise BadInputError(f"--out: {directory} already holds a campaign; name another directory") from None
     except OSError as error:
         raise BadInputError(f"--out: {directory} cannot be written: {error.strerror}") from None
 

@@ -8,7 +8,6 @@ processes; docs/simulator.md names those without a counterpart in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -62,10 +61,6 @@ def simulate(
         status=status,
     )
     return Run(facts, samples)
-
-
-simulate_emulated: Simulate = partial(simulate, is_emulated=True)
-"""Simulate with round trips as emulated by workers on loopback, for comparison with a measured run."""
 
 
 def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
