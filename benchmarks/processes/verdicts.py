@@ -62,7 +62,6 @@ def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
 
 
 def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[BoundVerdict]:
-    """Verdicts on all bounds that were measured."""
     parts = [(part, [run for run in bursts if run.part == part]) for part in PARTS]
     found = [gain_verdict(own, part) for part, own in parts if own]
     if stretches:

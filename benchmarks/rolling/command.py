@@ -49,13 +49,11 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
 
 
 def verdict(stage: Stage) -> BoundVerdict:
-    """Verdict on one stage."""
     is_met = not (stage.fault or stage.failed or stage.wrong)
     return BoundVerdict(stage.name, "0 failed requests", is_met, stage_in_words(stage))
 
 
 def stage_in_words(stage: Stage) -> str:
-    """Failures of one stage as text."""
     if stage.fault:
         return stage.fault
     kinds = ", ".join(f"{count} × {kind}" for kind, count in stage.failures.items())

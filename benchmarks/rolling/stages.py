@@ -180,7 +180,6 @@ async def staged(name: str, timing: StageTiming, seed: int, cores: tuple[int, in
 
 @asynccontextmanager
 async def ended_with(session: int) -> AsyncIterator[None]:
-    """End all processes of the session on exit."""
     try:
         yield
     finally:
@@ -188,7 +187,6 @@ async def ended_with(session: int) -> AsyncIterator[None]:
 
 
 def stage_of(name: str, rows: Account, ran: Executions, steps: str) -> Stage:
-    """Result of a stage from the client rows and the workers' records."""
     counted = rows.due >= 0
     found = rows.failures(counted)
     twice = sum(times > 1 for times in ran.executed.values())

@@ -51,7 +51,6 @@ class SpeedCase:
     simulated: Callable[[int, int], float]
 
     def error(self, simulated: float) -> float:
-        """Relative error of a simulated value."""
         return simulated / self.theory - 1
 
 
@@ -230,7 +229,6 @@ def certify(session: Session, samples: float, chosen: Sequence[SpeedCase] | None
 
 
 def verdict_on(case: SpeedCase, samples: float) -> BoundVerdict:
-    """Simulate one case and judge it."""
     count = max(1, round(case.samples * samples))
     simulated = case.simulated(count, SEED)
     error = case.error(simulated)

@@ -123,7 +123,6 @@ def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> Bo
 
 
 def table_of(found: Mapping[str, Sequence[float]]) -> Table:
-    """Table of the speeds for the terminal."""
     table = Table(title=f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints")
     for heading in ("", "mean", "95 % from", "to"):
         table.add_column(heading, justify="right" if heading else "left")

@@ -140,7 +140,6 @@ class FloodClient:
 
     @property
     def wants(self) -> int:
-        """Events that it waits for."""
         return select.EPOLLIN | (select.EPOLLOUT if self._sent < len(self._data) else 0)
 
 

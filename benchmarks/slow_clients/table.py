@@ -115,7 +115,6 @@ def slow_row(runs: Sequence[SlowRun], quiet: Sequence[SlowRun]) -> SlowRow:
 
 
 def table_of(rows: Sequence[SlowRow]) -> Table:
-    """Table for the terminal."""
     table = Table()
     for name in ("proxy", "beside"):
         table.add_column(name, no_wrap=True)

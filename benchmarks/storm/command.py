@@ -149,7 +149,6 @@ def introduction(plan: StormPlan) -> str:
 
 
 def storm_in_words(run: Figures) -> str:
-    """One run as a line of text."""
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
     return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"
 

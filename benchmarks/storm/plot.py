@@ -42,7 +42,6 @@ MARK = 0.04
 
 @mpl.rc_context(STYLE)
 def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
-    """Figure of one run with all four panels."""
     assert storm.account is not None
     rows = storm.account
     figure, panels = canvas.blank(9.0, 4, 1, sharex=True, height_ratios=(1.15, 1, 1.5, 1.5))
@@ -143,7 +142,6 @@ def binned(rows: Account, among: Flags, edges: Floats, percent: float) -> list[f
 
 
 def draw_share(axes: Axes, rows: Account, pace: Pace) -> None:
-    """Share of the responses that came from each worker."""
     edges = edges_of(pace)
     counts = np.array([np.histogram(rows.due[rows.worker == i], edges)[0] for i in range(len(WORKERS))])
     total = np.maximum(1, np.histogram(rows.due[rows.worker != NO_WORKER], edges)[0])

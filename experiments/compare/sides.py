@@ -35,7 +35,6 @@ class Side:
 
     @property
     def seeds(self) -> dict[int, int]:
-        """Seed of each block."""
         return {run.facts.block: run.facts.seed for run in self.results.runs}
 
     def values(self, label: str, measure: str) -> dict[int, float]:
@@ -61,7 +60,6 @@ class Difference:
 
 
 def side(name: str, results: Results) -> Side:
-    """Summarise a result set."""
     slo = results.scenario.slo * results.scenario.time_scale
     return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
 

@@ -36,17 +36,14 @@ STATUS_NAMES = (0x08, 0x18, 0x48)
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """Bytes of a frame."""
     return b"%b%c%c%b%b" % (len(content).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), content)
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *item) for item in values.items()))
 
 
 def window_update(stream: int, size: int) -> bytes:
-    """WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
 
 

@@ -90,7 +90,6 @@ def grow(one: Conversation, tokens: int, random: Random) -> None:
 
 
 def fresh_blocks(count: int, random: Random) -> list[int]:
-    """Hashes of new blocks."""
     return [random.getrandbits(64) for _ in range(count)]
 
 

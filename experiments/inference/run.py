@@ -81,7 +81,6 @@ simulate_beside: Simulate = partial(simulate, is_emulated=True)
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:
-    """A router for each balancer."""
     endpoints = [
         Endpoint(
             f"{region.name}-{number}",

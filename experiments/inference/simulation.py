@@ -272,7 +272,6 @@ class InferenceSimulation:
         self._changed(request.router, now)
 
     def _end(self, request: InferenceRequest, kind: int, status: int, now: float) -> None:
-        """Record the end of a request."""
         number = request.number
         self._open.pop(number, None)
         request.is_over = True

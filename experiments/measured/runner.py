@@ -133,7 +133,6 @@ def warm_path(scenario: Scenario) -> str:
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
-    """Load generator of the measured run."""
     load = scenario.load_of(entry)
     instants = first_instants(load, planned.seed, scenario.time_scale)
     name = f"b{planned.block}-r{planned.order}"
@@ -172,7 +171,6 @@ def conclude(
     status: dict[str, Any],
     crashed_processes: tuple[str, ...],
 ) -> Run:
-    """Assemble samples, facts and validity into a run."""
     samples = ledger.samples()
     lag_p50, lag_p99 = lag_percentiles(samples)
     facts = facts_of(

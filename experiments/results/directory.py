@@ -140,7 +140,6 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
 
 
 def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
-    """Write one run to its file in the directory."""
     save_run(run, directory / RUNS / planned.file_name)
 
 

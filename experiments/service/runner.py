@@ -160,7 +160,6 @@ class ServiceGenerator(Generator):
         return await super().run(0, begun)
 
     def request(self, number: int) -> PreparedRequest:
-        """The request of this number."""
         return self._requests[self._drawn[number]]
 
     def _send(self, at: float) -> None:

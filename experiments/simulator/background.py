@@ -63,7 +63,6 @@ class ReportsToOthers:
         self._swept_at = 0.0
 
     def send(self, now: float) -> None:
-        """Send a report."""
         units = self._balancer.units
         self._agenda.add(now + self._model.delay, Call(partial(self._heard, units.report(now))))
         if now >= self._swept_at + SWEEP_PERIOD:
@@ -93,7 +92,6 @@ class Checks:
         self._checks: dict[str, Check] = {}
 
     def begin(self, now: float) -> None:
-        """Begin the checks of all workers."""
         for worker in self._workers:
             self._check(worker, now)
 
@@ -211,7 +209,6 @@ class Check(Event):
 
 
 def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
-    """Change a worker's fault state."""
     before = worker.fault_state
     worker.fault_state = fault_state
     worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining

@@ -86,7 +86,6 @@ class Columns:
 
     @property
     def attempts(self) -> Ints:
-        """Number of attempts of each request."""
         return np.asarray((self.codes >> 3) & 0xFFFF, dtype=np.int64)
 
     @property

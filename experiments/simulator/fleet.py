@@ -53,7 +53,6 @@ class SimulatedFleet:
         self.connect()
 
     def worker(self, number: int) -> SimulatedWorker:
-        """Worker by its number in the model."""
         return self._by_number[number]
 
     def _worker(self, worker: WorkerModel, number: int) -> SimulatedWorker:

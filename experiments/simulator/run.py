@@ -71,7 +71,6 @@ def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
 
 
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
-    """Status of the balancers, added up."""
     balancers = simulation.fleet.balancers
     worker_connections = simulation.fleet.all_connections()
     return {

@@ -97,7 +97,6 @@ class WhatIfAnswer:
 
     @property
     def sentences(self) -> list[str]:
-        """Answer as sentences."""
         return [*self._answers(), *map(compared, self.comparisons), self._trust()]
 
     def _answers(self) -> Iterator[str]:
@@ -126,7 +125,6 @@ class WhatIfAnswer:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Answer for JSON."""
         return {
             "without": list(self.question.lost),
             "utilisation": self.utilisation,

@@ -106,7 +106,6 @@ class VerifiedLoop(OpenLoop):
 
 
 def run(load: VerifiedLoad, file: Path) -> None:
-    """Generate the requests, run the load and save the account."""
     rng = np.random.default_rng(load.seed)
     instants = instants_with_warm_up(load.rate, WARM_UP, load.seconds, rng)
     checked = checked_requests(len(instants), load.posts, load.seed)
