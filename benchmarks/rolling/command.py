@@ -1,7 +1,4 @@
-"""`python -m benchmarks rolling`: workers restarted, balancer reloaded and replaced, under load.
-
-Only parses options and prints; each stage is reported as soon as it has ended.
-"""
+"""`python -m benchmarks rolling`: workers restarted, balancer reloaded and replaced, under load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`python -m benchmarks storm`: two minutes of worker faults under steady load.
-
-Only parses options, builds the plan and prints; invalid input is refused before any process starts.
-"""
+"""`python -m benchmarks storm`: two minutes of worker faults under steady load."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -39,13 +39,8 @@ milliseconds, and a pick during that time overruns its budget. A failing policy 
 
 Watch = Callable[[Ledger], None]
 
-Following = Callable[[tuple[str, int]], AbstractContextManager[None]]
+Following = Callable[[tuple[str, int]], AbstractContextManager[object]]
 """Context in which somebody follows the balancer at an address."""
-
-
-def unfollowed(address: tuple[str, int]) -> AbstractContextManager[None]:
-    """Context in which nothing follows the balancer."""
-    return nullcontext()
 
 
 class MeasuredRunner:
@@ -53,7 +48,7 @@ class MeasuredRunner:
 
     name: Final[WorldName] = "measured"
 
-    def __init__(self, following: Following = unfollowed) -> None:
+    def __init__(self, following: Following = nullcontext) -> None:
         self._following = following
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
@@ -61,23 +56,26 @@ class MeasuredRunner:
 
         Raises `FleetFailedError`, `Interrupted`, and before the load `KeyboardInterrupt`.
         """
-        try:
-            return run_loop(interruptible(measure(scenario, planned, observer.load_started, self._following)))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        return run_loop(measure(scenario, planned, observer.load_started, self._following))
 
 
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where available, so that the load generator is as fast as the proxy."""
-    if sys.platform == "win32":
-        return asyncio.run(main)
-    import uvloop
+def run_loop(work: Awaitable[T]) -> T:
+    """Run on uvloop where available, so that the load generator is as fast as the proxy.
 
-    return uvloop.run(main)
+    A stop signal cancels the work. Raises `KeyboardInterrupt` then, unless the work raises another error.
+    """
+    try:
+        if sys.platform == "win32":
+            return asyncio.run(interruptible(work))
+        import uvloop
+
+        return uvloop.run(interruptible(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def measure(
-    scenario: Scenario, planned: PlannedRun, watch: Watch, following: Following = unfollowed
+    scenario: Scenario, planned: PlannedRun, watch: Watch, following: Following = nullcontext
 ) -> Run:
     """Measure one planned run; `watch` is called with the ledger when the load starts.
 

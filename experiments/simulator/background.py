@@ -189,8 +189,8 @@ class Check(Event):
         checks, router, asks = self._checks, self._balancer.router, self._asks
         if self._worker.is_down:  # since the check was sent
             self._fault = NO_CONNECTION
-        elif self._connections is not None:
-            self._connections.checked(now)
+        elif self._connections is not None and self._connections.is_linked:
+            self._connections.give_back(now)  # it stays open for requests
         has_changed, state = checks.record(self._fault, now), self._state()
         if asks and state is not None and has_changed:
             is_reachable = self._fault != NO_CONNECTION

@@ -36,7 +36,9 @@ def simulate(
     """Simulate `entry` under the `seed` of its block. Raises `BadInputError`, `SimulationError`."""
     model = model_of(scenario, entry, seed, is_emulated=is_emulated)
     simulation = Simulation(model, seed, entry.label)
-    warm_up(simulation, scenario, entry)
+    warm = warm_requests(scenario, entry) if scenario.warmup else 0
+    if warm:  # through the balancer at the load's concurrency, as before a measured run; not in the samples
+        simulation.closed(min(first_connections(scenario, entry), warm), warm)
     load = scenario.load_of(entry)
     simulation.begin_steps()
     if load.mode == "closed":
@@ -52,7 +54,7 @@ def simulate(
         len(samples),
         samples,
         world="simulated",
-        warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
+        warmup_requests=warm,
         block=block,
         order=order,
         seed=seed,
@@ -61,13 +63,6 @@ def simulate(
         status=status,
     )
     return Run(facts, samples)
-
-
-def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
-    """Warm up through the balancer at the load's concurrency, as before a measured run; excluded from the samples."""
-    if scenario.warmup:
-        count = warm_requests(scenario, entry)
-        simulation.closed(min(first_connections(scenario, entry), count), count)
 
 
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
