@@ -13,12 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verdicts import bracketed, over_blocks, side_of
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
-from benchmarks.storm.runs import Storm
+from benchmarks.storm.runs import Spans, Storm
 from experiments.platform.session import BoundVerdict
 from experiments.run_data import Flags, Floats
 from experiments.stats.measures import percentile

@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.figures import DETECTION_S, Figures, success
 from benchmarks.storm.plan import Episode, Pace
-from benchmarks.storm.runs import Storm
+from benchmarks.storm.runs import Spans, Storm
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, INK, worker_colours

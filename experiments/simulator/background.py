@@ -215,7 +215,12 @@ def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultSta
     if fault_state.rtt != before.rtt:
         worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
     if fault_state.is_gone != before.is_gone:
-        go_or_return(worker, fault_state, now)
+        if not fault_state.is_gone:
+            worker.is_down = False
+        elif fault_state.is_graceful:
+            worker.leave()
+        else:
+            worker.crash(now)
     if fault_state.is_absent != before.is_absent:
         fleet.set_present(worker.id, not fault_state.is_absent)
     if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
@@ -225,16 +230,6 @@ def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultSta
         worker.agenda.add(begins, Call(partial(pause_worker, worker, fault_state.pause)))
     worker.judge()
     worker.reevaluate_hung(now)
-
-
-def go_or_return(worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
-    """End the worker's process or start it again."""
-    if not fault_state.is_gone:
-        worker.is_down = False
-    elif fault_state.is_graceful:
-        worker.leave()
-    else:
-        worker.crash(now)
 
 
 def pause_worker(worker: SimulatedWorker, pause: Pause, now: float) -> None:

@@ -171,7 +171,7 @@ class SimulatedBalancer(BalancerBase):
             self.hedges.watch(attempt, now)
         self.dispatch(connections, attempt, now, is_fresh)
         if self.hedges is not None and not facts.attempt and self.router.doubts(assignment.state):
-            self.hedges.copy(attempt, now)
+            self.hedges.hedge(attempt, now)
 
     def dispatch(
         self, connections: WorkerConnections, attempt: SimulatedAttempt, now: float, is_fresh: bool

@@ -64,7 +64,7 @@ class Hedges:
                     and assignment.routed_at < sent_before
                     and self.hedging.has_budget
                 ):
-                    self._hedge(attempt, now)
+                    self.hedge(attempt, now)
 
     def _turn(self, tick: int, now: float) -> None:
         """Judge the attempts of a bucket and hedge the late ones."""
@@ -72,17 +72,13 @@ class Hedges:
             state = attempt.assignment.state
             if not attempt.is_over:
                 self.hedging.record(state, None, now)
-                self._hedge(attempt, now)
+                self.hedge(attempt, now)
             elif attempt.kind is _OK:
                 self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
-    def copy(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Hedge at once an attempt at an endpoint that the policy doubts."""
-        if not attempt.is_over:
-            self._hedge(attempt, now)
-
-    def _hedge(self, attempt: SimulatedAttempt, now: float) -> None:
-        if attempt.rival is not None or attempt.is_loser:
+    def hedge(self, attempt: SimulatedAttempt, now: float) -> None:
+        """Hedge an attempt that is late or at an endpoint that the policy doubts, if the rules allow it."""
+        if attempt.is_over or attempt.rival is not None or attempt.is_loser:
             return
         router = self._router
         others = self.hedging.others(attempt.assignment.state, router.available)
