@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from functools import partial
 from math import inf
 from random import Random
@@ -15,7 +16,7 @@ from experiments.inference.prompts import models_of, prompts_of
 from experiments.inference.simulation import InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Floats, Run, Samples, WorldName, region_numbers
+from experiments.run_data import Run, Samples, WorldName, region_numbers
 from experiments.running.runner import facts_of
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
@@ -57,8 +58,8 @@ def simulate(
     )
     entrances = stream("entrances", seed).integers(0, len(routers), len(instants))
     with uncollected():
-        simulation.run(instants.tolist(), entrances.tolist(), prompts)
-    samples = samples_of(scenario, simulation, instants, prompts)
+        simulation.run(instants, entrances.tolist(), prompts)
+    samples = samples_of(scenario, simulation, prompts)
     status = status_of(entry, simulation, routers, engines)
     facts = facts_of(
         scenario,
@@ -104,23 +105,13 @@ def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int)
     ]
 
 
-def samples_of(
-    scenario: Scenario, simulation: InferenceSimulation, instants: Floats, prompts: Prompts
-) -> Samples:
+def samples_of(scenario: Scenario, simulation: InferenceSimulation, prompts: Prompts) -> Samples:
     """Rows of the requests as their clients see them."""
-    worker = np.array(simulation.workers, dtype=np.int64)
-    return Samples(
-        scheduled_at=instants,
-        sent_at=instants,
+    rows = simulation.columns.samples(0.0, 0.0, region_numbers(places_of(scenario)))
+    return replace(
+        rows,
         first_byte_at=np.array(simulation.first_at),
-        ended_at=np.array(simulation.ended_at),
-        status=np.array(simulation.statuses, dtype=np.int64),
-        kind=np.array(simulation.kinds, dtype=np.int64),
-        worker=worker,
-        region=region_numbers(places_of(scenario))[worker],
-        sequence=np.arange(len(instants)),
-        attempts=np.array(simulation.attempts, dtype=np.int64),
-        prompt_tokens=np.array(prompts.tokens[: len(instants)], dtype=np.int64),
+        prompt_tokens=np.array(prompts.tokens[: len(rows)], dtype=np.int64),
         cached_tokens=np.array(simulation.cached, dtype=np.int64),
         output_tokens=np.array(simulation.generated, dtype=np.int64),
     )
@@ -132,7 +123,7 @@ def status_of(
     """Status of the balancers, added up, and of each engine."""
     return {
         "policy": policy_status(entry.policy.name, routers),
-        "requests": len(simulation.kinds),
+        "requests": simulation.columns.count,
         "retried": simulation.retried,
         "engines": [
             {"queries": engine.queries, "hits": engine.hits, "preemptions": engine.preemptions}
