@@ -120,7 +120,7 @@ def policies_of(given: Side) -> dict[str, Any]:
 def environment(given: Side) -> dict[str, Any]:
     """World, machine, versions and size of a result set."""
     campaign = given.results.campaign
-    worlds = dict.fromkeys(str(getattr(run.facts, "world", "measured")) for run in given.results.runs)
+    worlds = dict.fromkeys(run.facts.world for run in given.results.runs)
     return {
         "world": ", ".join(worlds),
         "machine": campaign.machine,

@@ -102,11 +102,8 @@ def samples_of(window: MetricsWindow) -> Samples:
         for latency, count in spread(window, int(bucket), int(counts[bucket]))
     ]
     failures = [(np.nan, window.errors, -1)] if window.errors else []
-    latency, weight, worker = (
-        (np.array(column) for column in zip(*rows, *failures, strict=True))
-        if (rows or failures)
-        else (np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    )
+    table = np.array([*rows, *failures], dtype=np.float64).reshape(-1, 3)
+    latency, (weight, worker) = table[:, 0].copy(), table[:, 1:].T.astype(np.int64)
     zeros = np.zeros(len(latency))
     none = np.zeros(len(latency), dtype=np.int64)
     return Samples(
