@@ -17,13 +17,12 @@ from experiments.inference.simulation import InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Run, Samples, WorldName, region_numbers
-from experiments.running.runner import facts_of
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
 from experiments.scenario.supported import reads_reports_of
 from experiments.simulator.clock import VirtualClock
-from experiments.simulator.run import Simulate, faults, policy_status
+from experiments.simulator.run import Simulate, policy_status, simulated_run
 from experiments.simulator.run import simulate as simulate_workers
 from experiments.simulator.simulation import uncollected
 from policies import registry
@@ -61,20 +60,7 @@ def simulate(
         simulation.run(instants, entrances.tolist(), prompts)
     samples = samples_of(scenario, simulation, prompts)
     status = status_of(entry, simulation, routers, engines)
-    facts = facts_of(
-        scenario,
-        entry,
-        len(samples),
-        samples,
-        world="simulated",
-        block=block,
-        order=order,
-        seed=seed,
-        places=places_of(scenario),
-        invalid_reasons=faults(status["policy"], samples),
-        status=status,
-    )
-    return Run(facts, samples)
+    return simulated_run(scenario, entry, samples, status, block=block, order=order, seed=seed)
 
 
 simulate_beside: Simulate = partial(simulate, is_emulated=True)

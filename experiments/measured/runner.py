@@ -20,9 +20,9 @@ from experiments.inference.prompts import prompts_of
 from experiments.measured.faults import LiveEvents
 from experiments.measured.fleet import Fleet
 from experiments.platform.terminal import interruptible
-from experiments.results.directory import PlannedRun
+from experiments.results.directory import PlannedRun, facts_of
 from experiments.run_data import Run, WorldName
-from experiments.running.runner import Interrupted, Observer, facts_of
+from experiments.running.runner import Interrupted, Observer
 from experiments.scenario.places import first_connections, profiles_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.stats.measures import POLICY_FAILED, lag_percentiles, validity

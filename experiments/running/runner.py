@@ -1,16 +1,14 @@
-"""Interface between the loop that executes a campaign and what executes its runs, and the facts that runs share."""
+"""Interface between the loop that executes a campaign and what executes its runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from experiments.generator.ledger import Ledger
-from experiments.platform.build import versions
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, Samples, WorldName
-from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.measures import achieved_rate
+from experiments.run_data import Run, WorldName
+from experiments.scenario.scenario import Scenario
 
 
 class Interrupted(Exception):
@@ -65,23 +63,3 @@ class Runner(Protocol):
         Raises `ExperimentError`, `Interrupted` when stopped after the load has started, else `KeyboardInterrupt`.
         """
         ...
-
-
-def facts_of(scenario: Scenario, entry: Entry, requests: int, samples: Samples, **others: Any) -> RunFacts:
-    """Facts of a run of a load generator or a simulation in which `requests` were planned, and the `others`."""
-    load = scenario.load_of(entry)
-    is_open = load.mode == "open"
-    return RunFacts(
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=requests / load.duration / scenario.time_scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=requests,
-        timeout=scenario.timeout * scenario.time_scale,
-        time_scale=scenario.time_scale,
-        tpot_slo=None if scenario.inference is None else scenario.inference.tpot_slo,
-        versions=versions(),
-        **others,
-    )

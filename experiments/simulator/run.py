@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
+from experiments.results.directory import facts_of
 from experiments.run_data import Run, Samples, region_numbers
-from experiments.running.runner import facts_of
 from experiments.scenario.places import first_connections, places_of, warm_requests
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
@@ -45,22 +45,28 @@ def simulate(
         columns = simulation.closed(load.batch, load.planned)
     else:
         columns = simulation.open(first_instants(load, seed, scenario.time_scale))
-    places = places_of(scenario)
-    samples = columns.samples(simulation.start, model.overhead, region_numbers(places))
+    samples = columns.samples(simulation.start, model.overhead, region_numbers(places_of(scenario)))
     status = balancer_status(simulation)
+    return simulated_run(
+        scenario, entry, samples, status, block=block, order=order, seed=seed, warmup_requests=warm
+    )
+
+
+def simulated_run(
+    scenario: Scenario, entry: Entry, samples: Samples, status: dict[str, Any], **others: int
+) -> Run:
+    """Run of these samples and of the balancers' status, with `others` of its facts."""
+    reasons, places = faults(status["policy"], samples), places_of(scenario)
     facts = facts_of(
         scenario,
         entry,
         len(samples),
         samples,
         world="simulated",
-        warmup_requests=warm,
-        block=block,
-        order=order,
-        seed=seed,
         places=places,
-        invalid_reasons=faults(status["policy"], samples),
+        invalid_reasons=reasons,
         status=status,
+        **others,
     )
     return Run(facts, samples)
 
