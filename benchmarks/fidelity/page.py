@@ -60,7 +60,6 @@ def write_page(directory: Path) -> list[ScenarioResult]:
 def drawings(
     scenario_results: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, Results]]
 ) -> list[Drawing]:
-    """Both figures of the page."""
     return [
         Drawing(
             "agreement",
@@ -80,7 +79,6 @@ def drawings(
 
 
 def method(pairs: Sequence[tuple[Results, Results]]) -> list[str]:
-    """Lines of the method section."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
     repeated = {results.scenario.name: len(results.set_aside) for results, _ in pairs if results.set_aside}
@@ -190,5 +188,4 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
 
 
 def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:
-    """Policies in order of first appearance."""
     return list(dict.fromkeys(row.policy for result in scenario_results for row in result.rows))

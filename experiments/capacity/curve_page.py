@@ -96,7 +96,6 @@ def headline(curve: Curve) -> str:
 
 
 def load_table(curve: Curve) -> Table:
-    """Table with a row for each entry and rate."""
     columns = (
         "entry",
         "offered /s",
@@ -138,7 +137,6 @@ def span(point: Point) -> str:
 
 
 def print_curve(curve: Curve, console: Console) -> None:
-    """Print the table, the headline and the knees."""
     console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
     console.print(Text(f"{headline(curve)}.", style="bold"))
     for label in curve.labels:
@@ -161,7 +159,6 @@ def as_json(curve: Curve) -> dict[str, Any]:
 
 
 def as_csv(curve: Curve) -> str:
-    """Load curve as CSV, one line per point."""
     rows = (
         [
             point.label,

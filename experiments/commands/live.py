@@ -98,7 +98,7 @@ def live(
     Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
     """
     from experiments.commands.session import run_campaign
-    from experiments.switchback.balancer import HttpBalancer
+    from experiments.switchback.balancer import LiveBalancer
     from experiments.switchback.runner import LiveRunner
     from experiments.switchback.turns import PolicyTurns
 
@@ -111,7 +111,7 @@ def live(
     console, directory = console_here(), out or new_directory("live")
     require_new(directory)
     turns = PolicyTurns(
-        HttpBalancer(url, token, cluster=cluster),
+        LiveBalancer(url, token, cluster=cluster),
         max_p99,
         max_errors,
         lambda line: console.print(line, highlight=False),

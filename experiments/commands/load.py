@@ -173,7 +173,7 @@ def load(
     """
     from experiments.commands.session import require_thresholds, run_campaign
     from experiments.service.runner import ServiceRunner
-    from experiments.switchback.balancer import HttpBalancer
+    from experiments.switchback.balancer import LiveBalancer
     from experiments.switchback.turns import PolicyTurns
 
     if cacert is not None and insecure:
@@ -216,7 +216,7 @@ def load(
     turns: PolicyTurns | None = None
     if is_in_turns:
         turns = PolicyTurns(
-            HttpBalancer(admin or contestants[0].target.origin, token),
+            LiveBalancer(admin or contestants[0].target.origin, token),
             max_p99,
             max_errors,
             lambda line: console.print(Text(line)),

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 def runner_of(is_simulated: bool, page: LivePage | None = None) -> Runner:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.inference.run import InferenceRunner
+        from experiments.inference.run import SimulatedRunner
 
-        return InferenceRunner()
+        return SimulatedRunner()
     from experiments.measured.runner import MeasuredRunner
 
     return MeasuredRunner() if page is None else MeasuredRunner(page.following)

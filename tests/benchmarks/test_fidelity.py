@@ -54,7 +54,7 @@ def unchanged(label: str, block: int) -> dict[str, Any]:
 @pytest.fixture
 def scenario() -> Scenario:
     """Two policies and the twin, eight blocks."""
-    return scenario_of("homogeneous", ("random", "round-robin"), 8, quick=False)
+    return scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=8))
 
 
 def synthetic(
@@ -219,7 +219,7 @@ def test_an_interval_that_crosses_the_bound_is_not_judged(
 
 
 def test_fewer_than_eight_blocks_are_not_judged(tmp_path: Path) -> None:
-    few = scenario_of("homogeneous", ("random", "round-robin"), 7, quick=False)
+    few = scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=7))
     result = both(few, tmp_path)
     assert {one.is_met for row in result.rows for one in row.agreements} == {None}
     assert result.ranking_is_met is None
@@ -304,7 +304,7 @@ def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: 
 
 def test_simulating_again_replaces_earlier_simulations(tmp_path: Path) -> None:
     """The plan is that of the measured runs, with the same blocks and seeds."""
-    two_blocks = scenario_of("homogeneous", ("random", "round-robin"), 2, quick=False)
+    two_blocks = scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=2))
     write_world(two_blocks, tmp_path / MEASURED, "measured")
     campaign = load_results(tmp_path / MEASURED).campaign
     simulated = []
@@ -362,10 +362,10 @@ def test_simulated_run_concatenates_many_simulations(scenario: Scenario) -> None
 
 def test_six_scenarios_can_be_measured_with_five_policies() -> None:
     for name in session.SCENARIOS:
-        made = scenario_of(name, session.known_policies(), None, quick=False)
+        made = scenario_of(name, session.POLICIES, Overrides(blocks=session.BLOCKS))
         assert (len(made.entries), made.blocks) == (6, session.BLOCKS)
         assert made.control_pair == ("round-robin", "round-robin again")
-        assert scenario_of(name, session.known_policies(), None, quick=True).control_pair is None
+        assert scenario_of(name, session.POLICIES, Overrides(quick=True)).control_pair is None
 
 
 def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
@@ -374,9 +374,7 @@ def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_scenario_with_engines_can_be_compared_at_another_rate() -> None:
-    found = scenario_of(
-        "inference-agents", ("llm-d",), 8, quick=False, given=Overrides(rate=4.0, duration=12.0)
-    )
+    found = scenario_of("inference-agents", ("llm-d",), Overrides(rate=4.0, duration=12.0, blocks=8))
     assert (found.load.rate, found.load.duration) == (4.0, 12.0)
     run = simulate_beside(found, found.entries[0], 0, 0, 1)
     assert run.facts.requests == 48

@@ -14,10 +14,10 @@ from hpack import Decoder, Encoder
 from hyperframe.frame import GoAwayFrame
 
 from experiments.generator.client import NotConnected, open_connection
-from experiments.generator.http2 import Http2Connection, header_block, status_in
+from experiments.generator.http2 import Http2Connection, Http2Owner, header_block, status_in
 from experiments.run_data import Kind
 from experiments.service.runner import ServiceGenerator
-from experiments.service.target import Message, NoOwner, ServiceUnreachable, parse_target, reach
+from experiments.service.target import Message, ServiceUnreachable, parse_target, reach
 from tests.support.http2_server import Http2Server, Request, Respond, ok
 from tests.support.wire import Script, ScriptedWorker, Wire, playing
 
@@ -175,7 +175,7 @@ async def test_a_cancelled_connection_loses_no_socket(url_of: Url) -> None:
     target = parse_target(await url_of(playing(Wire.closed, lambda _: ended.set())))
     host, port = target.authority.split(":")
     with pytest.raises(NotConnected, match=r"no connection within 0\.1 s"):
-        await open_connection(lambda: Http2Connection(NoOwner()), host, int(port), 0.1)
+        await open_connection(lambda: Http2Connection(Http2Owner()), host, int(port), 0.1)
     await ended.wait()
 
 

@@ -25,7 +25,7 @@ from experiments.results.directory import PlannedRun, load_results
 from experiments.running.execute import execute, prepare
 from experiments.running.runner import Observer
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
-from experiments.switchback.balancer import HttpBalancer
+from experiments.switchback.balancer import LiveBalancer
 from experiments.switchback.readings import (
     LiveError,
     MetricsReading,
@@ -367,7 +367,7 @@ async def test_requests_to_the_admin_interface() -> None:
         pass
 
     async with ScriptedWorker(answering(answer)) as server:
-        balancer = HttpBalancer(server.url, "secret", at_once)
+        balancer = LiveBalancer(server.url, "secret", at_once)
         assert await balancer.latency() == {"fine": True}
         await balancer.apply({"name": "x", "option": 1})
     assert [request.line for request in server.requests] == [
@@ -384,7 +384,7 @@ async def test_rejected_requests_are_bad_input(status: int, problem: str) -> Non
     answer = response(b'{"error": "unknown policy \'x\'"}', status=b"%d No" % status)
     async with ScriptedWorker(answering(answer)) as server:
         with pytest.raises(BadInputError, match=problem):
-            await HttpBalancer(server.url, None).apply({"name": "x"})
+            await LiveBalancer(server.url, None).apply({"name": "x"})
 
 
 # --- options

@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 from PIL import Image
 
+from experiments.inference.run import SimulatedRunner
 from experiments.report.canvas import blank, with_palette
 from experiments.report.drawings import drawings
 from experiments.report.figures import RATIOS, apart
@@ -35,7 +36,6 @@ from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.run import SimulatedRunner
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.support.result_sets import write_results
