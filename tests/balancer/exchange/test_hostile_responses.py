@@ -1,4 +1,4 @@
-"""Hostile files, DNS answers, load reports and admin responses: a one-line error, and the known endpoints stay."""
+"""Hostile DNS answers and admin responses, and addresses with hidden characters: one printable line for each."""
 
 from __future__ import annotations
 
