@@ -7,7 +7,6 @@ says, the second one answers; more than one request at workers means a retry.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -275,14 +274,6 @@ async def test_retry_budget(stage: Stage) -> None:
     assert stage.cluster.counts.retried == 2
 
 
-async def test_empty_budget_makes_broken_connection_a_502(stage: Stage) -> None:
-    workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
-    await stage.serve(*workers, retry={"share": 0.0, "per_second": 0.0})
-    answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (502, "connection_broken")
-    assert stage.cluster.retries.budget.denied == 1
-
-
 # --- idempotency keys, bodies, attempt timeout
 
 
@@ -326,14 +317,3 @@ async def test_denied_attempt_timeout_is_counted_once(stage: Stage) -> None:
     assert (stage.cluster.retries.budget.denied, stage.cluster.counts.retried) == (1, 0)
     stage.advance(20.0)
     assert (await client.response()).status == 504
-
-
-async def test_attempt_timeout_is_an_outcome_of_the_endpoint(stage: Stage) -> None:
-    """Its connection is not used again."""
-    worker, well = await stage.worker(hang), await stage.worker(OK)
-    await stage.serve(worker, well, timeouts={"attempt": 0.5})
-    client = await stage.asking(worker, get())
-    stage.advance(1.0)
-    assert (await client.response()).body == b"fine"
-    assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"timeout": 1}, {"ok": 1})
-    assert (stage.pool("w0").idle, stage.pool("w1").idle) == (0, 1)

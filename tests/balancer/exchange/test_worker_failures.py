@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
-from tests.support.wire import Message, Script, Wire, answering, get, playing, post, response
+from tests.support.wire import Message, Script, Wire, get, playing, post, response
 
 OK = response(b"fine")
-
-
-close_after_request = playing(Wire.request)
 
 
 def check_error(answer: Message, status: int, reason: str) -> None:
@@ -50,18 +45,6 @@ async def test_retries_can_be_disabled(stage: Stage) -> None:
     await stage.serve(stage.dead_port(), worker, retries=0)
     check_error(await stage.ask(get()), 502, "connect_failed")
     assert worker.requests == []
-
-
-async def test_single_endpoint_is_retried(stage: Stage) -> None:
-    """Without another endpoint the failed one gets the second attempt, on a new connection."""
-    scripts = iter([close_after_request, answering(OK)])
-
-    async def script(wire: Wire) -> None:
-        await next(scripts)(wire)
-
-    worker = await stage.serve_worker(script)
-    assert (await stage.ask(get())).body == b"fine"
-    assert len(worker.connections) == 2
 
 
 async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
@@ -102,25 +85,6 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
 
 
 # --- after the response head
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
-    ],
-)
-async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
-    """Nothing of it reaches the client, the connection is closed, and there is no retry."""
-    worker = await stage.serve_worker(garbage)
-    client = await stage.client()
-    check_error(await client.ask(get()), 502, "malformed_response")
-    assert stage.outcomes() == {"reset": 1}
-    assert stage.cluster.counts.retried == 0
-    assert stage.pool().idle == 0
-    assert len(worker.connections) == 1
-    check_error(await client.ask(get()), 502, "malformed_response")
 
 
 async def test_retry_after_an_interim_response(stage: Stage) -> None:

@@ -196,28 +196,6 @@ async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     assert (line["bytes_in"], line["bytes"]) == (4, 6)
 
 
-async def test_queue_timeout_and_full_queue(stage: Stage, watched: WatchedLog) -> None:
-    """One request is rejected at once, the other after the queue timeout."""
-    worker = await stage.worker(stalls())
-    await watched.serve(
-        worker, max_in_flight=1, limits={"queue": 1}, timeouts={"queue": 5, "first_byte": 100}
-    )
-    first, waits, late = [await stage.client() for _ in range(3)]
-    await first.send(get(b"/first"))
-    await stage.eventually(lambda: worker.requests)
-    await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    assert (await late.ask(get(b"/late"))).status == 503
-    stage.advance(6)
-    await waits.response()
-    turned_away, timed_out = await watched.lines(2)
-    assert (turned_away["path"], turned_away["end"]) == ("/late", "unavailable")
-    assert (turned_away["reason"], turned_away["queue"]) == ("queue_full", 0)
-    assert (timed_out["path"], timed_out["end"]) == ("/waits", "unavailable")
-    assert (timed_out["reason"], timed_out["queue"]) == ("queue_timeout", 6)
-    first.reset()
-
-
 async def test_shed_and_expired_requests(stage: Stage, watched: WatchedLog) -> None:
     """Neither was queued nor routed."""
     worker = await stage.worker(stalls())
@@ -296,27 +274,6 @@ async def test_rejected_request(
     assert (line["end"], line["status"], line["reason"]) == ("rejected", status, reason)
     assert (line["method"], line["path"], line["endpoint"]) == (method, path, None)
     assert (line["attempts"], line["bytes"]) == (0, len(answer.body))
-
-
-async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
-    """408 after the head timeout."""
-    await watched.serve(await stage.worker(response()))
-    client = await stage.sending(b"GET /slow HTTP/1.1\r\nHos")
-    await stage.eventually(lambda: any(stage.heads_begun()))
-    stage.advance(11)
-    await client.response()
-    line = await watched.line()
-    assert (line["path"], line["status"], line["reason"]) == ("/slow", 408, "head_timeout")
-    assert (line["head"], line["total"]) == (11, 11)
-
-
-async def test_malformed_body(stage: Stage, watched: WatchedLog) -> None:
-    """The worker already has the head; the client gets 400."""
-    await watched.serve(await stage.worker(stalls()))
-    await stage.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"POST") + b"nonsense\r\n")
-    line = await watched.line()
-    assert (line["end"], line["status"], line["reason"]) == ("rejected", 400, "malformed_body")
-    assert (line["method"], line["path"]) == ("POST", "/x")
 
 
 # --- admin requests
