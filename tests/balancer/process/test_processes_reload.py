@@ -16,7 +16,7 @@ from tests.support.programs import (
     Program,
     StartConfigured,
     eventually_true,
-    restart_both,
+    restart_all,
     starting,
 )
 from tests.support.stage import Stage
@@ -83,7 +83,7 @@ async def test_added_endpoint_is_known_to_all_processes(start: StartConfigured, 
     )
     assert (shown["state"], shown["weight"]) == ("drain", 3.0)
     assert await bodies(program) == {b"other"}
-    await restart_both(program)
+    await restart_all(program)
     assert await ids(program) == ["w0", "w1"]
     assert await bodies(program) == {b"other"}
     assert (await program.ask(local(b"/-/endpoints/w0")))["weight"] == 3.0
@@ -95,7 +95,7 @@ async def test_removed_endpoint_is_gone_from_all_processes(start: StartConfigure
     program = await start(one, other)
     assert await program.ask(local(b"/-/endpoints/w0", method=b"DELETE")) == {"id": "w0", "in_flight": 0}
     assert await bodies(program) == {b"other"}
-    await restart_both(program)
+    await restart_all(program)
     assert await ids(program) == ["w1"]
     assert await bodies(program) == {b"other"}
     assert (await program.ask(local(b"/-/reload", method=b"POST")))["done"] == 1
@@ -125,7 +125,7 @@ async def test_reload_reaches_all_processes(
     assert await bodies(program) == {b"other"}
     assert (await reload_status(program)) == {"done": 1, "refused": 0, "problem": None, "waiting": []}
     assert (await program.ask(put_policy("least-in-flight")))["name"] == ("least-in-flight")
-    await restart_both(program)
+    await restart_all(program)
     assert (await program.status())["queue"]["limit"] == 40
     assert (await program.status())["policy"]["name"] == "least-in-flight"
     assert await bodies(program) == {b"other"}
