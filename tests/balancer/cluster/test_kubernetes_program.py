@@ -53,10 +53,7 @@ class Cluster:
         return f"http://127.0.0.1:{self._server.port}"
 
     async def start(self) -> None:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", self._server.port))
-        await self._server.start(sock)
+        await self._server.start(socket.create_server(("127.0.0.1", self._server.port)))
 
     async def stop(self) -> None:
         await self._server.stop()

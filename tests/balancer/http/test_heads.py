@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME, Client
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_ids import fresh_ids
 from balancer.http.h1.response_head import StatusLines, incoming_response, outgoing_head
 from tests.support.outgoing import outgoing_request
 
@@ -228,6 +231,14 @@ def test_request_id(lines: list[bytes], expected: bytes) -> None:
     """A given id is kept unless it is too long for a log."""
     outgoing = edit_request(request(HOST, *lines))
     assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
+
+
+def test_ids_are_unique_and_have_one_prefix() -> None:
+    fresh_id, other = fresh_ids(), fresh_ids()
+    ids = [fresh_id() for _ in range(2000)]
+    assert len({*ids, *(other() for _ in range(2000))}) == 4000
+    assert len({each.partition(b"-")[0] for each in ids}) == 1
+    assert all(re.fullmatch(rb"[0-9a-f]{12}-[0-9a-f]{3,}", each) for each in ids)
 
 
 @pytest.mark.parametrize(
