@@ -10,7 +10,7 @@ import pytest
 from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import Http2Client, fields, http2_client
 from tests.support.stage import Stage
-from tests.support.wire import Wire, answering_after, playing, response
+from tests.support.wire import Wire, answering_after, response
 
 BODY = bytes(range(256)) * 1200
 BUFFERING = {"request": 400_000, "response": 400_000, "total": 500_000}
@@ -79,19 +79,6 @@ async def test_second_stream_beyond_the_total_is_streamed(stage: Stage) -> None:
     for stream in (kept, streamed):
         assert (await client.answer(stream)).body == BODY
     await stage.eventually(lambda: not budget.kept)
-
-
-async def test_response_beyond_the_total_is_streamed(stage: Stage) -> None:
-    await serve(stage, BODY, request=0, response=20_000, total=20_000)
-    client, stream = await slow_reader(stage)
-    await client.until(lambda: client.answers[stream].size == 16_384)
-    await stage.turn()
-    assert stage.state().in_flight == 1
-    assert stage.cluster.process.buffer_budget.kept == 0
-    client.is_slow = False
-    client.engine.acknowledge(stream, 16_384)
-    client.flush()
-    assert (await client.answer(stream)).body == BODY
 
 
 @pytest.mark.parametrize("way", ["reset", "close", "stall"])
@@ -166,20 +153,6 @@ async def test_upload_that_does_not_end(stage: Stage, way: str) -> None:
         assert (await client.answer(stream)).status == 408
     await stage.eventually(lambda: not budget.kept)
     assert (stage.cluster.receiving, stage.cluster.router.routed) == (0, 0)
-
-
-async def test_calls_of_grpc_are_streamed(stage: Stage) -> None:
-    """The worker answers before the request has ended."""
-    script = playing(
-        Wire.head, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", Wire.closed
-    )
-    await stage.serve(await stage.worker(script), buffering=BUFFERING)
-    client = await stage.client()
-    lines = (b"Host: a", b"Content-Type: application/grpc", b"Transfer-Encoding: chunked", b"", b"1\r\nx\r\n")
-    await client.send(b"\r\n".join((b"POST / HTTP/1.1", *lines)))
-    assert (await client.head()).status == 200
-    assert stage.cluster.process.buffer_budget.kept == 0
-    await client.close()
 
 
 async def test_removed_pool_waits_for_a_body_that_it_receives(stage: Stage) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from balancer.exchange.observers import RequestTrace
 from balancer.http.grpc.status import NAMES
+from benchmarks.harness.open_load import without_collections
 from tests.support.admin_requests import status
 from tests.support.collector import TAKEN, Received, spans_of
 from tests.support.grpc_plays import ending, rpc
@@ -458,17 +460,10 @@ async def test_mirrored_copy_is_within_the_exported_request(stage: Stage, traced
 
 async def test_nothing_is_left_behind(stage: Stage, traced: Traced) -> None:
     """A traced exchange is freed without the garbage collector, as every exchange is."""
-    import gc
-
     await traced.serve(await stage.worker(QUICK))
     client = await stage.client()
     await client.ask(get())
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collections():
         await client.ask(get())
         await client.ask(get())
-        left = [one for one in gc.get_objects() if isinstance(one, RequestTrace)]
-        assert left == []
-    finally:
-        gc.enable()
+        assert [one for one in gc.get_objects() if isinstance(one, RequestTrace)] == []
