@@ -1,4 +1,4 @@
-"""Hostile DNS answers and admin responses, and addresses with hidden characters: one printable line for each."""
+"""Hostile DNS answers, admin responses and names of files: one printable line for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
-from balancer.config.schema.endpoint import EndpointConfig
 from tests.support.command_line import run_in_process
 from tests.support.dns_discovery import NAME, known, only_source, pass_time, serve_names
 from tests.support.name_server import SRV, NameServer, name_bytes
@@ -33,24 +32,6 @@ def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
         assert (done.returncode, "\x1b" in done.stderr) == (2, False)
         assert all(line.startswith("balancer: ") and len(line) < 3000 for line in lines)
         assert len(lines) == (2 if words[-1] == str(path) else 1)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://a\r\nX: b:80",
-        "http://127.0.0.1:80\r\n",
-        "http://127.0.0.1\t:80",
-        "http://a\x1b[31m",
-        "http://a b:80",
-        "http://" + "a" * 300,
-        "http://a\u202eb:80",
-    ],
-)
-def test_address_with_hidden_characters(address: str) -> None:
-    """`urlsplit` ignores line ends and tabs."""
-    with pytest.raises(ValueError, match="http://host:port"):
-        EndpointConfig(id="a", address=address)
 
 
 # --- name servers
