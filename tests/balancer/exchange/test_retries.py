@@ -7,6 +7,7 @@ says, the second one answers; more than one request at workers means a retry.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -225,8 +226,13 @@ async def test_every_endpoint_is_tried_after_refusals(
 
 async def test_refusals_everywhere_are_answered_after_one_try_each(stage: Stage) -> None:
     await stage.serve(*(stage.dead_port() for _ in range(5)))
-    assert (await stage.ask(post(b"body"))).status == 502
-    assert (refusals(stage, 5), stage.cluster.counts.retried) == ([1] * 5, 4)
+    client = await stage.client()
+    for times in (1, 2):
+        answer = await client.ask(post(b"body", b"X-Request-ID: abc"))
+        report = json.loads(answer.body)
+        assert (answer.status, report["error"], report["request_id"]) == (502, "connect_failed", "abc")
+        assert (refusals(stage, 5), stage.cluster.counts.retried) == ([times] * 5, 4 * times)
+    assert stage.cluster.counts.errors == {"connect_failed": 2}
 
 
 async def test_endpoints_in_backoff_are_not_tried_one_by_one(stage: Stage) -> None:

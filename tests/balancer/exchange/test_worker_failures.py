@@ -27,18 +27,6 @@ def check_error(answer: Message, status: int, reason: str) -> None:
 # --- no connection
 
 
-async def test_all_endpoints_refuse(stage: Stage) -> None:
-    """502 after the retries; the client's connection stays open, and its request id is in the body."""
-    await stage.serve(stage.dead_port(), stage.dead_port())
-    client = await stage.client()
-    for _ in range(2):
-        answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
-        check_error(answer, 502, "connect_failed")
-        assert json.loads(answer.body)["request_id"] == "abc"
-    assert stage.cluster.counts.errors == {"connect_failed": 2}
-    assert stage.cluster.counts.retried == 2
-
-
 async def test_retries_can_be_disabled(stage: Stage) -> None:
     """`retries = 0`: the first failure is final."""
     worker = await stage.worker(OK)
@@ -94,15 +82,6 @@ async def test_retry_after_an_interim_response(stage: Stage) -> None:
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     assert (await client.response()).body == b"fine"
-
-
-async def test_invalid_host_name(stage: Stage) -> None:
-    """A label of more than 63 characters (RFC 1035 § 2.3.4) counts as unresolved."""
-    endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
-    await stage.serve(endpoints=[endpoint], retries=0)
-    answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (502, "name_unresolved")
-    assert stage.outcomes() == {"refused": 1}
 
 
 async def test_unread_body_does_not_block_the_next_request(stage: Stage) -> None:
