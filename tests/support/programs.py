@@ -293,3 +293,12 @@ async def restart_all(program: Program, processes: int = 2) -> None:
         program.signal(signal.SIGKILL, pid)
         await program.line("started again")
         await eventually_true(partial(is_replaced, program, pid, processes))
+
+
+async def bodies(program: Program, target: bytes = b"/") -> set[bytes]:
+    """The response bodies from all processes; new connections are spread evenly over them."""
+    clients = [await program.client() for _ in range(16)]
+    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
+    for client in clients:
+        await client.close()
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin_requests import local
-from tests.support.programs import Load, Program, StartConfigured, restart_all, starting
+from tests.support.programs import Load, Program, StartConfigured, bodies, restart_all, starting
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, ScriptedWorker, answering_after, get, response
 
@@ -48,14 +48,6 @@ id = "w0"
 address = "http://127.0.0.1:{api.port}"
 {more}
 """)
-
-
-async def bodies(program: Program, target: bytes) -> set[bytes]:
-    clients = [await program.client() for _ in range(16)]
-    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
-    for client in clients:
-        await client.close()
-    return found
 
 
 async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Stage) -> None:
