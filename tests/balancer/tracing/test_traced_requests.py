@@ -174,14 +174,16 @@ async def test_unsampled_requests_have_no_spans(stage: Stage, traced: Traced) ->
 
 
 async def test_untrusted_client_cannot_force_sampling(stage: Stage, traced: Traced) -> None:
-    """By default, only peers in `trusted_proxies` are believed."""
+    """Nor choose the id of a trace: by default, only peers in `trusted_proxies` are believed."""
     worker = await stage.worker(QUICK)
     await traced.serve(worker, tracing={"sample": 0.0, "trust": "proxies"})
-    await stage.ask(get(b"/", PARENT))
+    await stage.ask(get(b"/", PARENT, b"tracestate: a=1"))
     await stage.reload(trusted_proxies=("127.0.0.0/8",))
     await stage.ask(get(b"/", PARENT))
     traces = [(request.value(b"traceparent") or b"")[3:35] for request in worker.requests]
     assert [trace == TRACE.encode() for trace in traces] == [False, True]
+    first = worker.requests[0]
+    assert ((first.value(b"traceparent") or b"")[-2:], first.value(b"tracestate")) == (b"02", None)
     assert len(of_kind(await traced.spans(), "server")) == 1
 
 
