@@ -165,17 +165,6 @@ async def test_connection_refused(stage: Stage, watched: WatchedLog) -> None:
     assert line["endpoint"] in ("w0", "w1")
 
 
-async def test_successful_retry(stage: Stage, watched: WatchedLog) -> None:
-    """One entry with the endpoint that answered and the number of attempts."""
-    await watched.serve(stage.dead_port(), await stage.worker(response()))
-    for _ in range(2):
-        await stage.ask(get())
-    lines = await watched.lines(2)
-    assert {line["endpoint"] for line in lines} == {"w1"}
-    assert sorted(line["attempts"] for line in lines) in ([1, 2], [2, 2])
-    assert {line["end"] for line in lines} == {"ok"}
-
-
 async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     """One entry at the end, with the bytes of each direction without the heads."""
 
@@ -282,24 +271,6 @@ async def test_rejected_request(
 CONTROL = b"GET /-/%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-async def test_admin_requests(stage: Stage, watched: WatchedLog) -> None:
-    """Logged with their status, unknown paths too."""
-    await watched.serve(await stage.worker(response()))
-    for name in (b"health", b"nothing"):
-        await stage.ask(CONTROL % name)
-    for name in (b"health", b"status?x"):
-        client = await stage.client()  # the traffic port
-        await client.ask(CONTROL % name)
-    lines = await watched.lines(4)
-    assert [(line["path"], line["status"]) for line in lines] == [
-        ("/-/health", 200),
-        ("/-/nothing", 404),
-        ("/-/health", 200),
-        ("/-/status?x", 404),
-    ]
-    assert {line["end"] for line in lines} == {"admin"}
-
-
 async def test_bytes_of_a_probe_on_the_traffic_port(stage: Stage, watched: WatchedLog) -> None:
     """Those of the body, of which HEAD gets none."""
     await watched.serve(await stage.worker(response()))
@@ -334,16 +305,6 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
 
 
 # --- sampling, rotation, shutdown, errors
-
-
-async def test_server_with_sampling(stage: Stage, watched: WatchedLog) -> None:
-    """No successes, every failure."""
-    await watched.serve(
-        await stage.worker(response()), await stage.worker(response(status=b"500 No")), log={"sample": 0.0}
-    )
-    statuses = sorted([(await stage.ask(get())).status for _ in range(4)])
-    assert statuses == [200, 200, 500, 500]
-    assert [line["status"] for line in await watched.lines(2)] == [500, 500]
 
 
 async def test_stopped_server_has_written_everything(stage: Stage, watched: WatchedLog) -> None:
