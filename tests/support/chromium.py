@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 PATIENCE = 60.0
@@ -26,14 +25,6 @@ def program() -> str | None:
     """The path of Chromium; None if it is not installed."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-
-IN_CHROMIUM = [
-    pytest.mark.peer,
-    pytest.mark.second_tier,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(program() is None, reason="Chromium is not installed"),
-]
-"""The marks of a module whose tests need it."""
 
 LEFT = ("Inspected target navigated or closed", "Execution context was destroyed")
 """Errors of an evaluation whose page was replaced by another one before the answer."""

@@ -11,12 +11,17 @@ import pytest
 
 from experiments.platform.ports import free_ports
 from tests.support.admin_requests import TOKEN
-from tests.support.chromium import IN_CHROMIUM, NARROW, WIDE, Tab, chromium
+from tests.support.chromium import NARROW, WIDE, Tab, chromium, program
 from tests.support.programs import Load, Program, Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import response
 
-pytestmark = IN_CHROMIUM
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.second_tier,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(program() is None, reason="Chromium is not installed"),
+]
 
 REQUESTS = 3000
 """Answered while policies change. 100,000 take minutes with clients in Python."""

@@ -13,11 +13,16 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from tests.support.certificates import Shelf
-from tests.support.chromium import IN_CHROMIUM, Tab, chromium
+from tests.support.chromium import Tab, chromium, program
 from tests.support.stage import Stage
 from tests.support.wire import Message, Wire, response
 
-pytestmark = IN_CHROMIUM
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.second_tier,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(program() is None, reason="Chromium is not installed"),
+]
 
 FETCHES = 80
 SIZE = 50_000
