@@ -286,10 +286,10 @@ async def test_requests_succeed_while_name_server_is_silent(stage: Stage, names:
     stage.jump(3600)
     for _ in range(3):
         assert (await stage.ask(get())).body == b"found"
-    names = (await status(stage))["names"]
-    assert names["resolver"] == "dns"
-    assert (names["waited"] + names["fresh"], names["stale"]) == (1, 3)
-    (known,) = names["known"]
+    report = (await status(stage))["names"]
+    assert report["resolver"] == "dns"
+    assert (report["waited"] + report["fresh"], report["stale"]) == (1, 3)
+    (known,) = report["known"]
     assert (known["name"], known["addresses"], known["state"]) == (NAME, ["127.0.0.1"], "stale")
 
 
