@@ -270,17 +270,27 @@ async def eventually_true(is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0)
 
 
-async def are_two_without(program: Program, gone: int) -> bool:
+async def is_replaced(program: Program, gone: int, processes: int = 2) -> bool:
+    """Whether all processes answer, and this one is not among them."""
     pids = await program.pids()
-    return len(pids) == 2 and gone not in pids
+    return len(pids) == processes and gone not in pids
 
 
 StartConfigured = Callable[..., Awaitable[Program]]
 
 
-async def restart_both(program: Program) -> None:
-    """Kill both processes, one after the other, and wait for their successors."""
+async def restart_all(program: Program, processes: int = 2) -> None:
+    """Kill all processes, one after the other, and wait for their successors."""
     for pid in await program.pids():
         program.signal(signal.SIGKILL, pid)
         await program.line("started again")
-        await eventually_true(partial(are_two_without, program, pid))
+        await eventually_true(partial(is_replaced, program, pid, processes))
+
+
+async def bodies(program: Program, target: bytes = b"/") -> set[bytes]:
+    """The response bodies from all processes; new connections are spread evenly over them."""
+    clients = [await program.client() for _ in range(16)]
+    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
+    for client in clients:
+        await client.close()
+    return found
