@@ -9,7 +9,7 @@ import re
 from random import Random
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_validator
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
@@ -38,6 +38,12 @@ MAX_SERVICE_NAME_BYTES: Final = 127
 """Of a gRPC service in a check: its length is one byte of the message."""
 
 
+def _service(name: str) -> str:
+    if not (name.isascii() and name.isprintable()) or " " in name:
+        raise ValueError(f"must be the name of a service, ASCII without spaces, got {name!r}")
+    return name
+
+
 def _fields(fields: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name, value in fields.items():
         if name in NOT_OF_CHECKS:
@@ -56,10 +62,10 @@ class HealthChecksConfig(Section):
         default=None,
         description="path | path of the active health check; without it there are none; see [Health](#health)",
     )
-    grpc: str | None = Field(
+    grpc: (
+        Annotated[str, StringConstraints(max_length=MAX_SERVICE_NAME_BYTES), AfterValidator(_service)] | None
+    ) = Field(
         default=None,
-        max_length=MAX_SERVICE_NAME_BYTES,
-        pattern=r"^[!-~]*$",
         description='name | instead of `path`: service whose health is asked for by `grpc.health.v1`; `""` asks for '
         'the worker as a whole; needs `transport = "http2"`; see [gRPC](grpc.md#health-checks)',
     )

@@ -46,7 +46,7 @@ LABELS: Final = {
 }
 """Keys of the tables of a list, and the labels of their values."""
 
-_STEPS: Final = re.compile(r"(\w*)(!|\[\]|\{(\w+):?([^}]*)\}|(?<=\w))(?:\.|$)")
+_STEP: Final = re.compile(r"(\w*)(!|\[\]|\{(\w+):?([^}]*)\}|)")
 
 
 class Step(NamedTuple):
@@ -91,7 +91,10 @@ def families_of(table: str, within: str = "") -> list[Family]:
 def steps_of(path: str) -> list[Step]:
     """Parse a path."""
     steps = []
-    for name, mark, label, chosen in _STEPS.findall(path):
+    for text in path.split("."):
+        match = _STEP.fullmatch(text)
+        assert match is not None, path
+        name, mark, label, chosen = match.groups(default="")
         pairs = [pair.partition("=") for pair in chosen.split(",") if pair]
         steps.append(Step(name, mark, label, {key: shown or key for key, _, shown in pairs}))
     return steps
