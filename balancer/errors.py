@@ -37,12 +37,12 @@ class StoreLost(Exception):
     """The store cannot be reached or does not answer in time; the text is the reason."""
 
 
-class RecordingRefused(Exception):
-    """A recording cannot be started."""
+class CommandRefused(Exception):
+    """An admin command is not carried out: why, in one line, and the status of the answer."""
 
-
-class EndpointConflict(Exception):
-    """An endpoint command conflicts with the current endpoints."""
+    def __init__(self, problem: str, status: int = 409) -> None:
+        super().__init__(problem)
+        self.status = status
 
 
 class RequestRejected(ForwardingError):
@@ -60,14 +60,6 @@ class MalformedBody(Exception):
 
 class BodyTooLarge(MalformedBody):
     """The body exceeds the size limit."""
-
-
-class UnknownCluster(Exception):
-    """No cluster has this name. The text is one line."""
-
-
-class UnknownSplit(Exception):
-    """No route is split between these clusters. The text is one line."""
 
 
 class NoRoute(ForwardingError):

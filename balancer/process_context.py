@@ -11,6 +11,7 @@ from typing import Final
 
 from balancer.clients.client_usage import ByteBudget, ClientConnection, ClientUsage, ClientUsages
 from balancer.clients.turns import Turns
+from balancer.config.loading import Settings
 from balancer.errors import SHUTTING_DOWN
 from balancer.http.h1.client import OWN_NAME
 from balancer.http.h1.own_responses import ErrorBodies
@@ -72,12 +73,12 @@ class ProcessContext:
         self.error_bodies: ErrorBodies | None = None  # of error responses, where they are configured
         self.tracing: Tracing | None = None  # set while the trace context is propagated
 
-    def apply(self, idle_limit: float, pending_bytes: int, buffered_bytes: int) -> None:
-        """Apply bounds; what is kept beyond a lower one stays until it is sent."""
+    def apply(self, settings: Settings) -> None:
+        """Apply the bounds of the whole process; what is kept beyond a lower one stays until it is sent."""
         if not self.is_draining:
-            self.idle_limit = idle_limit
-        self.usages.budget.total = pending_bytes
-        self.buffer_budget.total = buffered_bytes
+            self.idle_limit = settings.timeouts.keep_alive
+        self.usages.budget.total = settings.limits.pending
+        self.buffer_budget.total = settings.buffering.total
 
     def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
         """Drain: close each client connection after its response, or when idle for `idle_limit` seconds."""

@@ -179,17 +179,14 @@ class Samples:
         return len(self.sequence)
 
     def rows(self, chosen: Ints | Flags) -> Samples:
-        """The chosen rows."""
         return Samples(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return int(self.weight.sum())
 
     @property
     def successes(self) -> int:
-        """Number of requests that succeeded."""
         return int(self.weight[self.ok].sum())
 
     def per_request(self, values: Floats, rows: Flags | slice = slice(None)) -> Floats:
@@ -210,7 +207,6 @@ class Samples:
 
     @property
     def service_time(self) -> Floats:
-        """Seconds from the sent instant to the last byte, shape (n,)."""
         return np.asarray(self.ended_at - self.sent_at)
 
     @property
@@ -242,7 +238,6 @@ class Run:
 
     @property
     def span(self) -> float:
-        """Seconds from the first scheduled instant to the last end; 0 without requests."""
         return self.samples.span if self.facts.seconds is None else self.facts.seconds
 
 

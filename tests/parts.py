@@ -49,16 +49,14 @@ DATA_PATH = (
 )  # fmt: skip
 
 ARITHMETIC = (
-    *(
-        "best",
-        "comparison",
-        "estimates",
-        "load_curve",
-        "report",
-        "report_figures",
-        "report_log",
-        "statistics",
-    ),
+    "best",
+    "comparison",
+    "estimates",
+    "load_curve",
+    "report",
+    "report_figures",
+    "report_log",
+    "statistics",
     *("thresholds", "verdict"),
 )
 INTERPRETED = (

@@ -13,27 +13,24 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from experiments.platform.ports import free_ports
+from tests.support.documentation import block_of, text_of
 from tests.support.root import ROOT
 
-PAGE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = text_of("README.md")
 PORTS = ("8080", "9001", "9002", "9180")
+
+block = partial(block_of, "docs/write-a-policy.md")
 
 LONG = re.compile(r"^(experiments run) +#", re.MULTILINE)
 """The campaign with all policies."""
 
 INTERRUPTED = r"env --default-signal=INT timeout --preserve-status -s INT 30 \1 || [ $? = 130 ] #"
-
-
-def block(name: str, page: str = PAGE) -> str:
-    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", page, re.DOTALL)
-    assert found, f"the page has no block '{name}'"
-    return found[1]
 
 
 def quick_start() -> str:
@@ -85,8 +82,7 @@ def run_script(script: str, folder: Path, port: str, patience: float = 100.0) ->
 
 def test_every_curl_waits_for_the_port() -> None:
     """A program that was started in the line before does not listen yet."""
-    workers = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
-    scripts = (quick_start(), block("in thirty seconds"), workers)
+    scripts = (quick_start(), block("in thirty seconds"), text_of("docs/workers.md"))
     lines = [
         line for script in scripts for line in script.splitlines() if re.match(r" *curl .*http://127", line)
     ]
@@ -95,8 +91,7 @@ def test_every_curl_waits_for_the_port() -> None:
 
 
 def test_example_is_the_policy_of_the_page() -> None:
-    example = (ROOT / "examples" / "my_policy.py").read_text(encoding="utf-8")
-    assert example.partition('"""\n\n')[2] == block("my_policy.py")
+    assert text_of("examples/my_policy.py").partition('"""\n\n')[2] == block("my_policy.py")
 
 
 @pytest.mark.second_tier
@@ -121,10 +116,10 @@ def test_policy_in_thirty_seconds(tmp_path: Path) -> None:
 @pytest.mark.second_tier
 @pytest.mark.timeout(240)
 def test_first_experiment(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "first-experiment.md").read_text(encoding="utf-8")
+    here = partial(block_of, "docs/first-experiment.md")
     (tmp_path / "my_policy.py").write_text(block("my_policy.py"), encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(block("mine.toml", page), encoding="utf-8")
-    script = block("ask about it", page) + block("change one thing", page)
+    (tmp_path / "mine.toml").write_text(here("mine.toml"), encoding="utf-8")
+    script = here("ask about it") + here("change one thing")
     code, output = run_script(script, tmp_path, "0", patience=230.0)
     assert code == 0, output
     assert "Run steelyard: the slowest 1 % of requests are" in output

@@ -26,29 +26,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("policies", "workers.alarm", "workers.durations", "workers.errors", "workers.fault_client"),
         *("workers.service", "workers.inference.engine"),
         "balancer.upstream.http1.idle_timeout",
-        *(
-            "balancer.control.admin.client",
-            "balancer.control.admin.socket_path",
-        ),
-        *(
-            "balancer.control.admin.access",
-            "balancer.syntax.networks",
-            "balancer.control.admin.page.document",
-        ),
-        *(
-            "balancer.control.admin.page.sampler",
-            "balancer.control.admin.page.window",
-        ),
+        "balancer.control.admin.client",
+        "balancer.control.admin.socket_path",
+        "balancer.control.admin.access",
+        "balancer.syntax.networks",
+        "balancer.control.admin.page.document",
+        "balancer.control.admin.page.sampler",
+        "balancer.control.admin.page.window",
         *("balancer.errors", "balancer.tools.probe.target"),
         "balancer.cluster.wait_queue",
         "balancer.http.h1.internal_fields",
-        *(
-            "balancer.build",
-            "balancer.command_group",
-            "balancer.syntax.printable",
-            "balancer.syntax.urls",
-            "balancer.config.documents",
-        ),
+        "balancer.build",
+        "balancer.command_group",
+        "balancer.syntax.printable",
+        "balancer.syntax.urls",
+        "balancer.config.documents",
         *("balancer.config.schema.health", "balancer.config.schema.pool"),
         *("balancer.config.schema.queue", "balancer.config.schema.section"),
         *("balancer.config.schema.retries", "balancer.config.schema.limits"),
@@ -67,19 +59,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 FORBIDDEN_IN_POLICIES = frozenset(
     {
         *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "subprocess", "threading"),
-        *(
-            "http",
-            "io",
-            "os",
-            "pathlib",
-            "secrets",
-            "select",
-            "shutil",
-            "socket",
-            "ssl",
-            "tempfile",
-            "urllib",
-        ),
+        "http",
+        "io",
+        "os",
+        "pathlib",
+        "secrets",
+        "select",
+        "shutil",
+        "socket",
+        "ssl",
+        "tempfile",
+        "urllib",
         *("datetime", "uuid"),
     }
 )
@@ -143,7 +133,6 @@ def package_of(module: str) -> str:
 
 
 def is_allowed(found: Import) -> bool:
-    """Whether the import is allowed."""
     here, there = package_of(found.importer), package_of(found.imported)
     return there not in PACKAGES or there == here or there in ALLOWED[here] or found.imported in ALLOWED[here]
 
@@ -267,7 +256,7 @@ CIRCLES = {
     "balancer.upstream.library curl curl_transfer": "a client has its transfers, which end there",
     "balancer.exchange attempt_span routed_attempt": "an attempt has its span, which describes it",
     "balancer.exchange responder tunnel": "a responder has its pending upgrade, which goes back to it",
-    "balancer.exchange attempt client_bounds exchange_state": "an exchange has its attempt, which reports to it",
+    "balancer.exchange attempt call_rules exchange_state": "an exchange has its attempt, which reports to it",
     "balancer.mirroring copy_attempt mirror": "a mirror has its copies, a copy its attempt",
     "balancer.downstream.http2 open_streams stream stream_transport": "a connection has streams, a stream its tunnel",
     "balancer.control.admin application connection exchange": "connections hand requests to the application",

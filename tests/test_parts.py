@@ -19,7 +19,6 @@ WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"
 
 
 def commands_of(part: Part) -> tuple[parts.Command, ...]:
-    """All commands of a part."""
     return (*part.commands, *part.beside)
 
 

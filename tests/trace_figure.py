@@ -22,7 +22,7 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import INK
 from tests.support.collector import TAKEN, Received, decoded
-from tests.support.wire import ScriptedWorker, Wire, answering, get, response
+from tests.support.wire import ScriptedWorker, Wire, answering, client_of, get, response
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CLIENT = "00f067aa0ba902b7"
@@ -61,10 +61,6 @@ class Workers:
                 await wire.send(response(b"answer"))
 
 
-async def connected(port: int) -> Wire:
-    return Wire(*await asyncio.open_connection("127.0.0.1", port))
-
-
 async def exported() -> list[Received]:
     """Serve the request, and return its spans as exported."""
     script, collector = Workers(), ScriptedWorker(answering(TAKEN))
@@ -89,10 +85,10 @@ async def exported() -> list[Received]:
     server = Server(Settings.model_validate(settings))
     await server.start()
     port = server.address.port
-    first = await connected(port)
+    first = await client_of(port)
     for _ in range(WARM_UP):
         await first.ask(get(b"/warm-up", UNSAMPLED))
-    others = [await connected(port) for _ in workers]
+    others = [await client_of(port) for _ in workers]
     for other in others:
         await other.send(get(b"/busy", UNSAMPLED))
     await asyncio.sleep(0.02)

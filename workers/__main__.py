@@ -159,13 +159,11 @@ def cli() -> None:
 @click.option("--time-scale", type=FACTOR, default=1.0, help="Multiply every duration but --grace by this.")
 def serve(time_scale: float, **options: Any) -> None:
     """Serve /work, /healthz and /-/faults until SIGTERM."""
-    given = {name: value for name, value in options.items() if value is not None}
-    _require_tls(given)
+    given = _given(options)
     if given.get("starts_down") and not given.get("port"):
         raise click.UsageError(
             "--start-down needs a --port, because a free one is chosen only when the port opens"
         )
-    given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
     _run(_serve(Settings(**given).scaled(time_scale)))
 
 
@@ -191,9 +189,7 @@ def serve(time_scale: float, **options: Any) -> None:
 @_all(END)
 def inference(**options: Any) -> None:
     """Serve /v1/chat/completions, /v1/completions, /v1/models, /metrics, /health and /-/faults until SIGTERM."""
-    given = {name: value for name, value in options.items() if value is not None}
-    _require_tls(given)
-    given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
+    given = _given(options)
     try:
         engine = EngineModel(**{name: given.pop(name) for name in ENGINE_OPTIONS & given.keys()})
     except ValueError as error:
@@ -235,9 +231,12 @@ def fault(url: str, heal: bool, **switches: Any) -> None:
     click.echo(json.dumps(exchange(url, thrown if heal or thrown else None)))
 
 
-def _require_tls(given: dict[str, Any]) -> None:
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, and a name."""
+    given = {name: value for name, value in options.items() if value is not None}
     if "certificate" in given and "tls" not in given:
         raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
+    return {"name": f"{given.get('region', DEFAULT.region)}-0", **given}
 
 
 async def _serve(settings: Settings, served: InferenceSettings | None = None) -> None:

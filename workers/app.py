@@ -107,7 +107,6 @@ class WorkerApp:
         )
 
     def application(self) -> web.Application:
-        """Return the aiohttp application of this worker."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_route("*", "/work", self.work)
         app.router.add_get("/healthz", self.healthz)
@@ -176,7 +175,6 @@ class WorkerApp:
         finished_at = await self._standstill.served(stay.finish_at)
         if worker_transport is not None:
             worker_transport.set_event_time(finished_at)
-        self._load.served += 1
         headers = self._load.headers(finished_at, service_time)
         request_id = request.headers.get("X-Request-ID")
         if request_id is not None:

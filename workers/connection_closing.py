@@ -46,7 +46,6 @@ class ConnectionClosing:
         self._most: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
 
     def begin(self, request: web.Request) -> None:
-        """Count a request on its connection."""
         if not self._is_passive and request.transport is not None:
             self._begun[request.transport] = self._begun.get(request.transport, 0) + 1
 

@@ -235,13 +235,11 @@ class Control:
         self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes of `/-/faults` to `app`."""
         app.router.add_get("/-/faults", self.show)
         app.router.add_put("/-/faults", self.put)
         app.router.add_delete("/-/faults", self.heal)
 
     async def show(self, request: web.Request) -> web.Response:
-        """Respond with the active faults as JSON."""
         self._admit(request)
         return self._in_force()
 
@@ -290,5 +288,4 @@ def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
 
 
 def refused(status: int, reason: str, detail: list[dict[str, str]]) -> web.Response:
-    """Return an error response with the given details."""
     return web.json_response({"error": reason, "detail": detail}, status=status)

@@ -77,14 +77,12 @@ class WorkerStream(asyncio.Transport):
         self._protocol.data_received(head)
 
     def arrive(self, data: bytes) -> None:
-        """Pass on a part of the request body."""
         self._unread += len(data)
         if data and not self._is_closing:
             self._protocol.data_received(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._take_in()
 
     def arrive_end(self) -> None:
-        """Handle the end of the request body."""
         if self._is_chunked and not self._is_closing:
             self._protocol.data_received(b"0\r\n\r\n")
 
@@ -128,7 +126,7 @@ class WorkerStream(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             if not self._has_all:
-                self._connection.break_off(self.number)
+                self._connection.reset_stream(self.number, ngh2.ErrorCode.INTERNAL_ERROR)
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
@@ -145,12 +143,6 @@ class WorkerStream(asyncio.Transport):
         self._is_reading = True
         self._take_in()
 
-    def is_reading(self) -> bool:
-        return self._is_reading
-
-    def get_write_buffer_size(self) -> int:
-        return self._connection.unsent(self.number)
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._connection.transport.get_extra_info(name, default)
 
@@ -162,7 +154,7 @@ class WorkerStream(asyncio.Transport):
 
     def update_backpressure(self) -> None:
         """Pause or resume the application; called when data has been sent."""
-        is_full = self.get_write_buffer_size() > MAX_BUFFERED_BYTES
+        is_full = self._connection.unsent(self.number) > MAX_BUFFERED_BYTES
         if is_full != self._is_paused and not self._is_closing:
             self._is_paused = is_full
             (self._protocol.pause_writing if is_full else self._protocol.resume_writing)()
@@ -250,9 +242,11 @@ class WorkerHttp2Connection(asyncio.Protocol):
             self._h2.acknowledge_received_data(size, number)
         self.flush()
 
-    def break_off(self, number: int) -> None:
+    def reset_stream(self, number: int, code: ngh2.ErrorCode) -> None:
         """Reset a stream that ends without a response."""
-        self._reset(number, ngh2.ErrorCode.INTERNAL_ERROR)
+        with suppress(ngh2.NGH2Error):
+            self._h2.reset_stream(number, code)
+        self.flush()
 
     def flush(self) -> None:
         """Write all prepared frames, in one write."""
@@ -313,15 +307,10 @@ class WorkerHttp2Connection(asyncio.Protocol):
         try:
             stream.begin(fields, is_whole)
         except KeyError:  # CONNECT, which a worker does not support
-            self._reset(number, ngh2.ErrorCode.PROTOCOL_ERROR)
+            self.reset_stream(number, ngh2.ErrorCode.PROTOCOL_ERROR)
             return
         if self._begun == self._most:
             self.leave()
-
-    def _reset(self, number: int, code: ngh2.ErrorCode) -> None:
-        with suppress(ngh2.NGH2Error):
-            self._h2.reset_stream(number, code)
-        self.flush()
 
     # ── idle timeout ─────────────────────────────────────────────────────────────────────────────────────
 

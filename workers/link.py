@@ -145,7 +145,6 @@ class WorkerTransport(asyncio.Transport):
         self._up = up
         self._down = down
         self._is_closing = False
-        self._is_reading = True
         self._reacts_to = 0.0
         self.is_lost = False
 
@@ -191,26 +190,12 @@ class WorkerTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._is_closing
 
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self._down.enter(self._near.write_eof, at=self.instant)
-
-    def get_write_buffer_size(self) -> int:
-        return self._down.size
-
     def pause_reading(self) -> None:
-        self._is_reading = False
         if not self._near.is_closing():
             self._up.hold()
 
     def resume_reading(self) -> None:
-        self._is_reading = True
         self._up.release()
-
-    def is_reading(self) -> bool:
-        return self._is_reading
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self if name == WORKER_TRANSPORT else self._near.get_extra_info(name, default)
@@ -239,10 +224,9 @@ is_control = re.compile(rb"[A-Z]+ /-/").match
 class Link:
     """Puts `round_trip` seconds between clients and the protocols that `factory` makes."""
 
-    def __init__(self, timer: DeadlineTimer, round_trip: float, window: int = WINDOW) -> None:
+    def __init__(self, timer: DeadlineTimer, round_trip: float) -> None:
         self.timer = timer
         self.round_trip = self._usual = round_trip
-        self.window = window
         self._connections: set[LinkedConnection] = set()
         self._is_empty = asyncio.Event()
 
@@ -268,7 +252,6 @@ class Link:
             connection.abort()
 
     def join(self, connection: LinkedConnection) -> None:
-        """Register a new connection of the link."""
         self._connections.add(connection)
         self._is_empty.clear()
 
@@ -291,12 +274,8 @@ class LinkedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         link, half = self._link, self._link.round_trip / 2
-        self._up = DelayLine(
-            link.timer, half, link.window, self._transport.pause_reading, self._resume_client
-        )
-        self._down = DelayLine(
-            link.timer, half, link.window, self._protocol.pause_writing, self._resume_worker
-        )
+        self._up = DelayLine(link.timer, half, WINDOW, self._transport.pause_reading, self._resume_client)
+        self._down = DelayLine(link.timer, half, WINDOW, self._protocol.pause_writing, self._resume_worker)
         link.join(self)
         self._connected_at = time.monotonic() + self._link.round_trip
         self._worker_transport = WorkerTransport(self._transport, self._protocol, self._up, self._down)

@@ -120,36 +120,6 @@ BACKLOG = 2048
 """Listen backlog: connections that the kernel keeps while the worker is busy; a thousand may arrive at once."""
 
 
-class LinkedSite(web.BaseSite):
-    """A listening socket whose connections cross a link before they reach the runner's server."""
-
-    def __init__(
-        self, runner: web.BaseRunner, link: Link, front: ProtocolDetection, host: str, port: int
-    ) -> None:
-        super().__init__(runner, backlog=BACKLOG)
-        self._link = link
-        self._front = front
-        self._host = host
-        self.port = port
-
-    @property
-    def name(self) -> str:
-        return f"{self._front.scheme}://{self._host}:{self.port}"
-
-    async def start(self) -> None:
-        """Listen. Raises CannotListen; with port 0, `port` is the one the kernel chose."""
-        server = self._runner.server
-        assert server is not None
-        factory = self._link.before(self._front.before(server))
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(factory, self._host, self.port, backlog=self._backlog)
-        except (OSError, OverflowError) as error:
-            raise CannotListen(self._host, self.port, _reason(error)) from error
-        self.port = self._server.sockets[0].getsockname()[1]
-        await super().start()
-
-
 class App(Protocol):
     """What a worker serves."""
 
@@ -172,11 +142,13 @@ class Worker:
     ) -> None:
         self.settings = settings
         self._make_app = make_app
+        self._port = settings.port
+        self._listener: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
         """URL of the worker, without a trailing slash."""
-        return self._site.name
+        return f"{self._front.scheme}://{self.settings.host}:{self._port}"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -202,7 +174,6 @@ class Worker:
             handler_cancellation=True,  # a client that disconnects must not leave a hanging request behind
         )
         await self._runner.setup()
-        self._site = self._site_on(self.settings.port)
         if self.settings.starts_down:
             self.switchboard.put(Faults(down=True))
         else:
@@ -215,36 +186,46 @@ class Worker:
         self.app.is_draining = True
         self.switchboard.heal()  # a hanging request would use up the grace period
         self._front.leave()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
         await self._link.drain()
         self._timer.close()
 
-    def _site_on(self, port: int) -> LinkedSite:
-        return LinkedSite(self._runner, self._link, self._front, self.settings.host, port)
-
     async def _watch_listener(self) -> None:
         """Close the listening socket while the fault `down` is active, and open it again afterwards."""
         while True:
-            is_open = self._site in self._runner.sites
-            if self.switchboard.current.down and is_open:
-                await self._stop_listening()
-            elif not self.switchboard.current.down and not is_open:
-                self._site = self._site_on(self._site.port)
-                await self._site.start()
+            if self.switchboard.current.down and self._listener is not None:
+                self._stop_listening(self._listener)
+            elif not self.switchboard.current.down and self._listener is None:
+                await self._listen()
             else:
                 await self.switchboard.changed()
 
     async def _start_listening(self) -> None:
         """Start listening for the first time. Raises CannotListen, after all resources are freed."""
         try:
-            await self._site.start()
+            await self._listen()
         except CannotListen:
             await self._runner.cleanup()
             self._timer.close()
             raise
 
-    async def _stop_listening(self) -> None:
-        await self._site.stop()
+    async def _listen(self) -> None:
+        """Listen. Raises CannotListen; after port 0, the port that the kernel chose is kept."""
+        host, server = self.settings.host, self._runner.server
+        assert server is not None
+        factory = self._link.before(self._front.before(server))
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(factory, host, self._port, backlog=BACKLOG)
+        except (OSError, OverflowError) as error:
+            raise CannotListen(host, self._port, _reason(error)) from error
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    def _stop_listening(self, listener: asyncio.Server) -> None:
+        listener.close()
+        self._listener = None
         self._front.reset()
         server = self._runner.server
         for connection in server.connections if server else ():

@@ -171,8 +171,6 @@ class Slots:
     """
 
     def __init__(self, count: int, queue_limit: int) -> None:
-        if count < 1 or queue_limit < 0:
-            raise ValueError("a worker has at least one slot and a queue limit of at least 0")
         self.count = count
         self.queue_limit = queue_limit
         self._free_at = [-math.inf] * count  # a heap, one entry per slot
@@ -250,7 +248,6 @@ class ColdStart:
         return self._awake_at
 
     def note_activity(self, now: float) -> None:
-        """Note activity, such as the end of a request."""
         self._active_at = max(self._active_at, now)
 
 
@@ -276,7 +273,6 @@ class LoadReport:
         self._read_at = now
         self._busy_seconds = 0.0
         self.in_flight = 0
-        self.served = 0
 
     def utilization(self, now: float) -> float:
         """Return the exponentially weighted share of slot time in use, exact for any spacing of the readings."""

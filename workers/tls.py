@@ -189,20 +189,11 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
     def is_closing(self) -> bool:
         return self._is_over or self._transport.is_closing()
 
-    def can_write_eof(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
     def pause_reading(self) -> None:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         self._transport.resume_reading()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if not self._is_plain and name in ("sslcontext", "ssl_object"):

@@ -20,9 +20,8 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.client_bounds import bytes_exhausted, charge, sent
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.exchange_state import End
+from balancer.exchange.exchange_state import End, bytes_exhausted
 from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.http.h1.fields import Framing, without
@@ -142,7 +141,7 @@ class AuthorizedExchange(Exchange):
         if lines is not None:
             self._grant(lines)
             return
-        if not charge(self):
+        if not self.charge():
             self.reject(bytes_exhausted())
             return
         self._started_at = self._started_at or now
@@ -182,7 +181,7 @@ class AuthorizedExchange(Exchange):
             authorizer.remember(self._key, lines, self.cluster.now())
             self._added = authorizer.lines_for_client(response.block)
             if self.body_buffer is None:
-                sent(self)
+                self.sent()
             self._grant(lines)
         elif status in PASSED_ON:
             self._denial = response, body

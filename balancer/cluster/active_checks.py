@@ -121,15 +121,12 @@ class Checks:
             elif not self._is_stopped and self._is_due(state, check, now, under_way):
                 self._start(state, check, now)
             under_way += check.request is not None
-        if len(self.by_id) > len(states):
-            self._forget({state.id for state in states})
 
     def update(self) -> None:
         """Drop the check state of endpoints that were removed or changed their address."""
         addresses = {state.id: state.endpoint.address for state in self._router.states}
-        self._forget(
-            {id_ for id_, check in self.by_id.items() if addresses.get(id_) == check.endpoint.address}
-        )
+        for endpoint_id in list(self.by_id):
+            self.update_one(endpoint_id, addresses.get(endpoint_id))
 
     def update_one(self, endpoint_id: str, address: str | None) -> None:
         """Drop the check state of one endpoint if its address has changed. `address`: None if the endpoint was
@@ -145,7 +142,8 @@ class Checks:
             check.state.rules = rules_of(config)
         if asks(config):
             return
-        self._forget(set())
+        for endpoint_id in list(self.by_id):
+            self._drop(endpoint_id)
         for state in self._router.states:
             if not state.passes_checks:
                 self._router.set_healthy(state.id, True)
@@ -229,16 +227,10 @@ class Checks:
 
     def _check_of(self, state: EndpointState, now: float) -> EndpointCheck:
         check = self.by_id.get(state.id)
-        if check is None or check.endpoint.address != state.endpoint.address:
-            if check is not None:
-                check.cancel()
+        if check is None:
             check_state = CheckState(rules_of(self._config), self._rng, now)
             check = self.by_id[state.id] = EndpointCheck(state.endpoint, check_state)
         return check
-
-    def _forget(self, known: set[str]) -> None:
-        for gone in self.by_id.keys() - known:
-            self._drop(gone)
 
     def _drop(self, endpoint_id: str) -> None:
         self.by_id.pop(endpoint_id).cancel()

@@ -1,6 +1,8 @@
 """Admission control: decide before routing whether a request is accepted.
 
-The sweep computes everything that depends on the number of endpoints; a request costs two comparisons.
+A level is rejected while the load is at or above its own threshold, so that lower levels make room for higher ones
+before anything is full. The sweep computes everything that depends on the number of endpoints; a request costs two
+comparisons.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ from math import inf
 from typing import Final
 
 from balancer.cluster.wait_queue import TOO_LATE, RequestQueue
-from balancer.config.schema.queue import AdmissionConfig, QueueConfig
+from balancer.config.schema.queue import AdmissionConfig, LevelConfig, QueueConfig
 from balancer.errors import DeadlinePassed, Shed
 from balancer.http.h1.request_hints import HintFields, RequestHints
-from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
 
 BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""
 
-ONLY_LEVEL: Final = (Level("all"),)
+
+ONLY_LEVEL: Final = (LevelConfig(name="all"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class AdmissionRules:
 
     of_trusted: HintFields | None
     of_others: HintFields | None
-    levels: Sequence[Level] = ONLY_LEVEL
+    levels: Sequence[LevelConfig] = ONLY_LEVEL
     default: int = 0
     patience: float = inf
 
@@ -52,9 +54,8 @@ def admission_rules(queue: QueueConfig, admission: AdmissionConfig) -> Admission
         of_others = HintFields(admission.header if is_public else None, levels, queue.timeout_header)
     if admission.header is None:
         return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_timeout)
-    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in admission.levels)
     return AdmissionRules(
-        of_trusted, of_others, by_number, levels[admission.default.lower()], queue.start_timeout
+        of_trusted, of_others, admission.levels, levels[admission.default.lower()], queue.start_timeout
     )
 
 
@@ -107,11 +108,6 @@ class Admission:
         floor = min((state.latency.floor for state in fit), default=inf)
         self._fastest = floor if floor < inf else 0.0
 
-    def pressure(self) -> Pressure:
-        """Return the occupancy of the wait queue and of the endpoints."""
-        tickets = self._queue.tickets
-        return Pressure(len(tickets), tickets.limit, self._router.in_flight, self._capacity)
-
     def _deadline(self, stated: RequestHints, now: float) -> float:
         """Return the latest instant to send the request so that the fastest worker still responds in time."""
         deadline = inf if stated.limit is None else now + stated.limit
@@ -130,10 +126,14 @@ class Admission:
         return delay - self._least_delay.least
 
     def _check_capacity(self, number: int, now: float) -> None:
-        level, pressure = self.rules.levels[number], self.pressure()
-        if is_refused(level, pressure):
+        level, queue = self.rules.levels[number], self._queue
+        waiting = len(queue)
+        excess = waiting - level.queue * queue.tickets.limit + 1.0  # before there is room for it
+        is_queue_full = level.queue < 1.0 and waiting > 0 and excess >= 1.0
+        is_busy = level.in_flight < 1.0 and self._router.in_flight >= level.in_flight * self._capacity
+        if is_busy or is_queue_full:
             self._refused_share = min(self._refused_share, level.in_flight)
-            retry_after = self._queue.retry_after(now, excess(level, pressure))
+            retry_after = queue.retry_after(now, excess if is_queue_full else 0.0)
             error = Shed(f"too much to do for requests of level {level.name}", retry_after)
-            self._queue.note_dropped(number, error)
+            queue.note_dropped(number, error)
             raise error

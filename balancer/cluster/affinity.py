@@ -74,6 +74,7 @@ class Stickiness:
         self._secret = config.key.get_secret_value().encode() if config.key is not None else b""
         name = (config.cookie or config.header or "").encode()
         self._find: Find = (CookieSearch(name, _TOKEN) if config.cookie else first_value_of(name)).search
+        self.key_of: KeyOf = _found(self._find)
         self._attributes = _attributes(config)
 
     def around(self, policy: Policy, counts: StickyCounts) -> Policy:
@@ -85,11 +86,6 @@ class Stickiness:
         """Return the affinity key in the bytes of a request head, None if there is none."""
         match = self._find(head)
         return match[1] if match is not None else None
-
-    def key_of(self, request: Request, client: Client) -> str | None:
-        """Return the affinity key of a request, None if it has none; has the signature of `KeyOf`."""
-        key = self.key_in(request.raw)
-        return key.decode("latin-1") if key is not None else None
 
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
         """Return the Set-Cookie line for a response of this endpoint, b"" if the client has that cookie already."""

@@ -84,7 +84,7 @@ def condition_text(
         failed_at = pool.failed_at
         if condition is Condition.FAILING_CHECKS and check is not None:
             failed_at = check.failed_at
-        text = f"{condition.value}: {fault_of(condition, pool, check)}{_age(now - failed_at)}"
+        text = f"{condition.value}: {fault_of(condition, pool, check)} (last {max(0.0, now - failed_at):.0f} s ago)"
     gets_requests = condition in DOWN and state.is_eligible and not state.is_healthy
     return f"{text}; gets requests in panic" if gets_requests else text
 
@@ -106,10 +106,6 @@ def cause_of(state: EndpointState) -> str:
 def full_text(in_flight: int, limit: int) -> str:
     """Describe an endpoint that takes no more requests at once."""
     return f"full: {in_flight} of {limit} in flight"
-
-
-def _age(seconds: float) -> str:
-    return f" (last {max(0.0, seconds):.0f} s ago)"
 
 
 def may_answer(state: EndpointState, condition: Condition, now: float) -> bool:

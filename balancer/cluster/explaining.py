@@ -37,16 +37,10 @@ class Explanations:
         self._is_standing = False  # explanations are enabled in the configuration
         self._until = -inf
         self.reasons: Counter[str] = Counter()
-        self.trace = self._fresh(MAX_EXPLANATIONS)
-
-    def _fresh(self, keep: int) -> Trace:
-        trace = Trace(keep)
-        trace.counts = self.reasons
-        return trace
+        self.trace = Trace(MAX_EXPLANATIONS, self.reasons)
 
     @property
     def is_on(self) -> bool:
-        """Return whether every pick is explained."""
         return self._router.trace is self.trace
 
     def apply(self, config: ExplainConfig) -> Explaining | None:
@@ -57,7 +51,7 @@ class Explanations:
 
     def start(self, seconds: float, keep: int) -> None:
         """Explain every pick for `seconds`, and keep the last `keep` of them."""
-        self.trace = self._fresh(keep)
+        self.trace = Trace(keep, self.reasons)
         self._until = self._now() + seconds
         self._router.explain(self.trace)
 

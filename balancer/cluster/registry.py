@@ -14,7 +14,7 @@ from typing import Protocol
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.errors import EndpointConflict
+from balancer.errors import CommandRefused
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
@@ -131,17 +131,16 @@ class EndpointRegistry:
             self._install({**self._lists, source: wanted})
 
     def forget(self, sources: Iterable[str]) -> None:
-        """Remove discovery sources and the endpoints that they name."""
         kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
         if len(kept) != len(self._lists):
             self._install(kept)
 
     def add(self, config: EndpointConfig) -> None:
-        """Add an endpoint by command. Raises `EndpointConflict` if its id is in use, `TlsProblem` if a file in its
+        """Add an endpoint by command. Raises `CommandRefused` if its id is in use, `TlsProblem` if a file in its
         table `tls` is faulty."""
         if config.id in self._members:
             source = self._members[config.id].source
-            raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
+            raise CommandRefused(f"id: '{config.id}' is used already ({source}); every id must be unique")
         tls = self._control_plane.cluster.pools.tls.with_one(config)
         self._lists[COMMAND][config.id] = config
         self._put(Member(config, COMMAND), tls)
@@ -149,11 +148,11 @@ class EndpointRegistry:
     def remove(self, endpoint_id: str) -> int:
         """Remove an endpoint by command; returns its number of requests in flight, which finish.
 
-        Raises `UnknownEndpoint`, and `EndpointConflict` for a discovered endpoint, which discovery would add again.
+        Raises `UnknownEndpoint`, and `CommandRefused` for a discovered endpoint, which discovery would add again.
         """
         source = self.member(endpoint_id).source
         if source not in (CONFIGURATION, COMMAND):
-            raise EndpointConflict(
+            raise CommandRefused(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: drain it instead"
             )
         state = self._control_plane.cluster.router.find(endpoint_id)
@@ -168,10 +167,9 @@ class EndpointRegistry:
 
     def change(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
         """Change the admin state or the weight of an endpoint. Raises `UnknownEndpoint`."""
-        self.member(endpoint_id)
+        source = self.member(endpoint_id).source
         if weight is not None:
             self._weights[endpoint_id] = weight
-            source = self._members[endpoint_id].source
             self._put(self._weighed(self._lists[source][endpoint_id], source))
         if state is not None:
             self._set_state(endpoint_id, state)

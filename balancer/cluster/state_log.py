@@ -61,7 +61,6 @@ class SiblingConditions:
 
     @property
     def in_panic(self) -> int:
-        """Number of other processes in panic."""
         return 0 if self._cluster else sum(page.is_in_panic for page in self._others)
 
     def failing(self, policy: int) -> int:
@@ -146,15 +145,12 @@ class StateLog:
             return
         self._next_at = now + PERIOD
         if self.siblings is not None:
-            self._publish(self.siblings)
+            failing = self.policy_key if self._router.last_fault is not None else 0
+            is_in_panic = bool(self._router.health.panic)
+            self.siblings.publish_process(is_in_panic=is_in_panic, failing_policy=failing)
         self._log_endpoints(now)
         self._log_panic(now)
         self._log_policy()
-
-    def _publish(self, siblings: SiblingConditions) -> None:
-        router = self._router
-        failing = self.policy_key if router.last_fault is not None else 0
-        siblings.publish_process(is_in_panic=bool(router.health.panic), failing_policy=failing)
 
     def _log_endpoints(self, now: float) -> None:
         states, siblings = self._router.states, self.siblings

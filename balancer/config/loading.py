@@ -199,11 +199,6 @@ class LoadedSettings:
     source: Callable[[Place], str | None]
 
 
-def read_settings(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
-    """Return the configuration that `read_with_sources` reads."""
-    return read_with_sources(path, overrides).settings
-
-
 def read_with_sources(
     path: Path | None, overrides: Mapping[str, Any], files: Iterable[Source] = ()
 ) -> LoadedSettings:

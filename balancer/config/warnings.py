@@ -86,13 +86,8 @@ def route_warnings(settings: Settings) -> list[str]:
 
 def _differs_by_scheme(more: RouteConfig, less: RouteConfig) -> bool:
     """Return whether one of two routes for the same host and path has a scheme, and nothing else differs."""
-    is_same = more.headers == less.headers and {*more.methods} == {*less.methods}
-    is_same = (
-        is_same
-        and (more.query, more.model) == (less.query, less.model)
-        and {*more.clients} == {*less.clients}
-    )
-    return is_same and less.scheme is None and more.scheme is not None
+    without = more.model_copy(update={"scheme": None})
+    return more.scheme is not None and without.conditions == less.conditions
 
 
 def unused_rate_limits(settings: Settings) -> Iterator[str]:

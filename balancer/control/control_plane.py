@@ -24,7 +24,7 @@ from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.routes import DEFAULT
 from balancer.config.schema.sticky import StickyConfig
-from balancer.errors import UnknownCluster
+from balancer.errors import CommandRefused
 from balancer.inference.prompt_reader import PromptReader
 from balancer.log.access_log import AccessLog
 from balancer.log.journal import journal_of
@@ -118,14 +118,14 @@ class ControlPlane:
         self._apply(config)
 
     def of_cluster(self, name: str | None) -> ControlPlane:
-        """Return the control plane of a cluster; of None or `DEFAULT` this one. Raises `UnknownCluster`."""
+        """Return the control plane of a cluster; of None or `DEFAULT` this one. Raises `CommandRefused`."""
         if name is None or name == DEFAULT:
             return self
         try:
             return self.named[name]
         except KeyError:
             known = ", ".join((DEFAULT, *self.named))
-            raise UnknownCluster(f"cluster: must be one of {known}, got '{name:.60}'") from None
+            raise CommandRefused(f"cluster: must be one of {known}, got '{name:.60}'", 404) from None
 
     # --- configuration
 

@@ -19,7 +19,7 @@ from balancer.control.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
 from balancer.tls.contexts import TlsProblem
-from balancer.tracing.configured import load
+from balancer.tracing.tracing import load
 from policies.errors import PoliciesError
 from policies.loading.source import Source
 

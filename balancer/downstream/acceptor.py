@@ -174,12 +174,8 @@ class Acceptor:
         if self._balance is not None:
             self._balance.note(self._clients)
 
-    def _yield_to_siblings(self, entrance: Entrance) -> None:
-        """Pause accepting in favour of sibling processes, then take one connection if it is still waiting."""
-        self._pause()
-        self._waiting = self._loop.call_later(PAUSE, self._take_one, entrance)
-
     def _take_one(self, entrance: Entrance) -> None:
+        """Take one connection if it is still waiting after a pause in favour of sibling processes."""
         self._waiting = None
         if self.has_room:
             self._listen()
@@ -190,7 +186,8 @@ class Acceptor:
             return
         for _ in range(BATCH):
             if self._balance is not None and self._balance.is_ahead(self._clients):
-                self._yield_to_siblings(entrance)
+                self._pause()
+                self._waiting = self._loop.call_later(PAUSE, self._take_one, entrance)
                 return
             if not self._accept(entrance):
                 return

@@ -38,19 +38,6 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 class Http1Connection(Http1Responder):
     """A client's HTTP/1.1 connection; the protocol of its transport."""
 
-    __slots__ = (
-        "_admin_exchange",
-        "_begin_http2",
-        "_body",
-        "_keeps_alive",
-        "_pipelined",
-        "_reader",
-        "_routes",
-        "_unstarted",
-        "ends_late",
-        "is_begun",
-    )
-
     def __init__(
         self,
         cluster: Cluster,
@@ -333,7 +320,6 @@ class Http1Connection(Http1Responder):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._cluster.timeouts
         quiet = now - self.idle_since
         if self._linger_until is not None:
@@ -351,8 +337,6 @@ class Http1Connection(Http1Responder):
             self._answering.check(now)
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
-        """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
-        closed."""
         has_begun = self._reader is not None and bool(self._reader.head)
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None

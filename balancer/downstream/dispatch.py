@@ -97,7 +97,6 @@ def handler_of(
 def observers_of(
     exchange: Exchange, copy: RequestCopy | None, route: Route | None
 ) -> tuple[ExchangeObserver, ...]:
-    """Return what observes an exchange."""
     cluster, request = exchange.cluster, exchange.request
     arrived = request.arrived or exchange.downstream.arrived
     tracing = cluster.process.tracing

@@ -24,18 +24,6 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 class Http1Responder(Responder):
     """The responder that each `Http1Connection` is; abstract."""
 
-    __slots__ = (
-        "_answering",
-        "_framing",
-        "_ignores_input",
-        "_linger_until",
-        "_response_head",
-        "_unsent",
-        "came_at",
-        "head_at",
-        "write",
-    )
-
     write: Callable[[bytes], None]
     """Write to the client: the transport's own method, to save a call."""
 

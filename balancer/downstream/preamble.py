@@ -23,7 +23,7 @@ from balancer.tls.transport import TlsTransport
 DELEGATED = (
     *("write", "write_eof", "can_write_eof", "close", "abort", "is_closing"),
     *("pause_reading", "resume_reading", "is_reading", "set_protocol", "get_protocol"),
-    *("set_write_buffer_limits", "get_write_buffer_size", "get_write_buffer_limits"),
+    *("set_write_buffer_limits", "get_write_buffer_size"),
 )
 
 
@@ -80,9 +80,7 @@ class HandshakingConnections:
 
     def sweep(self, now: float) -> None:
         """Abort arrivals that exceed the head timeout; `now` is the cached time."""
-        limit = self.cluster.timeouts.head
-        for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
-            arrival.abort()
+        self.give_way(now, self.cluster.timeouts.head, len(self._present))
 
     def give_way(self, now: float, longer_than: float, most: int) -> int:
         """Abort arrivals that began more than `longer_than` seconds ago, the oldest first; return how many, at most
@@ -181,12 +179,8 @@ class HandshakingConnection(asyncio.Protocol):
             plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
             self._transport.write(ErrorAnswer(plain).response(None, self._arrivals.cluster.process.date_line))
         make, tls, self._tls = self._arrivals.make_http2, self._tls, None
-        if error is None and make is not None and tls is not None and has_chosen_http2(tls):
-            tls.set_protocol(make())
+        if error is None and make is not None and tls is not None:
+            chosen = tls.get_extra_info("ssl_object").selected_alpn_protocol()
+            if chosen == HTTP2:
+                tls.set_protocol(make())
         self._arrivals.left(self, is_failed=error is not None)
-
-
-def has_chosen_http2(tls: TlsTransport) -> bool:
-    """Return whether ALPN has chosen HTTP/2 in the handshake."""
-    chosen: str | None = tls.get_extra_info("ssl_object").selected_alpn_protocol()
-    return chosen == HTTP2

@@ -21,7 +21,6 @@ from balancer.errors import (
     MalformedResponse,
     UpstreamError,
 )
-from balancer.exchange.client_bounds import sent
 from balancer.exchange.exchange_state import AttemptState, End, ExchangeState
 from balancer.exchange.responder import Responder
 from balancer.exchange.routed_attempt import RoutedAttempt
@@ -64,7 +63,7 @@ class Attempt(RoutedAttempt):
     has_sent_interim = False  # an interim response has been sent to the client
     was_refused = False  # the response was not taken over because of the bound on buffers
     added = b""  # lines of the response beside the worker's: of an authorisation, and of an explanation of the pick
-    is_read = False  # there are such lines, or the fields of its response are logged
+    is_read = False  # there are such lines, or the fields of its response are edited or logged
     fields = b""  # of the response as they came, where they may be logged
     _unsent = 0  # unsent bytes of the request body at the last sweep
     _length = 0  # bytes of the response body, if it is streamed and their number is known
@@ -79,7 +78,6 @@ class Attempt(RoutedAttempt):
     # --- the upstream connection (`LeaseWaiter`)
 
     def connect_failed(self, error: ConnectFailed) -> None:
-        """Report that no upstream connection could be opened."""
         exchange = self.exchange
         if exchange is None:
             return
@@ -111,7 +109,7 @@ class Attempt(RoutedAttempt):
         if kept is not None:
             kept.sent()
             if exchange.pending is not None:
-                sent(exchange)
+                exchange.sent()
         if downstream.is_write_paused:
             upstream.pause_reading()
 
@@ -333,7 +331,6 @@ class Attempt(RoutedAttempt):
             downstream.cut(self._take_out())
 
     def response_failed(self, error: UpstreamError) -> None:
-        """Report that the response breaks off."""
         cast(ExchangeState, self.exchange).attempt_failed(self, error)
 
     def is_stalled(self, exchange: ExchangeState, now: float) -> bool:

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from balancer.cluster.cluster import Cluster
 from balancer.errors import ForwardingError
 from balancer.exchange.routed_attempt import RoutedAttempt
-from balancer.http.grpc.call import GrpcCall
 from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import first_value_of, host_of, scheme_of
 from balancer.http.h1.request_head import Request
@@ -50,7 +49,6 @@ def span_name(method: bytes) -> str:
 
 
 def method_attributes(method: bytes) -> Values:
-    """Return the attributes of a method."""
     if method in METHODS:
         return {"http.request.method": method.decode()}
     return {"http.request.method": "_OTHER", "http.request.method_original": _text(method)}
@@ -59,7 +57,8 @@ def method_attributes(method: bytes) -> Values:
 def request_attributes(request: Request, client: Client) -> Values:
     """Return the attributes of a request as the client has sent it, or the first proxy that is trusted."""
     head = request.head
-    path, mark, query = _target(_asked(request)).partition("?")
+    target = request.received_target  # before a route has rewritten its path
+    path, mark, query = _target(target if target.startswith(b"/") else request.target).partition("?")
     values = method_attributes(request.method)
     values["url.path"] = path
     if mark:
@@ -80,18 +79,11 @@ def attempt_attributes(request: Request, endpoint: Endpoint, number: int) -> Val
     """Return the attributes of an attempt; `number` counts from 0."""
     values = method_attributes(request.method)
     values["url.full"] = endpoint.address + _target(request.target)
-    values |= endpoint_attributes(endpoint)
+    url = urlsplit(endpoint.address)
+    values |= _server(url.netloc or url.path)
+    values |= {"steelyard.endpoint": endpoint.id, "steelyard.region": endpoint.region}
     if number:
         values["http.request.resend_count"] = number
-    return values
-
-
-def endpoint_attributes(endpoint: Endpoint) -> Values:
-    """Return the address, id and region of an endpoint."""
-    url = urlsplit(endpoint.address)
-    values = _server(url.netloc or url.path)
-    values["steelyard.endpoint"] = endpoint.id
-    values["steelyard.region"] = endpoint.region
     return values
 
 
@@ -124,17 +116,6 @@ def phase_attributes(phases: DialTimes) -> Values:
         "steelyard.connect.tcp": phases.trip,
         "steelyard.connect.tls": phases.handshake,
     }
-
-
-def call_attributes(call: GrpcCall | None) -> Values:
-    """Return the attributes of an RPC, none if the request is another one."""
-    return {} if call is None else {"rpc.system.name": "grpc", "rpc.response.status_code": call.status}
-
-
-def _asked(request: Request) -> bytes:
-    """Return the target as the client has sent it, before a route has rewritten its path."""
-    target = request.received_target
-    return target if target.startswith(b"/") else request.target
 
 
 def _version(request: Request, client: Client) -> str:
@@ -205,7 +186,6 @@ class AttemptSpan:
         self._phases = upstream.phases
 
     def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends the attempt."""
         self._fault = fault_of(error)
 
     def ended(self, attempt: RoutedAttempt, kind: OutcomeKind, now: float) -> None:
@@ -231,7 +211,6 @@ class AttemptSpan:
         )  # fmt: skip
 
     def _export_connect(self, attempt: RoutedAttempt, end: float, error: str | None) -> None:
-        """Export the wait for a connection."""
         trace, values = self._trace, phase_attributes(self._phases)
         values["steelyard.connection"] = attempt.connection
         trace.add(

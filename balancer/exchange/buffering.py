@@ -40,7 +40,7 @@ class KeptBody(RequestBody):
         if received.trailers is None:
             self.add(received.between(b"", b""))
         else:
-            self._pieces, self.size = received.take(), received.size
+            self._pieces, self.size = received._pieces, received.size
             self._bound()
 
     def add(self, data: bytes) -> None:

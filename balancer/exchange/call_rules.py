@@ -25,7 +25,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.exchange_state import AttemptState, CallRules, ExchangeState
+from balancer.exchange.exchange_state import AttemptState, ExchangeState
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
 from balancer.http.h1.response_head import Response
@@ -88,22 +88,29 @@ STREAMING: Final = AttemptState.STREAMING
 BUFFERING: Final = AttemptState.BUFFERING
 
 
-class HttpRules(CallRules):
+class HttpRules:
     """Rules of HTTP; those of another kind of call differ where they override them."""
+
+    is_rpc = False
+    """Whether the methods about heads and ends are to be called: HTTP needs them for statuses from `LEAST_BUSY` on."""
 
     @property
     def deadline(self) -> float:
+        """Instant at which the client stops waiting."""
         return inf
 
     def attempted(self, pool: Pool) -> UpstreamError | None:
+        """Note that an attempt begins, for an upstream of `pool`; return an error if that carries no such call."""
         return None
 
     def head_for_worker(self, head: bytes, now: float) -> bytes:
+        """Return the head that is sent at `now`."""
         return head
 
     # --- retries
 
     def is_repeatable(self, exchange: ExchangeState) -> bool:
+        """Return whether repeating the request has the same effect. Called only after a failure."""
         request = exchange.request
         if request.method in IDEMPOTENT:
             return True
@@ -112,6 +119,8 @@ class HttpRules(CallRules):
     def retries(
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
+        """Send a request whose response is a failure to another endpoint, where that is safe; return whether it goes
+        there. `is_whole`: the response has come with its body."""
         retries, status = exchange.cluster.retries, response.status
         if attempt.is_refused(response):
             return self._retries_busy(exchange, attempt, response, is_whole=is_whole)
@@ -137,6 +146,7 @@ class HttpRules(CallRules):
     # --- timeouts
 
     def check(self, exchange: ExchangeState, attempt: Attempt, now: float) -> None:
+        """Enforce the timeouts of the worker; `now` is the cached time."""
         timeouts, waited = exchange.cluster.timeouts, now - exchange.active_at
         if attempt.state is SENT:
             if exchange.is_complete and waited > timeouts.first_byte:
@@ -158,10 +168,10 @@ class HttpRules(CallRules):
     # --- ends
 
     def failed(self, error: ForwardingError) -> None:
-        pass
+        """Note the error that ends an attempt."""
 
     def ended(self, attempt: Attempt, trailers: bytes) -> None:
-        pass
+        """Note that the response has ended; `trailers` is a block of fields or b""."""
 
 
 HTTP: Final = HttpRules()

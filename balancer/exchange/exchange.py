@@ -25,17 +25,15 @@ from balancer.errors import (
 from balancer.exchange.attempt import STREAMING, Attempt
 from balancer.exchange.buffering import LARGE_BODY
 from balancer.exchange.call_rules import HTTP, RpcRules, may_repeat, may_retry
-from balancer.exchange.client_bounds import (
+from balancer.exchange.exchange_state import (
     FREE_BODY,
     LARGE_HEAD,
+    End,
+    ExchangeState,
+    Race,
+    State,
     bytes_exhausted,
-    charge,
-    count_out,
-    refusal,
-    sent,
-    uncharge,
 )
-from balancer.exchange.exchange_state import End, ExchangeState, Race, State
 from balancer.exchange.field_edits import EditedAttempt, Edits
 from balancer.exchange.hedging import hedge
 from balancer.exchange.observers import ExchangeObserver
@@ -108,7 +106,7 @@ class Exchange(ExchangeState):
             one.started(self)
         request, limit = self.request, self.cluster.client_requests
         is_bounded = usage.requests > limit or request.fields.is_offer or len(request.raw) > LARGE_HEAD
-        error = refusal(self, usage, limit) if is_bounded else None
+        error = self.refusal(usage, limit) if is_bounded else None
         if error is not None:
             self.reject(error)
             return
@@ -165,7 +163,7 @@ class Exchange(ExchangeState):
         """Hold or reject a request of which `size` bytes of the body wait for an endpoint."""
         if size > self.cluster.limits.buffer:
             self.downstream.hold()
-        if (size > FREE_BODY or self.state is QUEUED) and not charge(self):
+        if (size > FREE_BODY or self.state is QUEUED) and not self.charge():
             if self.downstream.is_stream:  # its window is open
                 self.reject(bytes_exhausted())
             else:
@@ -260,7 +258,7 @@ class Exchange(ExchangeState):
         self.queued_at = self.queued_at or cluster.now()
         self._started_at = self._started_at or self.queued_at
         self.deadline = min(self.deadline, self.rules.deadline)
-        if not charge(self):
+        if not self.charge():
             self.reject(bytes_exhausted())
             return
         try:
@@ -269,7 +267,6 @@ class Exchange(ExchangeState):
             self.reject(error)
         else:
             self.state = QUEUED
-            self.request.shelve()
             for one in self.observers:
                 one.queued(self)
 
@@ -280,9 +277,8 @@ class Exchange(ExchangeState):
     def served(self) -> None:
         """Ask an endpoint: it is the request's turn. Its body stays charged until it has been sent."""
         self.state = NEW
-        self.request.unshelve()
         if self.body_buffer is None:
-            sent(self)
+            self.sent()
         self.attempt()
 
     def decline(self, error: Unserved) -> None:
@@ -388,7 +384,7 @@ class Exchange(ExchangeState):
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
-        uncharge(self)
+        self.uncharge()
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int, error: ConnectionCut | None) -> None:
         attempt = cast(Attempt, self.last_attempt)
@@ -418,7 +414,7 @@ class Exchange(ExchangeState):
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
-        count_out(self)
+        self.count_out()
         if attempt is not None:
             is_clean = False
             if end is WHOLE:

@@ -1,7 +1,7 @@
 """What the parts of an exchange share: its data, and the steps that they ask of it.
 
-`Exchange` has the steps; docs/design.md shows its states and their transitions. Its attempts, call rules, hedging,
-retries, bounds and observers know it by this interface.
+`Exchange` has the steps; docs/design.md shows its states and their transitions. Its attempts, call rules, hedging and
+observers know it by this interface. What it counts for its client, and when it is refused, is here.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.clients.client_usage import ClientUsage, PendingBytes
 from balancer.cluster.cluster import Cluster
-from balancer.errors import ConnectionCut, ForwardingError, UpstreamError
+from balancer.errors import BytesExhausted, ConnectionCut, ForwardingError, TooManyRequests, UpstreamError
 from balancer.exchange.buffering import KeptBody
 from balancer.exchange.responder import Responder
 from balancer.http.h1.request_head import Request
-from balancer.http.h1.response_head import Response
-from balancer.upstream.pool import Pool
+from balancer.rate_limits.request_source import client_of
 from balancer.upstream.request import RequestBody, ResponseSink
 from policies.facts import NONE_TRIED, OutcomeKind
 from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
     from balancer.exchange.attempt import Attempt
+    from balancer.exchange.call_rules import HttpRules
 
 
 class State(Enum):
@@ -83,48 +83,20 @@ class AttemptState(Enum):
 
 NEW: Final = State.NEW  # an attribute of an Enum is looked up anew each time
 
+LARGE_HEAD: Final = 4096
+"""Bytes of a request head from which it is charged while its request is in flight, too. A smaller one takes less than
+the connection to the worker."""
 
-class CallRules:
-    """What differs between kinds of calls, HTTP and gRPC (`call_rules.py`); abstract."""
+FREE_BODY: Final = 16_384
+"""Bytes of a body that are not charged while its request is being sent: it lasts until a connection is open."""
 
-    is_rpc = False
-    """Whether the methods about heads and ends are to be called: HTTP needs them for statuses from `LEAST_BUSY` on."""
+REQUEST_SIZE: Final = 4096
+"""Bytes that a request takes beside its head and body."""
 
-    @property
-    @abstractmethod
-    def deadline(self) -> float:
-        """Instant at which the client stops waiting."""
 
-    @abstractmethod
-    def attempted(self, pool: Pool) -> UpstreamError | None:
-        """Note that an attempt begins, for an upstream of `pool`; return an error if that carries no such call."""
-
-    @abstractmethod
-    def head_for_worker(self, head: bytes, now: float) -> bytes:
-        """Return the head that is sent at `now`."""
-
-    @abstractmethod
-    def is_repeatable(self, exchange: ExchangeState) -> bool:
-        """Return whether repeating the request has the same effect. Called only after a failure."""
-
-    @abstractmethod
-    def retries(
-        self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
-    ) -> bool:
-        """Send a request whose response is a failure to another endpoint, where that is safe; return whether it goes
-        there. `is_whole`: the response has come with its body."""
-
-    @abstractmethod
-    def check(self, exchange: ExchangeState, attempt: Attempt, now: float) -> None:
-        """Enforce the timeouts of the worker; `now` is the cached time."""
-
-    @abstractmethod
-    def failed(self, error: ForwardingError) -> None:
-        """Note the error that ends an attempt."""
-
-    @abstractmethod
-    def ended(self, attempt: Attempt, trailers: bytes) -> None:
-        """Note that the response has ended; `trailers` is a block of fields or b""."""
+def bytes_exhausted() -> BytesExhausted:
+    """Return the error for a request whose bytes are beyond the bound."""
+    return BytesExhausted("requests that wait take all the memory that this client may use")
 
 
 class Race:
@@ -147,7 +119,7 @@ class ExchangeState:
     """A request and its current attempt, two while hedged; abstract."""
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
-    rules: CallRules
+    rules: HttpRules
     state: State = NEW
     level = 0  # its priority, and the instant after which its response is useless: with admission control
     deadline = inf
@@ -168,6 +140,63 @@ class ExchangeState:
         self.request = request
         self.is_complete = True  # the whole request has been received
         self.tried = NONE_TRIED  # endpoints that are not asked again
+
+    # --- bounds of its client (`client_usage.py`)
+
+    def refusal(self, usage: ClientUsage, limit: int) -> ForwardingError | None:
+        """Return the error for a request that is more than its client may have. An offer and a large head are
+        counted."""
+        request = self.request
+        is_offer = request.fields.is_offer
+        usage.tunnels += is_offer
+        if usage.requests > limit and not self.downstream.client.is_trusted:
+            return TooManyRequests(f"{limit} requests of this client are not answered yet")
+        if is_offer and usage.tunnels > 1 and not self.cluster.pools.leaves_room(usage.tunnels):
+            return TooManyRequests(f"{usage.tunnels - 1} tunnels of this client leave no room for more")
+        return bytes_exhausted() if len(request.raw) > LARGE_HEAD and not self.charge() else None
+
+    def charge(self) -> bool:
+        """Charge the bytes that the request takes, with its body. Returns False if they are beyond the bound of the
+        process or of the client."""
+        pending = self.pending
+        if pending is None:
+            cluster, client = self.cluster, self.downstream.client
+            network = client_of(self.request, client, cluster.trusts)
+            pending = self.pending = PendingBytes(cluster.process.usages, network)
+        body = self.body_buffer
+        size = self._size
+        return pending.resize(size if body is None or self.kept is not None else size + body.size)
+
+    def sent(self) -> None:
+        """Note that the body, as far as it has come, was sent: what is charged from now on is a large head."""
+        pending = self.pending
+        if pending is None:
+            return
+        if len(self.request.raw) > LARGE_HEAD:
+            pending.resize(min(pending.size, self._size))
+        else:
+            self.pending = None
+            pending.close()
+
+    def count_out(self) -> None:
+        """Give back what the request took of its client's bounds."""
+        usage = self.usage
+        if usage is not None:
+            self.usage = None
+            usage.requests -= 1
+            usage.tunnels -= self.request.fields.is_offer
+        if self.pending is not None:
+            self.uncharge()
+
+    def uncharge(self) -> None:
+        """Give back the bytes of the request, whose head and body are not needed any more."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.close()
+
+    @property
+    def _size(self) -> int:
+        return REQUEST_SIZE + 2 * len(self.request.raw)  # the head for the worker is as long
 
     # --- attempts
 

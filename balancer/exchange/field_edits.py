@@ -145,6 +145,8 @@ def edits_of(headers: HeadersConfig, route: RouteConfig | None = None) -> Edits 
 class EditedAttempt(Attempt):
     """An attempt that may name its endpoint in a field, and whose response is edited. All others are `Attempt`s."""
 
+    is_read = True
+
     def __init__(self, cluster: Cluster, assignment: Assignment, edits: Edits) -> None:
         super().__init__(cluster, assignment)
         self._edits = edits
@@ -157,9 +159,6 @@ class EditedAttempt(Attempt):
             head = self.head or request.head
             self.head = edits.for_endpoint(head, request, client, self.cluster, self._endpoint)
         super().send(upstream)
-
-    def _visible_fields(self, exchange: ExchangeState, response: Response) -> bytes:
-        return self._fields_of(exchange, response)
 
     def _fields_of(self, exchange: ExchangeState, response: Response) -> bytes:
         fields, edits, status = super()._fields_of(exchange, response), self._edits.response, response.status

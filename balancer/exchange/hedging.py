@@ -135,26 +135,15 @@ class HedgedAttempt(ResponseSink):
             upstream.hand_over(self.attempt)
             self.attempt.response_started(response)
 
-    def response_body(self, data: bytes) -> None:
-        """Not called: the response is handed over or dropped at its head."""
-
-    def response_paused(self) -> None:
-        """Not called: the response is handed over or dropped at its head."""
-
-    def response_ended(self, trailers: bytes) -> None:
-        """Not called: the response is handed over or dropped at its head."""
+    # Not called, because the response is handed over or dropped at its head.
+    def response_body(self, data: bytes) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
 
     def response_failed(self, error: UpstreamError) -> None:
         if self.race is None:
             self.end(error.outcome, error)
         else:
             self.race.failed(self.attempt, error)
-
-    def upstream_paused(self) -> None:
-        """Ignored: the request is complete and as small as its buffer; the transport holds it."""
-
-    def upstream_resumed(self) -> None:
-        """Ignored: `upstream_paused` has paused nothing."""
 
     # --- after hedging
 

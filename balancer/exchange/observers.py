@@ -12,7 +12,6 @@ from balancer.exchange.attempt import Attempt
 from balancer.exchange.attempt_span import (
     AttemptSpan,
     Values,
-    call_attributes,
     cluster_attributes,
     description_of,
     request_attributes,
@@ -145,7 +144,7 @@ class RequestTrace(ExchangeObserver):
     def __init__(
         self, request: TracedRequest, tracing: Tracing, spans: Spans, arrived: tuple[float, float]
     ) -> None:
-        """`arrived`: when the first byte of the head came, if the head came in pieces, and when all of it had."""
+        """`arrived` as in `RequestLog`."""
         self._traced = request
         self._trace = SpanTrace(spans, tracing.ids, request.trace_id, request.tracestate, request.span_id)
         self._arrived = arrived
@@ -202,7 +201,8 @@ class RequestTrace(ExchangeObserver):
             status = fault.status
         values = request_attributes(request, exchange.downstream.client)
         values |= response_attributes(status, fault, ERROR_TO_CLIENT)
-        values |= call_attributes(call)
+        if call is not None:
+            values |= {"rpc.system.name": "grpc", "rpc.response.status_code": call.status}
         values |= {
             "steelyard.outcome": end,
             "steelyard.policy": exchange.cluster.policy,

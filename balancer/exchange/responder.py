@@ -245,7 +245,6 @@ class Responder(ClientSide):
         self._cluster.counts.responses[error.status] += 1
 
     def write_error(self, answer: ErrorAnswer) -> None:
-        """Send an error response."""
         self.respond(answer.response(self._process.error_bodies, self._process.date_line))
 
     @abstractmethod
@@ -253,7 +252,6 @@ class Responder(ClientSide):
         """Send a whole response of the balancer's own, which is written in HTTP/1.1."""
 
     def send_continue(self) -> None:
-        """Send 100 (Continue)."""
         self.respond(CONTINUE)
 
     def ask(self) -> None:

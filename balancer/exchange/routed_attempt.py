@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.http.h1.fields import with_host
 from balancer.http.h1.load_report import find_any
-from balancer.http.h1.response_head import Response
-from balancer.http.h1.retry_after import retry_after
+from balancer.http.h1.response_head import Response, retry_after
 from balancer.inference.answer_reader import AnswerReader
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.pool import Pool

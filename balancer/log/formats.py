@@ -153,24 +153,15 @@ class Context:
 NAN: Final = float("nan")
 
 
-class LoggedPhases:
+class LoggedPhases(NamedTuple):
     """Durations of the phases in seconds; nan if a phase was not reached. `service` runs from sent to last byte."""
 
-    def __init__(
-        self,
-        head: float,
-        queue: float,
-        connect: float,
-        first_byte: float,
-        service: float,
-        total: float,
-    ) -> None:
-        self.head = head
-        self.queue = queue
-        self.connect = connect
-        self.first_byte = first_byte
-        self.service = service
-        self.total = total
+    head: float
+    queue: float
+    connect: float
+    first_byte: float
+    service: float
+    total: float
 
 
 Format = Callable[[Entry, Context], str]
@@ -234,13 +225,12 @@ def requested(head: bytes) -> tuple[bytes, bytes]:
 
 def phases(entry: Entry) -> LoggedPhases:
     """Return the durations of the phases."""
-    head, queue, connect, first_byte, service, total = durations(entry)
-    return LoggedPhases(head, queue, connect, first_byte, service, total)
+    return LoggedPhases(*durations(entry))
 
 
 def durations(entry: Entry) -> tuple[float, float, float, float, float, float]:
-    """Return the durations of the phases, in the order of `LoggedPhases`, which compiled costs an object more. Without
-    an endpoint, or a connection, the rest counts as the wait for it."""
+    """Return the durations of the phases, in the order of `LoggedPhases`, whose fields take longer to read.
+    Without an endpoint, or a connection, the rest counts as the wait for it."""
     head_at, began = entry.arrived
     ended = entry.ended_at
     head = began - head_at if head_at else 0.0
@@ -356,7 +346,7 @@ def milliseconds(seconds: float) -> str:
 def text_line(entry: Entry, context: Context) -> str:
     """Format an entry as key=value pairs in the style of Heroku's router."""
     end, status, sent = outcome(entry)
-    spent = phases(entry)
+    head, queue, connect, first_byte, service, total = durations(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
     cluster = f"cluster={entry.cluster} " if entry.cluster else ""
     grpc = f"grpc_status={entry.grpc_status} " if entry.grpc_status else ""
@@ -367,10 +357,10 @@ def text_line(entry: Entry, context: Context) -> str:
         f"time={instant(entry, context.offset)} {at} method={bare_bytes(entry.method)} "
         f"path={quoted(entry.target.decode('latin-1'))} {sent_path}host={bare_bytes(host_of(entry.head))} "
         f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
-        f"dyno={dyno} connect={milliseconds(spent.connect)} service={milliseconds(spent.service)} "
+        f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} "
         f"status={status} {grpc}bytes={sent} protocol={client.proto.decode()} version={version_of(entry)} "
         f"client={bare_bytes(client.address)} {cluster}region={region} policy={bare(entry.policy)} "
-        f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(spent.head)} "
-        f"queue={milliseconds(spent.queue)} first_byte={milliseconds(spent.first_byte)} "
-        f"total={milliseconds(spent.total)} bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
+        f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
+        f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} "
+        f"total={milliseconds(total)} bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
     )

@@ -10,8 +10,8 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
+from balancer.http.h1.client import LastLine
 from balancer.http.h1.fields import host_of
-from balancer.http.h1.last_line import LastLine
 from balancer.log.formats import (
     NOT_CONNECTED,
     REUSED,

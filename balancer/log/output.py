@@ -55,11 +55,6 @@ class LogOutput:
         self._is_mid_line = False
         self._fd = STANDARD_OUTPUT if path is None else self._open(path)
 
-    @property
-    def name(self) -> str:
-        """Path of the output, or "standard output"."""
-        return self._path if self._path is not None else "standard output"
-
     def write(self, data: bytes) -> bool:
         """Append whole lines; return whether all were written. May block as long as the reader of a pipe."""
         rest = memoryview(b"\n" + data if self._is_mid_line else data)
@@ -69,7 +64,8 @@ class LogOutput:
                 self._is_mid_line = rest[written - 1] != ord("\n") if written else self._is_mid_line
                 rest = rest[written:]
         except OSError as error:
-            self._complain(f"cannot write to {self.name}: {error.strerror}; entries are lost until it works")
+            where = "standard output" if self._path is None else self._path
+            self._complain(f"cannot write to {where}: {error.strerror}; entries are lost until it works")
             return False
         return True
 

@@ -125,7 +125,8 @@ async def attend(
         loop.add_signal_handler(RELOAD, lambda: _reload_soon(server, say, reloading, everywhere=True))
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()
-    _tune_memory()
+    keep_freed_memory()
+    gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
     if member is None:
         say(ready())
         tell_ready()
@@ -135,15 +136,6 @@ async def attend(
     if member is None:
         say(f"balancer stopping: {server.cluster.process.in_flight} in flight")
     return await _ended(server, ending)
-
-
-def _tune_memory() -> None:
-    """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again.
-
-    Without a collection before, which would take a tenth of the start to find some hundred objects.
-    """
-    keep_freed_memory()
-    gc.freeze()
 
 
 async def _ended(server: Server, ending: Shutdown) -> bool:

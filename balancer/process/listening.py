@@ -135,8 +135,8 @@ def _opened(name: str, listen: str, mode: str, inherited: Inherited) -> TrafficS
 def ready_line(settings: Settings, listening: Listening, endpoints: int) -> str:
     """Return the readiness message, with the number of `endpoints` known by then."""
     processes = settings.processes
-    tls = {"": settings.tls} | {name: listener.tls for name, listener in settings.listeners.items()}
-    urls = (url_of(one.address, is_tls=tls[name] is not None) for name, one in listening.traffic.items())
+    tls = settings.tls_tables
+    urls = (url_of(one.address, is_tls=name in tls) for name, one in listening.traffic.items())
     page = listening.admin.tcp
     live_page = "" if page is None else f", live page http://{ListenAddress(*page.getsockname()[:2])}/-/"
     return (

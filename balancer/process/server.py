@@ -38,7 +38,7 @@ from balancer.routes.table import RouteTable
 from balancer.sharing.exchange import exchange_of
 from balancer.sharing.siblings import Siblings
 from balancer.sharing.token_exchange import token_exchange_of
-from balancer.tracing.configured import tracing_of
+from balancer.tracing.tracing import tracing_of
 from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
@@ -55,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     if settings.log.access != "off":
         output, rng = LogOutput(settings.log.path), Random(settings.seed)
         process.access_log = AccessLog(output, settings.log, offset=wall_offset(clock), rng=rng)
-    apply_to_process(process, config)
+    process.apply(settings)
     return build_cluster(config, process, upstream_limit)
 
 
@@ -74,12 +74,6 @@ def build_cluster(
         health=config.health,
     )
     return ControlPlane(Cluster(router, process, config, upstream_limit, name), rng, config)
-
-
-def apply_to_process(process: ProcessContext, config: RuntimeConfig) -> None:
-    """Apply what the configuration of the default cluster says about the whole process."""
-    settings = config.settings
-    process.apply(settings.timeouts.keep_alive, settings.limits.pending, settings.buffering.total)
 
 
 class Server:
@@ -180,7 +174,7 @@ class Server:
             self.process.access_log.start()
         await self.control_plane.start()
         config = self.control_plane.config
-        self.named_clusters.commit(config, await self.named_clusters.prepare(config))
+        self._commit_clusters(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.control_plane.begin()
@@ -242,13 +236,16 @@ class Server:
         except BaseException:
             await self.named_clusters.discard(new)
             raise
-        self.named_clusters.commit(prepared.config, new)
+        self._commit_clusters(prepared.config, new)
         if self._sweep is not None:  # else this is part of the start, which begins all clusters
             for one in new.values():
                 one.begin()
         await self.control_plane.discovery.close(gone)
         if not is_met_alike:
             await self._update_clients(list(self.process.downstreams))
+
+    def _commit_clusters(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+        self.named_clusters.commit(config, new)
 
     def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
@@ -258,7 +255,7 @@ class Server:
         """
         control_plane, config = self.control_plane, prepared.config
         gone = control_plane.reload(config)
-        apply_to_process(self.process, config)
+        self.process.apply(config.settings)
         self._apply_log(config.settings.log, prepared.output)
         self._apply_tracing(config.settings.tracing)
         self._listeners.apply(config)

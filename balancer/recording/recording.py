@@ -16,7 +16,7 @@ from balancer.cluster.affinity import Stickiness
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.sections import RecordConfig
-from balancer.errors import LogFailed, RecordingRefused
+from balancer.errors import CommandRefused, LogFailed
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
@@ -69,12 +69,12 @@ class ClusterRecording:
                 complain(str(error))
 
     def start(self, seconds: float | None = None) -> None:
-        """Start recording, for `seconds` if given. Raises `RecordingRefused` and `LogFailed`."""
+        """Start recording, for `seconds` if given. Raises `CommandRefused` and `LogFailed`."""
         config, now = self._config, self._control_plane.cluster.now()
         if config.path is None:
-            raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
+            raise CommandRefused("record.path: is not configured, so there is nowhere to record to")
         if self.is_on:
-            raise RecordingRefused("a recording is under way; DELETE /-/record ends it")
+            raise CommandRefused("a recording is under way; DELETE /-/record ends it")
         before: Thread | None = self.recorder.thread if self.recorder is not None else None
         salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
         self.recorder = Recorder(

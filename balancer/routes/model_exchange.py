@@ -12,7 +12,6 @@ from typing import Final, cast
 
 from balancer.cluster.cluster import Cluster
 from balancer.errors import BytesExhausted, ForwardingError, RequestRejected
-from balancer.exchange.client_bounds import count_out, refusal
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.exchange_state import End, State
 from balancer.exchange.receiving import drop_body, receive
@@ -57,7 +56,7 @@ class ModelExchange(Exchange):
         self.usage = usage = self.downstream.usage
         usage.requests += 1
         self._started_at = self.cluster.now()
-        error = refusal(self, usage, self.cluster.client_requests)
+        error = self.refusal(usage, self.cluster.client_requests)
         if error is not None:
             self.reject(error)
         elif not receive(self, self.request.body_bound):
@@ -97,7 +96,7 @@ class ModelExchange(Exchange):
         if self.kept is not None:
             drop_body(self, self.kept)
         self.state = ENDED
-        count_out(self)
+        self.count_out()
         self.observers = ()
         if self.downstream.is_held:
             self.downstream.unhold()

@@ -7,6 +7,7 @@ from balancer.cluster.cluster import Cluster
 from balancer.errors import ConnectionCut, ForwardingError, RequestRejected
 from balancer.exchange.field_edits import Edits
 from balancer.exchange.responder import Responder
+from balancer.http.h1.field_list import REASONS
 from balancer.http.h1.fields import host_of
 from balancer.http.h1.own_responses import ErrorAnswer, edited
 from balancer.http.h1.request_fields import RequestFields
@@ -20,7 +21,7 @@ from balancer.log.formats import (
     grpc_status_of,
     requested,
 )
-from balancer.routes.route import Route, phrase_of
+from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 
 HOST_LIMIT = 256
@@ -54,14 +55,12 @@ class OwnResponse:
 
     @property
     def head(self) -> bytes:
-        """Return the request head as received."""
         return self._request.raw
 
     def start(self) -> None:
         request, downstream, cluster, answer = self._request, self._downstream, self._cluster, self._answer
         stays = request.fields.keep_alive and self._is_complete and cluster.process.keeps_alive
         is_head = request.method == b"HEAD"
-        error: ForwardingError | None = None
         if isinstance(answer, Route):
             status, fields, body = answer.response(request)
             if status not in (204, 304):  # RFC 9110 § 8.6
@@ -70,19 +69,25 @@ class OwnResponse:
                 fields += b"Connection: close\r\n"
             head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (
                 status,
-                phrase_of(status),
+                REASONS.get(status, b""),
                 cluster.process.date_line,
                 fields,
             )
             downstream.respond(edited(head if is_head else head + body, self._edit))
+            self._ended(None, status, 0 if is_head else len(body), stays)
         else:
-            error = answer
-            status, body = error.status, b""
-            cluster.counts.count_error(error)
-            downstream.write_error(ErrorAnswer(error, request.id, stays, is_head, self._edit))
-        cluster.counts.responses[status] += 1
-        self._log(error, status, 0 if is_head else len(body))
-        downstream.exchange_ended(stays)
+            self._answer_by(answer, stays=stays)
+
+    def _answer_by(self, error: ForwardingError, *, stays: bool) -> None:
+        is_head = self._request.method == b"HEAD"
+        self._cluster.counts.count_error(error)
+        self._downstream.write_error(ErrorAnswer(error, self._request.id, stays, is_head, self._edit))
+        self._ended(error, error.status, 0, stays)
+
+    def _ended(self, error: ForwardingError | None, status: int, size: int, stays: bool) -> None:
+        self._cluster.counts.responses[status] += 1
+        self._log(error, status, size)
+        self._downstream.exchange_ended(stays)
 
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
         log, request = self._cluster.process.access_log, self._request
@@ -120,12 +125,7 @@ class OwnResponse:
 
     def reject(self, error: ForwardingError) -> None:
         """Answer a malformed body with an error and close."""
-        self._cluster.counts.count_error(error)
-        self._cluster.counts.responses[error.status] += 1
-        is_head = self._request.method == b"HEAD"
-        self._downstream.write_error(ErrorAnswer(error, self._request.id, False, is_head, self._edit))
-        self._log(error, error.status, 0)
-        self._downstream.exchange_ended(stays=False)
+        self._answer_by(error, stays=False)
 
     def check(self, now: float) -> None:
         """Ignored: the client connection's own timeouts apply."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Final
 
 from balancer.authorization.authorizer import Authorizer
@@ -49,7 +48,6 @@ class Route:
         self.authorizer = authorizer
         self.edits = edits
         self.redirect: RedirectConfig | None = config.redirect
-        self.answer: AnswerConfig | None = config.answer
         self._fixed = None if config.answer is None else _fixed(config.answer)
         self.rank = config.specificity
         self._methods = frozenset(method.encode() for method in config.methods)
@@ -166,11 +164,3 @@ def _fixed(answer: AnswerConfig) -> tuple[int, bytes, bytes]:
     """Return status, field lines and body of a fixed answer."""
     fields = b"Content-Type: %b\r\n" % answer.content_type.encode() if answer.content else b""
     return answer.status, fields, answer.content
-
-
-def phrase_of(status: int) -> bytes:
-    """Return the reason phrase of a status; empty if it has none."""
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from balancer.cluster.affinity import key_of
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import RouteConfig
-from balancer.errors import NoEndpoint, QueueFull, QueueTimeout, Shed, UnknownSplit
+from balancer.errors import CommandRefused, NoEndpoint, QueueFull, QueueTimeout, Shed
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.log.output import complain
@@ -159,10 +159,9 @@ class Splits:
     requests, with the weights and the reason.
     """
 
-    def __init__(self, say: Callable[[str], None] = complain) -> None:
+    def __init__(self) -> None:
         self.by_route: dict[tuple[Any, ...], Split] = {}
         self.on_reset: Callable[[Split], None] | None = None
-        self._say = say
 
     def apply(self, routes: Iterable[RouteConfig], clusters: Mapping[str, Cluster], seed: int | None) -> None:
         """Apply the routes of a configuration; a split of the same route between the same clusters keeps its counts."""
@@ -176,7 +175,7 @@ class Splits:
     def change(
         self, weights: Mapping[str, float], route: str | None = None, reason: str | None = None
     ) -> list[Split]:
-        """Change the weights of all splits between these clusters, or of one route. Raises `UnknownSplit`."""
+        """Change the weights of all splits between these clusters, or of one route. Raises `CommandRefused`."""
         found = [
             split
             for split in self.by_route.values()
@@ -186,8 +185,8 @@ class Splits:
             between = "; ".join(
                 f"{', '.join(split.names)} ({split.route})" for split in self.by_route.values()
             )
-            raise UnknownSplit(
-                f"weights: must be those of all clusters of a split: {between or 'no route has one'}"
+            raise CommandRefused(
+                f"weights: must be those of all clusters of a split: {between or 'no route has one'}", 404
             )
         for split in found:
             split.change(weights, reason)
@@ -200,6 +199,6 @@ class Splits:
             if problem is not None:
                 canary = split.config.canary
                 split.change({**split.weights, str(canary): 0.0}, f"canary {canary}: {problem}")
-                self._say(f"split {split.route}: no more requests to canary {canary}: {problem}")
+                complain(f"split {split.route}: no more requests to canary {canary}: {problem}")
                 if self.on_reset is not None:
                     self.on_reset(split)

@@ -87,7 +87,6 @@ class PathRoutes:
         self.by_path = self.rewrites = False
 
     def add(self, config: RouteConfig, route: Route) -> None:
-        """Add a route."""
         self.by_path |= config.path is not None or (config.prefix or "/") != "/"
         leads = config.redirect
         self.rewrites |= config.replace_prefix is not None or (
@@ -103,24 +102,16 @@ class PathRoutes:
 
     def find(self, path: bytes, request: Request, asked: Asked) -> Route | None:
         """Return the most specific route for the path that matches the request."""
-        place = self._exact.get(path)
-        if place is not None:
-            route = place.find(request, asked)
-            if route is not None:
-                return route
-        end = len(path)
+        place, end = self._exact.get(path), len(path)
         if end > self._longest:
             end = path.rfind(b"/", 0, self._longest + 1)
-        while end >= 0:
+        route = None if place is None else place.find(request, asked)
+        while route is None and end >= 0:
             place = self._prefixes.get(path[:end])
             if place is not None:
                 route = place.find(request, asked)
-                if route is not None:
-                    return route
-            if not end:
-                return None
-            end = path.rfind(b"/", 0, end)
-        return None
+            end = path.rfind(b"/", 0, end) if end else -1
+        return route
 
 
 class RouteTable:

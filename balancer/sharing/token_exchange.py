@@ -75,7 +75,10 @@ class TokenExchange(StoreTask):
 
     async def _converse(self, channel: ReportChannel) -> None:
         """Publish until the store fails. Raises `StoreLost`."""
-        self._begin()
+        self._limits.taken.is_told = True
+        if self._is_lost:
+            self._is_lost = False
+            self._say("rate limits: the store answers again")
         try:
             await until_one_ends(self._publish(channel), channel.ended())
         except TimeoutError:
@@ -117,12 +120,6 @@ class TokenExchange(StoreTask):
         elif self._applies and version == VERSION and len(data) == HEAD.size + number * BUCKET.size:
             for key, tokens in BUCKET.iter_unpack(memoryview(data)[HEAD.size :]):
                 self._limits.take_elsewhere(key, tokens, now)
-
-    def _begin(self) -> None:
-        self._limits.taken.is_told = True
-        if self._is_lost:
-            self._is_lost = False
-            self._say("rate limits: the store answers again")
 
     def _lose(self, reason: str) -> None:
         taken = self._limits.taken

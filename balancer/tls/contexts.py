@@ -6,6 +6,7 @@ it. Contexts are immutable: a reload creates new ones, which new connections use
 
 from __future__ import annotations
 
+import _ssl
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,13 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from balancer.config.loading import Settings
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.sections import TlsConfig
-from balancer.tls.certificate_names import dns_names, expiry, is_named
 from balancer.tls.client_certificate import CertificateFields
 from policies.facts import Endpoint
 
@@ -29,8 +29,6 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
-Parsed = TypeVar("Parsed")
-_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY_MODES = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -121,7 +119,7 @@ def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl
     """A context for each certificate, with the names in it. Raises `TlsProblem`."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
-        names = _parsed(f"{field}certificate", certificate.certificate, dns_names)
+        names = _dns_names(_decoded(f"{field}certificate", certificate.certificate))
         if named and not names:
             raise TlsProblem(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
@@ -157,11 +155,12 @@ class _SniCallback:
 
     def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:
         self._first = named[0][1]
-        pairs = [(name, context) for names, context in named for name in names]
         self._exact: dict[str, ssl.SSLContext] = {}
-        for name, context in pairs:
+        self._wild: dict[str, ssl.SSLContext] = {}  # by domain, before which is one label (RFC 6125 § 6.4.3)
+        for name, context in ((name, context) for names, context in named for name in names):
             self._exact.setdefault(name, context)
-        self._wild = [(name, context) for name, context in pairs if name.startswith("*.")]
+            if name.startswith("*."):
+                self._wild.setdefault(name[2:], context)
 
     def __call__(self, connection: ssl.SSLObject, host: str | None, _: ssl.SSLContext) -> None:
         connection.context = self._first if host is None else self._named(host.lower().rstrip("."))
@@ -170,7 +169,8 @@ class _SniCallback:
         exact = self._exact.get(host)
         if exact is not None:
             return exact
-        return next((context for name, context in self._wild if is_named(host, name)), self._first)
+        label, _, domain = host.partition(".")
+        return self._wild.get(domain, self._first) if label else self._first
 
 
 # --- for workers
@@ -265,7 +265,7 @@ def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if config.certificate is not None:
-        _parsed(f"{field}certificate", config.certificate, dns_names)
+        _decoded(f"{field}certificate", config.certificate)
         _load_pair(context, field, config.certificate, config.key)
     return context
 
@@ -280,17 +280,20 @@ def _read(field: str, path: Path) -> str:
         raise TlsProblem(f"{field}: cannot read {path}: {error.strerror}") from None
 
 
-def _parsed(field: str, path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
-    """Return what `parse` finds in the first certificate (DER) of a PEM file. Raises `TlsProblem` if there is none."""
-    text = _read(field, path)
-    begin = text.find(_BEGIN)
-    end = text.find(_END, begin)
+def _decoded(field: str, path: Path) -> dict[str, Any]:
+    """Return the first certificate of a PEM file in the form of `SSLSocket.getpeercert`, for which `ssl` has no public
+    function. Raises `TlsProblem` if there is none."""
+    _read(field, path)
     try:
-        if begin < 0 or end < 0:
-            raise ValueError
-        return parse(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
-    except ValueError:
+        found: dict[str, Any] = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
+    except ssl.SSLError:
         raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
+    return found
+
+
+def _dns_names(certificate: dict[str, Any]) -> list[str]:
+    """Return the DNS names of a certificate in lower case, wildcards unexpanded."""
+    return [name.lower() for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
 
 
 def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path | None) -> None:
@@ -371,7 +374,8 @@ def expired_certificates(settings: Settings) -> Iterator[str]:
     """Yield a line for each certificate towards clients that has expired."""
     for name, tls in settings.tls_tables.items():
         for field, pair in tls.by_field():
-            end = _parsed(f"{field}certificate", pair.certificate, expiry)
+            decoded = _decoded(f"{field}certificate", pair.certificate)
+            end = datetime.fromtimestamp(ssl.cert_time_to_seconds(decoded["notAfter"]), UTC)
             if end < datetime.now(UTC):
                 place = f"listeners.{name}.{field}" if name else field
                 yield f"{place}certificate: {pair.certificate} has expired, at {end:%Y-%m-%d %H:%M:%S} UTC"

@@ -29,11 +29,9 @@ class Resumption:
         """Session to offer on a new connection with these TLS settings, None if there is none."""
         if self._tls != tls:
             self.forget()
-        if (
-            self._last is not None
-            and (session := self._last.session) is not None
-            and self._is_resumable(session)
-        ):
+        session = None if self._last is None else self._last.session
+        # By TLS 1.2 it may be resumed without a ticket.
+        if session is not None and (session.has_ticket or (self.version == "TLSv1.2" and session.id)):
             self._session = session
             self._last = None
         return self._session
@@ -52,7 +50,3 @@ class Resumption:
     def forget(self) -> None:
         """Drop the session, after a failed handshake or a change of TLS settings."""
         self._last = self._session = self._tls = None
-
-    def _is_resumable(self, session: ssl.SSLSession) -> bool:
-        """Whether the session can be resumed: TLS 1.2 may resume by session id, TLS 1.3 only with a ticket."""
-        return session.has_ticket or (self.version == "TLSv1.2" and bool(session.id))

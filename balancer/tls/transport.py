@@ -44,32 +44,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     offers only others is refused. `certificate_fields`: what workers get of a client's certificate.
     """
 
-    __slots__ = (
-        "_certificate_fields",
-        "_decrypt",
-        "_deliver",
-        "_drain",
-        "_encrypt",
-        "_error",
-        "_has_part",
-        "_hello",
-        "_incoming",
-        "_is_closing",
-        "_is_ended",
-        "_is_mute",
-        "_is_open",
-        "_object",
-        "_on_handshake",
-        "_outgoing",
-        "_overhead",
-        "_plain",
-        "_protocol",
-        "_protocols",
-        "_send",
-        "_take",
-        "_unnamed",
-    )
-
     _plain: asyncio.Transport
     _send: Callable[[bytes], None]
 
@@ -202,9 +176,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def get_write_buffer_size(self) -> int:
         return self._plain.get_write_buffer_size()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._plain.get_write_buffer_limits()
-
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         self._deliver: Callable[[bytes], None] = cast(asyncio.Protocol, protocol).data_received
@@ -217,13 +188,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`, `certificate_fields`."""
+        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `certificate_fields`."""
         if name == "ssl_object":
             return self._object
         if name == "sslcontext":
             return self._object.context
-        if name == "peercert":
-            return self._object.getpeercert()
         if name == "certificate_fields":
             return certificate_fields(self._object, self._certificate_fields)
         return self._plain.get_extra_info(name, default)

@@ -2,7 +2,7 @@
 
 The SDK's batch processor has the thread, and its exporter the protocol, repetitions, and certificates and headers of
 the environment (`OTEL_EXPORTER_OTLP_…`). The data path only appends a span and never waits: if the queue is full, the
-span is dropped and counted. Only `configured.py` imports this module, where spans are exported.
+span is dropped and counted. Only `tracing_of` imports this module, where spans are exported.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class BoundedReader(asyncio.BufferedProtocol):
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self.size = READ
         self._view = _buffers.view
-        self._deliver = protocol.data_received
+        self.data_received = protocol.data_received  # also for a transport that has bytes
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
         self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
         self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
@@ -44,7 +44,7 @@ class BoundedReader(asyncio.BufferedProtocol):
         return self._view[: self.size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._deliver(self._view[:nbytes].tobytes())
+        self.data_received(self._view[:nbytes].tobytes())
 
 
 def bounded(transport: asyncio.Transport, protocol: asyncio.Protocol) -> BoundedReader:

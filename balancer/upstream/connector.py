@@ -104,7 +104,7 @@ class Connector:
     @property
     def may_open(self) -> bool:
         """Whether the backoff allows a connect now."""
-        return not self.backoff.is_backing_off or self.backoff.may_try(self.opening, self._pools.now())
+        return self.backoff.may_try(self.opening, self._pools.now())
 
     def open(self, pool: Pool, waiter: LeaseWaiter | None) -> None:
         """Start a connect for `pool`, for `waiter` alone unless it is None."""

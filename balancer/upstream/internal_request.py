@@ -132,7 +132,6 @@ class InternalRequest(UpstreamAttempt):
             self.send(upstream)
 
     def send(self, upstream: UpstreamRequest) -> None:
-        """Send the request over a leased connection."""
         self.upstream = upstream
         if self._head is None:
             self._end()

@@ -179,7 +179,7 @@ class Pool:
     def _lease_waited(self) -> UpstreamRequest | None:
         """Lease for a waiter, as `lease` does, but nothing that was there before it waited."""
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Serve lease waiters one at a time. Not re-entrant: a waiter may call back into the pool at once, and a
         thousand cancelled ones would recurse."""
         if self._is_serving:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.pool import PoolConfig
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 MOST_CHECKS = 16
 """Connections that no request gets, at most an eighth: health checks and probes always have theirs. They are short, and
 spread over their interval."""
-
-
-class TransportClient(Protocol):
-    """Client of a transport that is shared by all endpoints."""
-
-    async def close(self) -> None: ...
 
 
 class PoolContext:
@@ -55,7 +49,7 @@ class PoolContext:
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()
         self.configs: dict[str, EndpointConfig] = {}
-        self.clients: dict[str, TransportClient] = {}  # by transport, where all endpoints share one
+        self.clients: dict[str, Any] = {}  # of libraries, by transport: all endpoints share one
         self.open_connections = 0
         self.is_full = False  # a connection for one more request would take a descriptor that is not there
         self.on_room: Callable[[], None] | None = None  # called when one was closed while `is_short`
@@ -67,11 +61,10 @@ class PoolContext:
     @property
     def room(self) -> int | None:
         """Number of connections that may still be opened, but for checks; None: unlimited."""
-        return (
-            None
-            if self.limit is None
-            else max(0, self.limit - min(MOST_CHECKS, self.limit // 8) - self._in_use)
-        )
+        if self.limit is None:
+            return None
+        in_use = sum(pools.open_connections + pools.routes.watch.under_way for pools in self.group)
+        return max(0, self.limit - min(MOST_CHECKS, self.limit // 8) - in_use)
 
     def count_opened(self) -> None:
         """Count a connection that is being opened."""
@@ -109,11 +102,6 @@ class PoolContext:
     def free(self) -> int:
         """Number of requests that would get a connection now, where there is a limit."""
         return (self.room or 0) + sum(pool.idle for pools in self.group for pool in pools.by_id.values())
-
-    @property
-    def _in_use(self) -> int:
-        """Number of descriptors in use, by the pools and the route watches of the group."""
-        return sum(pools.open_connections + pools.routes.watch.under_way for pools in self.group)
 
     def make_room(self) -> None:
         """At the limit, close the oldest idle connection of the pool that has most of them."""

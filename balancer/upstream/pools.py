@@ -37,13 +37,17 @@ class Pools(PoolContext):
     def put(self, endpoint: Endpoint) -> None:
         """Add an endpoint's pool or keep a matching one; a pool with another address or transport is replaced and
         retired."""
-        before, pool = self.by_id.get(endpoint.id), self._kept(endpoint)
-        if pool is None:
+        before = self.by_id.get(endpoint.id)
+        has_moved = before is None or before.endpoint.address != endpoint.address
+        if before is None or has_moved or before.transport != self._transport_of(endpoint.id):
             pool = self.by_id[endpoint.id] = self._new(endpoint)
             if before is not None:
                 pool.route.is_down = before.route.is_down
                 self._retire(before)
             self.routes.put(pool.route)
+        else:
+            pool = before
+            pool.endpoint = pool.route.endpoint = endpoint
         config = self.configs.get(endpoint.id)
         if pool.keeps_alive is not (config is None or config.keep_alive):
             pool.keep_alive(not pool.keeps_alive)
@@ -62,15 +66,6 @@ class Pools(PoolContext):
     def _retire(self, pool: Pool) -> None:
         pool.retire()
         self._retired[pool] = None
-
-    def _kept(self, endpoint: Endpoint) -> Pool | None:
-        pool = self.by_id.get(endpoint.id)
-        if pool is None or pool.endpoint.address != endpoint.address:
-            return None
-        if pool.transport != self._transport_of(endpoint.id):
-            return None
-        pool.endpoint = pool.route.endpoint = endpoint
-        return pool
 
     def _transport_of(self, endpoint_id: str) -> str:
         config = self.configs.get(endpoint_id)

@@ -83,10 +83,6 @@ class RequestBody:
         self._pieces = [whole]
         return whole
 
-    def take(self) -> list[bytes | bytearray | memoryview]:
-        """Return the pieces of the buffered body, which another object keeps from now on."""
-        return self._pieces
-
     def sent(self) -> None:
         """Note that the buffered data was sent to an endpoint; discard it if it exceeds the limit."""
         if self.size > self.limit:
@@ -117,14 +113,13 @@ class ResponseSink:
     @abstractmethod
     def response_body(self, data: bytes) -> None: ...
     @abstractmethod
-    def response_paused(self) -> None: ...
-    @abstractmethod
     def response_ended(self, trailers: bytes) -> None: ...
     @abstractmethod
     def response_failed(self, error: UpstreamError) -> None: ...
-    @abstractmethod
+
+    # Nothing to do for a sink that awaits the end of the response, and has sent its request whole.
+    def response_paused(self) -> None: ...
     def upstream_paused(self) -> None: ...
-    @abstractmethod
     def upstream_resumed(self) -> None: ...
 
     def response_chunks(self, data: bytes, framed: bytes) -> None:
@@ -225,12 +220,3 @@ class UpstreamAttempt(ResponseSink):
             upstream.release()
         else:
             upstream.close()
-
-    def response_paused(self) -> None:
-        """Do nothing: more of the response will follow."""
-
-    def upstream_paused(self) -> None:
-        """Do nothing: the whole request is in the write buffer, and is as small as its limit."""
-
-    def upstream_resumed(self) -> None:
-        """Do nothing: `upstream_paused` has paused nothing."""

@@ -113,24 +113,6 @@ class StreamOwner(Protocol):
 class UpstreamStream(UpstreamRequest):
     """Upstream stream of one request; created by a lease and never reused."""
 
-    __slots__ = (
-        "_head_delivered",
-        "_interims",
-        "_is_ended",
-        "_is_head_request",
-        "_is_released",
-        "_is_sending",
-        "_left",
-        "_owner",
-        "_pieces",
-        "_reading_paused",
-        "_response",
-        "_sink",
-        "_stream",
-        "_trailers",
-        "connection",
-    )
-
     def __init__(self, owner: StreamOwner, connection: MultiplexedConnection) -> None:
         self._owner = owner
         self.connection = connection
@@ -192,7 +174,6 @@ class UpstreamStream(UpstreamRequest):
         self._owner.give_back(self)
 
     def close(self) -> None:
-        """Cancel the request; its sink gets no further events."""
         self._sink = None
         self.release()
 
@@ -310,13 +291,10 @@ class UpstreamStream(UpstreamRequest):
         if sink is None:
             self.release()
             return
-        self._cancel()
-        sink.response_failed(error)
-
-    def _cancel(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
+        sink.response_failed(error)
 
     def paused(self) -> None:
         """Pause the sender: the buffer of the request's body is full."""

@@ -1,7 +1,4 @@
-"""`python -m benchmarks calibration`: rate of false verdicts, from campaigns with known truth.
-
-Only parses options and prints a table of rates and two bounds.
-"""
+"""`python -m benchmarks calibration`: rate of false verdicts, from campaigns with known truth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`python -m benchmarks cost`: CPU time per forwarded request, beside other proxies, interleaved on one machine.
-
-Only parses options and builds the plan; invalid input is refused before any process starts.
-"""
+"""`python -m benchmarks cost`: CPU time per forwarded request, beside other proxies, interleaved on one machine."""
 
 from __future__ import annotations
 

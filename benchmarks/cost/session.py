@@ -53,7 +53,6 @@ def introduction(plan: CostPlan) -> str:
 
 
 def place_in_words(plan: CostPlan) -> str:
-    """Core assignment as text."""
     if plan.proxy_core == plan.rest_core:
         return f"proxy, worker and load share core {plan.proxy_core}: no wake-up crosses cores"
     if plan.is_load_alone:
@@ -62,7 +61,6 @@ def place_in_words(plan: CostPlan) -> str:
 
 
 def load_in_words(plan: CostPlan) -> str:
-    """Load generator as text."""
     if plan.case.streams:
         return "h2load"
     load = "wrk" if plan.wrk else "the built-in generator, as wrk is not on the PATH"
@@ -73,7 +71,6 @@ def load_in_words(plan: CostPlan) -> str:
 
 
 def what_is_measured(plan: CostPlan) -> str:
-    """Figure of the case as a sentence."""
     words = plan.case.words
     return {
         Kind.COST: f"CPU per forwarded {words}: user and system time of the proxy's process tree over requests.",

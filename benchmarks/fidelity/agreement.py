@@ -24,10 +24,10 @@ from experiments.stats.comparison import (
     ENOUGH_BLOCKS,
     SIGNIFICANCE,
     Interval,
-    compare_all,
+    compare_pairs,
     paired_interval,
 )
-from experiments.stats.estimates import paired_student
+from experiments.stats.estimates import geometric_mean, paired_student
 from experiments.stats.run_summary import (
     RunSummary,
     ceiling_per_block,
@@ -42,16 +42,11 @@ shares, and a difference of shares of the requests for goodput.
 """
 
 
-def mean(latency: Floats) -> float:
-    """Mean; nan for an empty array."""
-    return float(np.mean(latency)) if len(latency) else math.nan
-
-
 SIDES = ("ahead", "behind")
 """Standings of a pair that is apart."""
 
 LATENCY: dict[str, Callable[[Floats], float]] = {
-    "mean": mean,
+    "mean": measures.mean,
     "p99": lambda latency: measures.percentile(latency, 99),
 }
 
@@ -289,28 +284,26 @@ def pair_comparisons_of(
 ) -> tuple[PairComparison, ...]:
     """Compare every two entries by p99, or by goodput where it is the deadline, measured and simulated."""
     names = [*labels, *(control[1:] if control else ())]
-    worlds = []
+    pairs, worlds = list(combinations(labels, 2)), []
     for runs in (ours, theirs):
         values, ceiling = values_per_block(names, runs, "p99"), ceiling_per_block(names, runs, "p99")
         is_virtual = runs is not ours
-        worlds.append(compare_all("p99", values, labels, paired_student, ceiling, control, is_virtual))
-    measured, simulated = worlds
+        worlds.append(compare_pairs("p99", values, pairs, paired_student, ceiling, control, is_virtual)[0])
     return tuple(
         PairComparison(
-            *pair,
-            measured[pair].interval,
-            simulated[pair].interval,
-            measured[pair].standing in SIDES,
-            measured[pair].standing == simulated[pair].standing
-            if simulated[pair].standing in SIDES
-            else None,
+            measured.label,
+            measured.baseline,
+            measured.interval,
+            simulated.interval,
+            measured.standing in SIDES,
+            measured.standing == simulated.standing if simulated.standing in SIDES else None,
         )
-        for pair in combinations(labels, 2)
+        for measured, simulated in zip(*worlds, strict=True)
     )
 
 
 def order_of(labels: Sequence[str], runs: Sequence[RunSummary]) -> tuple[str, ...]:
     """Labels by the geometric mean of their p99s; entries without one are left out."""
     values = values_per_block(labels, runs, "p99")
-    means = {label: float(np.mean(np.log([*found.values()]))) for label, found in values.items() if found}
+    means = {label: geometric_mean(found.values()) for label, found in values.items() if found}
     return tuple(sorted(means, key=means.__getitem__))

@@ -81,10 +81,13 @@ def fidelity(
         from experiments.inference.run import simulate_beside
         from experiments.scenario.overrides import Overrides
 
-        chosen = names_in(policies) or list(campaigns.known_policies())
+        chosen = names_in(policies) or list(campaigns.POLICIES)
         names = names_in(scenarios) or campaigns.SCENARIOS
-        given = Overrides(time_scale=time_scale, seed=seed, rate=rate, duration=duration)
-        made = tuple(campaigns.scenario_of(name, chosen, blocks, quick, given) for name in names)
+        number = None if quick else blocks or campaigns.BLOCKS
+        given = Overrides(
+            time_scale=time_scale, seed=seed, rate=rate, duration=duration, blocks=number, quick=quick
+        )
+        made = tuple(campaigns.scenario_of(name, chosen, given) for name in names)
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         comparison = campaigns.FidelityComparison(made, directory, command, mend, patience)
         with session.interruptible():

@@ -23,9 +23,8 @@ from benchmarks.fidelity.tables import bound_text, headline, overview, ranking_t
 from experiments.errors import BadInputError
 from experiments.platform.json_values import json_value
 from experiments.report.canvas import COLUMNS, STYLE, blank, milliseconds
-from experiments.report.document import Document, sections_of, to_markdown
+from experiments.report.document import Document, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing
-from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GREY, GRID, INVALID, policy_colour
 from experiments.results.directory import Results
@@ -61,7 +60,6 @@ def write_page(directory: Path) -> list[ScenarioResult]:
 def drawings(
     scenario_results: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, Results]]
 ) -> list[Drawing]:
-    """Both figures of the page."""
     return [
         Drawing(
             "agreement",
@@ -81,7 +79,6 @@ def drawings(
 
 
 def method(pairs: Sequence[tuple[Results, Results]]) -> list[str]:
-    """Lines of the method section."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
     repeated = {results.scenario.name: len(results.set_aside) for results, _ in pairs if results.set_aside}
@@ -191,5 +188,4 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
 
 
 def policies_of(scenario_results: Sequence[ScenarioResult]) -> list[str]:
-    """Policies in order of first appearance."""
     return list(dict.fromkeys(row.policy for result in scenario_results for row in result.rows))

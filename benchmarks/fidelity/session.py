@@ -13,7 +13,7 @@ request, which sets their runs aside. Simulation takes seconds, so it is repeate
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -45,9 +45,9 @@ from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.supported import require_live
+from experiments.simulator.run import Simulate
 from experiments.stats.comparison import ENOUGH_BLOCKS
 from experiments.stats.measures import INTERRUPTED
-from policies import registry
 
 SCENARIOS = (
     "homogeneous",
@@ -71,8 +71,6 @@ MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
 
 REPEATS = 20
 
-Simulate = Callable[[Scenario, Entry, int, int, int], Run]
-
 
 @dataclass(frozen=True, slots=True)
 class FidelityComparison:
@@ -87,27 +85,15 @@ class FidelityComparison:
     patience: float = 0.0
 
 
-PACKAGED = Overrides()
-"""Nothing else is given."""
-
-
-def scenario_of(
-    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, given: Overrides = PACKAGED
-) -> Scenario:
+def scenario_of(name: str, policies: Sequence[str], given: Overrides) -> Scenario:
     """The scenario with the chosen entries and, if one of them has it, the A/A control, and with what else is `given`.
     Raises `BadInputError`.
     """
     scenario = load_scenario(name)
-    chosen = [entry.label for entry in scenario.entries if entry.repeat_of in policies and not quick]
-    number = None if quick else blocks_ or BLOCKS
-    found = overridden(scenario, replace(given, policies=(*policies, *chosen), blocks=number, quick=quick))
+    control = [entry.label for entry in scenario.entries if entry.repeat_of in policies and not given.quick]
+    found = overridden(scenario, replace(given, policies=(*policies, *control)))
     require_live(found)
     return found
-
-
-def known_policies() -> tuple[str, ...]:
-    """Default policies that are installed."""
-    return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
 def run_session(comparison: FidelityComparison, console: Console, simulate: Simulate) -> None:

@@ -38,7 +38,6 @@ def headline(results: Sequence[ScenarioResult]) -> str:
 
 
 def overview(results: Sequence[ScenarioResult]) -> Table:
-    """Table of how often each quantity agrees."""
     rows = []
     for quantity in EVERY_QUANTITY:
         found = verdicts(results, quantity)

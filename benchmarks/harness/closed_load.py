@@ -98,7 +98,6 @@ class ClosedLoop:
 
     @property
     def request(self) -> bytes:
-        """The request that is repeated."""
         length = f"Content-Length: {self.body}\r\n" if self.body else ""
         head = f"{self.method} {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{length}\r\n"
         return head.encode() + b"x" * self.body
@@ -188,7 +187,6 @@ class Load:
             return parsed(text) if self.wrk else report_in(LoadOutcome, text)
 
     def h2load_argv(self, port: int, seconds: float) -> list[str]:
-        """Command line of h2load."""
         at_once = ["-c", str(self.connections), "-m", str(self.case.streams)]
         return [
             "h2load",
@@ -199,7 +197,6 @@ class Load:
         ]
 
     def wrk_argv(self, port: int, seconds: float) -> list[str]:
-        """Command line of wrk."""
         assert self.wrk is not None
         timing = ["--threads", "1", "--connections", str(self.connections), "--duration"]
         script = ["--script", str(self._script())] if self.case.body or self.case.script else []

@@ -22,9 +22,9 @@ Place = Callable[[], AbstractContextManager[None]]
 """Context in which a process is started: `with place():` pins it."""
 
 
-def generator_argv(module: str, load: Any, **rest: Any) -> list[str]:
-    """Command line of a generator; its argument holds the fields of the data class `load` and `rest`."""
-    return [*program(module), json.dumps(asdict(load) | rest)]
+def generator_argv(module: str, load: Any) -> list[str]:
+    """Command line of a generator; its argument holds the fields of the data class `load`."""
+    return [*program(module), json.dumps(asdict(load))]
 
 
 @asynccontextmanager

@@ -106,7 +106,6 @@ class Report:
 
 
 def summarised(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
-    """Report from the rows of a record."""
     latency = (record.ended - record.due) * 1e3
     was_sent = np.isfinite(record.sent)
     lag = (record.sent - record.due)[was_sent & ~record.has_waited] * 1e3

@@ -234,7 +234,6 @@ class OpenLoop:
         return self._end(lane, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
 
     def _end(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
-        """End the request of this lane and free the lane."""
         self._write_down(lane, kind, now)
         self._set_free(lane, now)
 

@@ -92,17 +92,14 @@ def ours(
 
 
 def run_nginx(site: Site, template: str = "nginx.conf") -> list[str]:
-    """Command line of nginx with the configuration of this template."""
     return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", rendered(template, site))]
 
 
 def run_haproxy(site: Site, template: str = "haproxy.cfg") -> list[str]:
-    """Command line of HAProxy in the foreground with the configuration of this template."""
     return ["haproxy", "-db", "-f", site.file("haproxy.cfg", rendered(template, site))]
 
 
 def run_steelyard(site: Site, text: str) -> list[str]:
-    """Command line of the balancer installed here with this configuration."""
     return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
 

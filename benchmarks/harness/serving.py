@@ -14,6 +14,8 @@ from pathlib import Path
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import client_context
 from experiments.errors import FleetFailedError
+from experiments.generator.client import NotConnected, open_connection
+from experiments.generator.http2 import Http2Connection, Http2Owner
 from experiments.platform import cpu_time, processes
 from experiments.platform.processes import Child
 
@@ -73,18 +75,14 @@ async def status_line(
         return ""
 
 
-async def http2_answer(port: int, within: float = 1.0) -> str:
+async def http2_answer(port: int) -> str:
     """A status line if the answer to the preface of HTTP/2 is a SETTINGS frame, otherwise empty."""
     try:
-        async with asyncio.timeout(within):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-                return "HTTP/2 200 " if (await reader.readexactly(9))[3] == 4 else ""
-            finally:
-                writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        connection = await open_connection(lambda: Http2Connection(Http2Owner()), "127.0.0.1", port, 1.0)
+    except NotConnected:
         return ""
+    connection.close()
+    return "HTTP/2 200 "
 
 
 def folder_in(folder: Path, name: str) -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from random import Random
-from statistics import median
 from typing import TypeVar
 
 from experiments.stats.comparison import Interval, typical
@@ -51,11 +50,6 @@ def block_ratios(figures: Mapping[Key, float], reference: Mapping[Key, float]) -
         for block, figure in figures.items()
         if figure > 0 and reference.get(block, 0.0) > 0
     ]
-
-
-def middle(values: Sequence[float]) -> float | None:
-    """Median; None without values."""
-    return median(values) if values else None
 
 
 def in_blocks(count: int) -> str:

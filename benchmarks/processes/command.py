@@ -1,7 +1,5 @@
 """`python -m benchmarks processes`: throughput gained by a second balancer process, and latency lost by
 least-in-flight.
-
-Only parses options, builds the plan and prints.
 """
 
 from __future__ import annotations

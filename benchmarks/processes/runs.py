@@ -60,7 +60,6 @@ class ProcessesPlan:
 
     @property
     def total(self) -> int:
-        """Number of runs."""
         return self.bursts * len(COUNTS) * len(self.parts) + self.stretches * len(SETUPS)
 
     @property

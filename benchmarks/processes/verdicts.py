@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from benchmarks.harness.verdicts import block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import block_ratios, bracketed, over_blocks, side_of
 from benchmarks.processes.throughput import (
     HALF,
     HANDSHAKES,
@@ -62,7 +62,6 @@ def valid(runs: Sequence[AnyRun]) -> list[AnyRun]:
 
 
 def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[BoundVerdict]:
-    """Verdicts on all bounds that were measured."""
     parts = [(part, [run for run in bursts if run.part == part]) for part in PARTS]
     found = [gain_verdict(own, part) for part, own in parts if own]
     if stretches:
@@ -75,7 +74,7 @@ def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -
 def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> BoundVerdict:
     """Verdict on the throughput of one part; `bursts` are of this part, at least one."""
     gain = gain_of(bursts, part)
-    taken = middle([run.client_cores for run in valid(bursts) if run.processes == 2]) or 0.0
+    taken = median([run.client_cores for run in valid(bursts) if run.processes == 2] or [0.0])
     how = {
         HANDSHAKES: f"new connections; load and worker took {taken:.2f} cores",
         REQUESTS: "requests with a core for each process, by their CPU time at equal load for each",

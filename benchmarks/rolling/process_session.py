@@ -1,7 +1,7 @@
-"""Processes of one session (setsid(2)): members, root and end. Linux only.
+"""Processes of one session (setsid(2)): members and end. Linux only.
 
-A balancer that replaces another stays in the session of the first, so its process is found by session id. Processes
-outside of the session are never inspected further or signalled.
+A balancer that replaces another stays in the session of the first. Processes outside of the session are never
+signalled.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from experiments.platform.cpu_time import PROC
 
 LOOK_AGAIN = 0.05
 GRACE = 5.0
-STATE, PARENT, SESSION = 0, 1, 3
+STATE, SESSION = 0, 3
 """Fields of /proc/PID/stat (proc(5)), counted from the state."""
 
 ENDED = "ZX"
 """States of ended processes: zombie and dead."""
 
 
-def members(session: int) -> dict[int, int]:
-    """Parent by process id of all live processes of a session; zombies are not counted."""
-    found = {}
+def members(session: int) -> list[int]:
+    """Process ids of all live processes of a session; zombies are not counted."""
+    found = []
     for pid in [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]:
         fields = fields_of(pid)
         if fields and fields[STATE] not in ENDED and int(fields[SESSION]) == session:
-            found[pid] = int(fields[PARENT])
+            found.append(pid)
     return found
 
 
@@ -48,26 +48,8 @@ def is_alive(pid: int) -> bool:
     return bool(fields) and fields[STATE] not in ENDED
 
 
-def is_caught(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal (SigCgt of proc(5))."""
-    for line in (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def root_of(session: int) -> int:
-    """Process of the session whose parent is outside of it. Raises `FleetFailedError` if the session is empty."""
-    alive = members(session)
-    for pid, parent in alive.items():
-        if parent not in alive:
-            return pid
-    raise FleetFailedError("no process replaced the balancer")
-
-
 async def wait_for_end(pid: int, within: float) -> None:
     """Wait until a process ends. Raises `FleetFailedError` after `within` seconds."""
-
     if not await wait_until(lambda: not is_alive(pid), within):
         raise FleetFailedError(f"process {pid} did not end within {within:g} s")
 

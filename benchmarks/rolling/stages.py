@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.peer_files import Site
 from benchmarks.harness.serving import serving
@@ -21,7 +22,7 @@ from benchmarks.harness.verified.account import Account
 from benchmarks.harness.verified.load_process import CHECK, OURS, VerifiedLoad, loading, steelyard
 from benchmarks.harness.verified.messages import WORKERS
 from benchmarks.harness.verified.worker_group import Executions, WorkerGroup
-from benchmarks.rolling.process_session import end, is_caught, root_of, wait_for_end
+from benchmarks.rolling.process_session import end, wait_for_end
 from experiments.errors import FleetFailedError
 from experiments.platform.control import balancer_status
 from experiments.platform.ports import free_ports
@@ -63,7 +64,7 @@ QUICK = StageTiming(rate=100.0, idle=0.5, workers=11.0, reloads=4, every=0.5, ta
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Result of one stage. `steps` describes what was done; `absence` why it could not be done here."""
+    """Result of one stage. `steps` describes what was done, `fault` why it could not be done."""
 
     name: str
     requests: int = 0
@@ -73,14 +74,7 @@ class Stage:
     """POSTs executed twice, responses crossed or corrupted."""
 
     steps: str = ""
-    absence: str = ""
     fault: str = ""
-
-    @property
-    def is_met(self) -> bool | None:
-        if self.fault or self.failed or self.wrong:
-            return False
-        return None if self.absence else True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +86,13 @@ class StageEnvironment:
     workers: WorkerGroup
     timing: StageTiming
 
-    async def policy_now(self) -> str:
-        """Policy in force according to the balancer's status; empty if the status is unavailable."""
-        try:
-            status = await balancer_status(("127.0.0.1", self.site.port))
-        except FleetFailedError:
-            return ""
-        return str(status.get("policy", {}).get("name", ""))
+    async def status(self) -> dict[str, Any]:
+        """The balancer's status. Raises `FleetFailedError`."""
+        return await balancer_status(("127.0.0.1", self.site.port))
+
+    async def has_policy(self, name: str) -> bool:
+        """Whether this policy is in force according to the status."""
+        return bool((await self.status())["policy"]["name"] == name)
 
 
 def configured(site: Site, timing: StageTiming, policy: str, without: str = "") -> str:
@@ -107,18 +101,18 @@ def configured(site: Site, timing: StageTiming, policy: str, without: str = "") 
     return site.file(FILE, steelyard(site, policy, mechanisms, without))
 
 
-Action = Callable[[StageEnvironment], Awaitable[tuple[str, str]]]
-"""Action of a stage; returns steps and absence."""
+Action = Callable[[StageEnvironment], Awaitable[str]]
+"""Action of a stage; returns its steps in words. Raises `FleetFailedError` if it has no effect."""
 
 
-async def restart_workers(environment: StageEnvironment) -> tuple[str, str]:
+async def restart_workers(environment: StageEnvironment) -> str:
     """Restart every worker in turn, gracefully."""
     for name in WORKERS:
         await environment.workers.restart(name)
-    return f"{len(WORKERS)} workers restarted, one after the other", ""
+    return f"{len(WORKERS)} workers restarted, one after the other"
 
 
-async def reload_balancer(environment: StageEnvironment) -> tuple[str, str]:
+async def reload_balancer(environment: StageEnvironment) -> str:
     """Reload with SIGHUP repeatedly; each time with another policy and another worker left out."""
     seen, timing = 0, environment.timing
     began_at = time.monotonic()
@@ -128,28 +122,25 @@ async def reload_balancer(environment: StageEnvironment) -> tuple[str, str]:
         await asyncio.to_thread(configured, environment.site, timing, policy, without)
         os.kill(environment.proxy.pid, signal.SIGHUP)
         await asyncio.sleep(max(0.0, began_at + (number + 1) * timing.every - time.monotonic()))
-        seen += await environment.policy_now() == policy
-    steps = (
-        f"{timing.reloads} reloads, one every {timing.every:g} s; {seen} were seen in the balancer's status"
-    )
-    # Half of the reloads ask for the initial policy, which is seen even if the file is not read again.
-    missing = "" if seen > timing.reloads // 2 else "SIGHUP does not change the policy in this build"
-    return steps, missing
+        seen += await environment.has_policy(policy)
+    for _ in range(round(REPLACED_WITHIN / SETTLED)):
+        if await environment.has_policy(policy):  # the last one, which is not the initial one
+            steps = f"{timing.reloads} reloads, one every {timing.every:g} s"
+            return f"{steps}; {seen} were seen in the balancer's status"
+        await asyncio.sleep(SETTLED)
+    raise FleetFailedError("SIGHUP does not change the policy")
 
 
-async def replace_balancer(environment: StageEnvironment) -> tuple[str, str]:
+async def replace_balancer(environment: StageEnvironment) -> str:
     """Replace the balancer with SIGUSR2, then its successor, and so on."""
-    session = pid = environment.proxy.pid
-    if not is_caught(pid, signal.SIGUSR2):
-        return "nothing was done", "this build does not know SIGUSR2"
+    pid = environment.proxy.pid
     for _ in range(environment.timing.takeovers):
         os.kill(pid, signal.SIGUSR2)
         await wait_for_end(pid, REPLACED_WITHIN)
-        pid = root_of(session)
+        pid = (await environment.status())["pid"]
         await asyncio.sleep(SETTLED)
     return (
-        f"{environment.timing.takeovers} times a new balancer on the same socket, while the old one drained",
-        "",
+        f"{environment.timing.takeovers} times a new balancer on the same socket, while the old one drained"
     )
 
 
@@ -186,22 +177,20 @@ async def staged(name: str, timing: StageTiming, seed: int, cores: tuple[int, in
             ):
                 await asyncio.sleep(max(0.0, zero + SETTLED - time.monotonic()))
                 done = await STAGES[name](StageEnvironment(child, site, workers, timing))
-            return stage_of(name, Account.load(account), workers.executions(), *done)
+            return stage_of(name, Account.load(account), workers.executions(), done)
     except (FleetFailedError, OSError, TimeoutError) as failure:
         return Stage(name, fault=str(failure) or type(failure).__name__)
 
 
 @asynccontextmanager
 async def ended_with(session: int) -> AsyncIterator[None]:
-    """End all processes of the session on exit."""
     try:
         yield
     finally:
         await end(session)
 
 
-def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str) -> Stage:
-    """Result of a stage from the client rows and the workers' records."""
+def stage_of(name: str, rows: Account, ran: Executions, steps: str) -> Stage:
     counted = rows.due >= 0
     found = rows.failures(counted)
     twice = sum(times > 1 for times in ran.executed.values())
@@ -212,5 +201,4 @@ def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str
         failures=found,
         wrong=twice + rows.crossed + len(ran.damaged),
         steps=steps,
-        absence=absence,
     )

@@ -51,7 +51,6 @@ class SpeedCase:
     simulated: Callable[[int, int], float]
 
     def error(self, simulated: float) -> float:
-        """Relative error of a simulated value."""
         return simulated / self.theory - 1
 
 
@@ -208,29 +207,8 @@ def splits() -> list[SpeedCase]:
     ]
 
 
-def hedges() -> list[SpeedCase]:
-    """Hedging: a second request a fixed time after the first, in a system without queueing.
-
-    Both are the same work, at workers that are equally fast, so the first one is answered first and nothing is gained.
-    """
-    after = 0.7
-    workers = tuple(WorkerModel(f"w{n}", slots=64) for n in range(4))
-    model = Model(workers=workers, policy=RANDOM, hedge_after=after)
-
-    def taken(count: int, seed: int) -> float:
-        return float(times(simulated(model, 8.0, count, seed).columns).mean())
-
-    def share(count: int, seed: int) -> float:
-        return float(simulated(model, 8.0, count, seed).columns.attempts.mean() - 1)
-
-    return [
-        SpeedCase("hedge after .7, mean", 1.0, ONE_PERCENT, 100_000, taken),
-        SpeedCase("hedge after .7, extra load", theory.hedged_share(after), ONE_PERCENT, 100_000, share),
-    ]
-
-
 def cases() -> list[SpeedCase]:
-    return [*single_servers(), *many_servers(), *turns(), *choices(), *splits(), *hedges()]
+    return [*single_servers(), *many_servers(), *turns(), *choices(), *splits()]
 
 
 SEED = 1
@@ -251,7 +229,6 @@ def certify(session: Session, samples: float, chosen: Sequence[SpeedCase] | None
 
 
 def verdict_on(case: SpeedCase, samples: float) -> BoundVerdict:
-    """Simulate one case and judge it."""
     count = max(1, round(case.samples * samples))
     simulated = case.simulated(count, SEED)
     error = case.error(simulated)

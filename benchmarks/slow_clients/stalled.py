@@ -38,7 +38,6 @@ class Stalled:
 
     @property
     def verdict(self) -> BoundVerdict:
-        """Verdict on the growth."""
         return BoundVerdict(
             self.peer,
             f"a stalled reader of 1 GiB costs less than {BOUND // 1024} KiB",

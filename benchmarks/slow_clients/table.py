@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rich.table import Table
 
 from benchmarks.harness.open_load import LAG_PART
-from benchmarks.harness.verdicts import block_ratios, bracketed, middle, over_blocks, side_of
+from benchmarks.harness.verdicts import block_ratios, bracketed, over_blocks, side_of
 from benchmarks.slow_clients.flood_client import FLOODS
 from benchmarks.slow_clients.runs import CONTROL, KINDS, QUIET, SlowRun
 from experiments.platform.session import BoundVerdict
@@ -94,7 +95,7 @@ def slow_row(runs: Sequence[SlowRun], quiet: Sequence[SlowRun]) -> SlowRow:
         for figure in ("p50", "p99")
     )
     p50, p99, cpu, memory = (
-        middle([getattr(run, name) for run in good]) or 0.0 for name in ("p50", "p99", "cpu", "memory")
+        median([getattr(run, name) for run in good] or [0.0]) for name in ("p50", "p99", "cpu", "memory")
     )
     return SlowRow(
         peer=runs[0].peer,
@@ -107,7 +108,7 @@ def slow_row(runs: Sequence[SlowRun], quiet: Sequence[SlowRun]) -> SlowRow:
         ratio_p99=ratio_p99,
         cpu=cpu,
         memory=memory,
-        growth=memory - (middle([run.memory for run in quiet if run.peer == runs[0].peer]) or memory),
+        growth=memory - median([run.memory for run in quiet if run.peer == runs[0].peer] or [memory]),
         probe=max((run.probe for run in good), default=0.0),
         endings=dict(endings.most_common()),
         fault=next((run.fault for run in runs if run.fault), ""),
@@ -115,7 +116,6 @@ def slow_row(runs: Sequence[SlowRun], quiet: Sequence[SlowRun]) -> SlowRow:
 
 
 def table_of(rows: Sequence[SlowRow]) -> Table:
-    """Table for the terminal."""
     table = Table()
     for name in ("proxy", "beside"):
         table.add_column(name, no_wrap=True)

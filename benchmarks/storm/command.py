@@ -1,7 +1,4 @@
-"""`python -m benchmarks storm`: two minutes of worker faults under steady load.
-
-Only parses options, builds the plan and prints; invalid input is refused before any process starts.
-"""
+"""`python -m benchmarks storm`: two minutes of worker faults under steady load."""
 
 from __future__ import annotations
 
@@ -149,7 +146,6 @@ def introduction(plan: StormPlan) -> str:
 
 
 def storm_in_words(run: Figures) -> str:
-    """One run as a line of text."""
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
     return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"
 

@@ -13,12 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verdicts import bracketed, over_blocks, side_of
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.plan import FAULTS, Episode, Pace
-from benchmarks.storm.runs import Storm
+from benchmarks.storm.runs import Spans, Storm
 from experiments.platform.session import BoundVerdict
 from experiments.run_data import Flags, Floats
 from experiments.stats.measures import percentile
@@ -132,7 +131,6 @@ class Figures:
 
 
 def figures_of(storm: Storm, pace: Pace) -> Figures:
-    """All figures of one run."""
     if storm.account is None:
         return Figures(storm.peer, storm.round, fault=storm.fault or "nothing was measured")
     rows, ran = storm.account, storm.executions
@@ -195,7 +193,6 @@ def part(which: Flags, among: Flags) -> float:
 def by_fault(
     rows: Account, episodes: Sequence[Episode], recoveries: Sequence[Recovery], fault: str
 ) -> ByFault:
-    """Figures of all episodes of one kind of fault."""
     begins = [*(episode.at for episode in episodes[1:]), float("inf")]
     near, inside = np.zeros(len(rows.due), dtype=np.bool_), np.zeros(len(rows.due), dtype=np.bool_)
     for episode, next_at in zip(episodes, begins, strict=True):
@@ -215,7 +212,6 @@ def by_fault(
 
 
 def recovered(rows: Account, episode: Episode, pace: Pace) -> list[Recovery]:
-    """Recovery of each worker that the episode struck."""
     found = []
     for worker in episode.workers:
         index = WORKERS.index(worker)

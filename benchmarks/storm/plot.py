@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from benchmarks.harness.steal_time import Spans
 from benchmarks.harness.verified.account import NO_WORKER, Account
 from benchmarks.harness.verified.messages import WORKERS, Ending
 from benchmarks.storm.figures import DETECTION_S, Figures, success
 from benchmarks.storm.plan import Episode, Pace
-from benchmarks.storm.runs import Storm
+from benchmarks.storm.runs import Spans, Storm
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.palette import GREY, INK, worker_colours
@@ -42,7 +41,6 @@ MARK = 0.04
 
 @mpl.rc_context(STYLE)
 def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
-    """Figure of one run with all four panels."""
     assert storm.account is not None
     rows = storm.account
     figure, panels = canvas.blank(9.0, 4, 1, sharex=True, height_ratios=(1.15, 1, 1.5, 1.5))
@@ -143,7 +141,6 @@ def binned(rows: Account, among: Flags, edges: Floats, percent: float) -> list[f
 
 
 def draw_share(axes: Axes, rows: Account, pace: Pace) -> None:
-    """Share of the responses that came from each worker."""
     edges = edges_of(pace)
     counts = np.array([np.histogram(rows.due[rows.worker == i], edges)[0] for i in range(len(WORKERS))])
     total = np.maximum(1, np.histogram(rows.due[rows.worker != NO_WORKER], edges)[0])

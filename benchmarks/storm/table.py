@@ -20,7 +20,6 @@ NOTHING = "–"
 
 
 def table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
-    """Table of all proxies, each with at least one run."""
     table = with_columns(Table(), "in the storm", proxies)
     for name, cells in rows_of(proxies):
         table.add_row(name, *cells, end_section=name == CELLS[-1][0])
@@ -81,7 +80,6 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
 
 
 def faults_table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
-    """Table of the effect of each kind of fault on each proxy."""
     title = "GETs failed / POSTs failed / p99 after the first second / longest recovery"
     table = with_columns(Table(title=title, title_justify="left"), "fault", proxies)
     for number, fault in enumerate(FAULTS):
@@ -90,7 +88,6 @@ def faults_table_of(proxies: Sequence[Sequence[Figures]]) -> Table:
 
 
 def fault_cell(runs: Sequence[Figures], number: int) -> str:
-    """Cell of one kind of fault for one proxy."""
     if not runs:
         return "INVALID"
     found = [run.faults[number] for run in runs]

@@ -58,7 +58,6 @@ def tried(run: Run, rate: float, slo: float) -> RateTrial:
 
 
 def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterator[str]:
-    """Missed limits as text."""
     if achieved < ACHIEVED_LIMIT:
         yield f"{100 * achieved:.1f} % of the offered rate was sent, {100 * ACHIEVED_LIMIT:g} % needed"
     if errors > MOST_ERRORS:

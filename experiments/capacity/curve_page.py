@@ -27,17 +27,16 @@ from balancer.syntax.printable import with_digits
 from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
+from experiments.platform.json_values import plainly
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.document import Document, Section
+from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, save_drawing
+from experiments.report.exports import csv_text
 from experiments.report.figures import line_of
-from experiments.report.html import to_html
 from experiments.report.pages import write
 from experiments.report.palette import GREY, INK, Competitor, competitors
-from experiments.report.tables import Cell, Table, milliseconds, row
-from experiments.report.terminal_tables import terminal_table
-from experiments.report.text import csv_text, plainly
+from experiments.report.tables import Cell, Table, milliseconds, row, terminal_table
 
 CAPTION = (
     "Left p99 against offered load with its 95 % interval over blocks, right what was answered; the thin diagonal is "
@@ -97,7 +96,6 @@ def headline(curve: Curve) -> str:
 
 
 def load_table(curve: Curve) -> Table:
-    """Table with a row for each entry and rate."""
     columns = (
         "entry",
         "offered /s",
@@ -139,7 +137,6 @@ def span(point: Point) -> str:
 
 
 def print_curve(curve: Curve, console: Console) -> None:
-    """Print the table, the headline and the knees."""
     console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
     console.print(Text(f"{headline(curve)}.", style="bold"))
     for label in curve.labels:
@@ -162,7 +159,6 @@ def as_json(curve: Curve) -> dict[str, Any]:
 
 
 def as_csv(curve: Curve) -> str:
-    """Load curve as CSV, one line per point."""
     rows = (
         [
             point.label,

@@ -23,8 +23,8 @@ from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import (
     DURATION,
     JSON,
+    POSITIVE,
     SIMULATED,
-    Number,
     command_line,
     named,
     new_directory,
@@ -76,8 +76,8 @@ CURVE_BLOCKS = 3
 @click.option("--policy", help="An entry's label, or a policy by name; needed unless --curve.")
 @click.option("--slo", type=DURATION, help="Bound on p99, as 250ms or 1.5s.  [default: the scenario's]")
 @SIMULATED
-@click.option("--duration", type=Number(min=0, min_open=True), help="Seconds of arrivals per run.")
-@click.option("--start", type=Number(min=0, min_open=True), help="First rate, per second.")
+@click.option("--duration", type=POSITIVE, help="Seconds of arrivals per run.")
+@click.option("--start", type=POSITIVE, help="First rate, per second.")
 @click.option("--searches", type=click.IntRange(1, 100), help="Each of another seed.  [default: 1]")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the first search, or of the curve.")
 @JSON
@@ -148,8 +148,7 @@ def capacity(
         print_stopped(console, "Nothing was left running.")
         was_stopped = True
     present(found, console)
-    if file is not None:
-        write_json("--json", file, [{**asdict(one), "is_found": one.is_found} for one in found])
+    write_json(file, [{**asdict(one), "is_found": one.is_found} for one in found])
     return STOPPED if was_stopped else 0
 
 
@@ -166,16 +165,17 @@ def present(found: Sequence[Capacity], console: Console) -> None:
         console.print(Text(capacity_in_words(one), style="bold" if one.is_found else "yellow"))
     rates = [one.passed for one in found if one.is_found]
     if len(rates) > 1:
-        console.print(Text(over_searches(rates), style="bold"))
+        found_mean = typical(rates)
+        ends = (found_mean.ratio, found_mean.low, found_mean.high)
+        mean, low, high = (with_digits(rate, 4) for rate in ends)
+        words = f"Over {len(rates)} searches: {mean}/s, 95 % interval {low}–{high}/s"
+        console.print(Text(words, style="bold"))
 
 
 def measure_curve(
     scenario: Scenario, rates: str, duration: float | None, runner: Runner, out: Path | None
 ) -> int:
-    """Run the scenario at one rate after another and draw the curve; returns the exit code.
-
-    Raises `ExperimentError`.
-    """
+    """Run the scenario at each rate and draw the curve; returns the exit code. Raises `ExperimentError`."""
     steps = [at_rate(scenario, rate, duration) for rate in rates_in(rates, pooled(scenario))]
     directory = out or new_directory(f"{scenario.name}-load")
     require_new(directory)
@@ -212,7 +212,6 @@ def line_of(trial: RateTrial, prefix: str) -> Text:
 
 
 def capacity_in_words(found: Capacity) -> str:
-    """Result of one search as text."""
     lowest = per_second(found.failed)
     if found.is_found:
         return f"Capacity: {per_second(found.passed)} ({lowest} fails), {len(found.trials)} trials"
@@ -222,10 +221,3 @@ def capacity_in_words(found: Capacity) -> str:
     if not found.passed:
         return f"No capacity: {lowest} fails too"
     return f"No capacity: {per_second(found.passed)} passes, and {lowest} was the lowest to fail"
-
-
-def over_searches(rates: Sequence[float]) -> str:
-    """Geometric mean with Student's interval as text."""
-    found = typical(rates)
-    mean, low, high = (with_digits(rate, 4) for rate in (found.ratio, found.low, found.high))
-    return f"Over {len(rates)} searches: {mean}/s, 95 % interval {low}–{high}/s"

@@ -30,27 +30,25 @@ from experiments.compare.revisions import RevisionPlan, measure
 from experiments.compare.sides import Difference, Side, differences, require_comparable, side
 from experiments.errors import BadInputError
 from experiments.platform.checks import Check, report_checks
+from experiments.platform.json_values import plainly
 from experiments.platform.terminal import (
     BOUND_MISSED,
     console_here,
     in_ms,
-    path_line,
     plain_table,
     print_verdict,
     write_json,
 )
 from experiments.report.document import Section
 from experiments.report.tables import Table as PageTable
-from experiments.report.tables import row
-from experiments.report.terminal_tables import whole_table
-from experiments.report.text import plainly
+from experiments.report.tables import row, whole_table
 from experiments.results.directory import Results, load_results
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import ENOUGH_BLOCKS, Standing
 from experiments.stats.run_summary import counted
 from experiments.sweep.catalogue import chosen_grid, to_read
 from experiments.sweep.catalogue import differences as catalogue_differences
-from experiments.sweep.comparison import change_table, changes
+from experiments.sweep.tables import change_table, changes
 from experiments.verdict.phrases import show, units_of
 
 EPILOG = """\b
@@ -141,11 +139,10 @@ def compare(
     found, unlike = contrasts(one, other), differences(one, other)
     console = console_here()
     present(console, one, other, found, unlike)
-    if file is not None:
-        write_json("--json", file, as_json(one, other, found, unlike))
+    write_json(file, as_json(one, other, found, unlike))
     if page is not None:
         draw_page(page, one, other, found, unlike)
-        console.print(path_line("Report:", page), soft_wrap=True)
+        console.print(Text(f"Report: {page}"), soft_wrap=True)
     if limit is None:
         return 0
     checks = checks_of(found, limit)
@@ -258,7 +255,6 @@ def matching(found: Sequence[Contrast]) -> str:
 
 
 def notes_on(found: Sequence[Contrast]) -> list[str]:
-    """What a reader of the table needs to know."""
     has_odds = any(item.judged_by == GOODPUT for item in found)
     return [matching(found), *([AT_DEADLINE] if has_odds else [])]
 
@@ -321,8 +317,7 @@ def compare_catalogues(
         before, after = (opened.rows(chosen_grid(opened, grid).grid.name) for opened in (one, two))
     found = changes(before, after, measure)
     console_here().print(whole_table(change_table(found, measure)))
-    if file is not None:
-        write_json("--json", file, {"measure": measure, "changes": found})
+    write_json(file, {"measure": measure, "changes": found})
     least = limit or math.inf
     is_worse = any(change.standing == "behind" and change.ratio.ratio > least for change in found)
     return BOUND_MISSED if is_worse else 0

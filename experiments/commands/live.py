@@ -14,7 +14,6 @@ from experiments.commands.options import (
     OUT,
     PAGE,
     POLICY,
-    SHOW_DEFAULTS,
     TOKEN,
     command_line,
     live_page,
@@ -43,7 +42,7 @@ LEAST_WASHOUT = 2.0
 """Seconds in which requests that the predecessor placed are usually answered."""
 
 
-@click.command("live", epilog=EPILOG, context_settings=SHOW_DEFAULTS)
+@click.command("live", epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("url", metavar="URL")
 @click.option(
     "--policies",
@@ -99,7 +98,7 @@ def live(
     Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
     """
     from experiments.commands.session import run_campaign
-    from experiments.switchback.balancer import HttpBalancer
+    from experiments.switchback.balancer import LiveBalancer
     from experiments.switchback.runner import LiveRunner
     from experiments.switchback.turns import PolicyTurns
 
@@ -112,7 +111,7 @@ def live(
     console, directory = console_here(), out or new_directory("live")
     require_new(directory)
     turns = PolicyTurns(
-        HttpBalancer(url, token, cluster=cluster),
+        LiveBalancer(url, token, cluster=cluster),
         max_p99,
         max_errors,
         lambda line: console.print(line, highlight=False),
@@ -144,10 +143,7 @@ def live_scenario(
     initial: dict[str, Any],
     **keys: Any,
 ) -> LiveScenario:
-    """The scenario of the options; `initial` is the baseline if it takes part, otherwise the first policy.
-
-    Raises `BadInputError`.
-    """
+    """Scenario of the options; the baseline is `initial`, or the first policy. Raises `BadInputError`."""
     baseline = next((label for label, policy in chosen.items() if policy == initial), next(iter(chosen)))
     repeats = {control[1]: control[0]} if control else {}
     content = {

@@ -24,7 +24,6 @@ from experiments.commands.options import (
     OUT,
     PATIENCE,
     POLICY,
-    SHOW_DEFAULTS,
     TOKEN,
     Number,
     command_line,
@@ -89,7 +88,7 @@ LOAD = ("rate", "duration", "arrivals")
 SECRET = ("--header", "--data", "--token")
 
 
-@click.command(epilog=EPILOG, context_settings=SHOW_DEFAULTS)
+@click.command(epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("urls", metavar="[NAME=]URL…", nargs=-1, required=True)
 @click.option("--rate", type=Number(0, MOST_RATE, min_open=True), default=RATE, help="Requests per second.")
 @click.option("--duration", type=DURATION, default="10s", help="Time of each run.")
@@ -174,7 +173,7 @@ def load(
     """
     from experiments.commands.session import require_thresholds, run_campaign
     from experiments.service.runner import ServiceRunner
-    from experiments.switchback.balancer import HttpBalancer
+    from experiments.switchback.balancer import LiveBalancer
     from experiments.switchback.turns import PolicyTurns
 
     if cacert is not None and insecure:
@@ -182,7 +181,9 @@ def load(
     sent = traffic_of(method, parse_fields(headers), data, stages, traffic)
     offered = sent.load(*(given.pop(key) for key in LOAD))
     if sent.stages:
-        require_none({key: is_given(key) for key in LOAD}, "the stages have their own")
+        source = click.get_current_context().get_parameter_source
+        given_too = {key: source(key) is ParameterSource.COMMANDLINE for key in LOAD}
+        require_none(given_too, "the stages have their own")
     contestants = contestants_of(urls)
     is_in_turns = policies is not None or bool(tables)
     if is_in_turns:
@@ -215,7 +216,7 @@ def load(
     turns: PolicyTurns | None = None
     if is_in_turns:
         turns = PolicyTurns(
-            HttpBalancer(admin or contestants[0].target.origin, token),
+            LiveBalancer(admin or contestants[0].target.origin, token),
             max_p99,
             max_errors,
             lambda line: console.print(Text(line)),
@@ -230,11 +231,6 @@ def load(
         )  # fmt: skip
     finally:
         print_statuses(console, directory)
-
-
-def is_given(option: str) -> bool:
-    """Whether an option was given on the command line."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def in_turns(contestants: Sequence[Contestant], policies: str, tables: tuple[str, ...]) -> list[Contestant]:
@@ -287,7 +283,6 @@ def allowed_connections(wanted: int | None, rate: float, timeout: float) -> int:
 
 
 def announce(console: Console, scenario: ServiceScenario, is_in_turns: bool) -> None:
-    """Print what will be sent, and for how long."""
     runs = len(scenario.entries) * scenario.blocks
     seconds = runs * (scenario.load.duration + scenario.service.warmup)
     first = scenario.load.duration if is_in_turns else 0.0  # under the initial policy, for the guard rails

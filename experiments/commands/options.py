@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +25,6 @@ from workers.durations import parse_duration
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Number(click.FloatRange):
@@ -85,35 +83,12 @@ DURATION = Parsed("duration", duration_in, A_DURATION)
 DURATION_OR_NONE = Parsed(
     "duration", lambda text: 0.0 if text.strip() in ("0", "0s") else duration_in(text), A_DURATION
 )
+POSITIVE = Number(min=0, min_open=True)
 PERCENT = Parsed("percent", share_in, "a percentage such as 1%")
 
 OUTPUT = OutputFile(dir_okay=False, path_type=Path)
 JSON = click.option("--json", "file", type=OUTPUT, help="Write all of it there, as JSON.")
 OUT = click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
-
-OPTIONS = (
-    click.option(
-        "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
-    ),
-    click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop."),
-    click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop."),
-    click.option("--rate", type=Number(min=0, min_open=True), help="Requests per second, open loop."),
-    click.option("--duration", type=Number(min=0, min_open=True), help="Seconds per run, open loop."),
-    click.option(
-        "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
-    ),
-    click.option("--seed", type=click.IntRange(min=0), help="Seed of order, arrivals, demand and policies."),
-    click.option(
-        "--time-scale",
-        type=Number(min=0, min_open=True),
-        help="Seconds that 1 s of the scenario takes.",
-    ),
-    OUT,
-    click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict."),
-)
-
-SHOW_DEFAULTS = {"show_default": True}
-"""Settings of a command whose options have defaults."""
 
 PATIENCE = click.option(
     "--patience",
@@ -226,13 +201,6 @@ def table_in(text: str) -> dict[str, Any]:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
     return table
-
-
-def campaign_options(command: Command) -> Command:
-    """Decorator that adds all campaign options to a command, in the order of `OPTIONS`."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 def named(names: str | None, option: str = "--policies") -> tuple[str, ...]:

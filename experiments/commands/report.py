@@ -15,20 +15,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from experiments.commands.options import (
-    GRID,
-    MEASURE,
-    PARQUET,
-    command_line,
-    new_directory,
-    require_none,
-)
+from experiments.commands.options import GRID, MEASURE, PARQUET, command_line, new_directory, require_none
 from experiments.errors import BadInputError
 from experiments.platform.printable import printable
-from experiments.platform.terminal import console_here, make_directory, path_line, print_verdict
+from experiments.platform.terminal import console_here, make_directory, print_verdict
 
 if TYPE_CHECKING:
-    from experiments.report.access_log.runs import LogRuns
+    from experiments.report.access_log import LogRuns
 
 EPILOG = """\b
 Examples:
@@ -149,8 +142,8 @@ def report_catalogue(
 
 def report_log(file: Path, out: Path | None) -> int:
     """Draw the figures that an access log of the balancer has data for; - is standard input."""
-    from experiments.report.access_log.page import write_log_report  # matplotlib takes half a second
-    from experiments.report.terminal_tables import terminal_table
+    from experiments.report.access_log import write_log_report  # matplotlib takes half a second
+    from experiments.report.tables import terminal_table
 
     console = console_here()
     if out is not None:
@@ -162,14 +155,14 @@ def report_log(file: Path, out: Path | None) -> int:
     console.print(terminal_table(tables[0], console.width))
     if log.unreadable_in_words:
         console.print(Text(log.unreadable_in_words, style="yellow"))
-    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
     return 0
 
 
 def load(file: Path, console: Console) -> LogRuns:
     """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
     from experiments.recorded.access_log import LONGEST_LINE, read_log
-    from experiments.report.access_log.runs import log_runs
+    from experiments.report.access_log import log_runs
 
     name = "standard input" if str(file) == "-" else str(file)
     try:

@@ -10,11 +10,12 @@ import click
 from experiments.commands.options import (
     JUNIT,
     OTLP,
+    OUT,
     PAGE,
     PARQUET,
     PATIENCE,
+    POSITIVE,
     SIMULATED,
-    campaign_options,
     live_page,
     named,
     new_directory,
@@ -47,7 +48,18 @@ but not the work of a request, and oracle-clairvoyant, which knows most.
 @click.command(epilog=EPILOG)
 @click.argument("scenario", default=DEFAULT)
 @SIMULATED
-@campaign_options
+@click.option(
+    "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
+)
+@click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop.")
+@click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop.")
+@click.option("--rate", type=POSITIVE, help="Requests per second, open loop.")
+@click.option("--duration", type=POSITIVE, help="Seconds per run, open loop.")
+@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of order, arrivals, demand and policies.")
+@click.option("--time-scale", type=POSITIVE, help="Seconds that 1 s of the scenario takes.")
+@OUT
+@click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict.")
 @PATIENCE
 @PAGE
 @PARQUET

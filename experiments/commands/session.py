@@ -16,16 +16,10 @@ from rich.text import Text
 from experiments.commands.options import command_line
 from experiments.errors import STOPPED, BadInputError, ExperimentError
 from experiments.platform.checks import Check, report_checks
-from experiments.platform.terminal import (
-    clock,
-    console_here,
-    path_line,
-    print_stopped,
-)
+from experiments.platform.terminal import clock, console_here, print_stopped
 from experiments.report.entry_tables import statistics_table, token_table
-from experiments.report.pages import write_report
-from experiments.report.terminal_tables import terminal_table, verdict_text, whole_table
-from experiments.report.text import invalid_lines
+from experiments.report.pages import invalid_lines, write_report
+from experiments.report.tables import terminal_table, whole_table
 from experiments.results.directory import RUNS, Campaign, PlannedRun
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
@@ -48,9 +42,9 @@ if TYPE_CHECKING:
 def runner_of(is_simulated: bool, page: LivePage | None = None) -> Runner:
     """The simulator, or measurement on real processes, shown on `page`; only the chosen one is imported."""
     if is_simulated:
-        from experiments.inference.run import InferenceRunner
+        from experiments.inference.run import SimulatedRunner
 
-        return InferenceRunner()
+        return SimulatedRunner()
     from experiments.measured.runner import MeasuredRunner
 
     return MeasuredRunner() if page is None else MeasuredRunner(page.following)
@@ -85,7 +79,7 @@ def run_campaign(
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"
-    console.print(path_line(f"{count} run{'s' * (count != 1)}{where}{lasts} into", directory))
+    console.print(Text(f"{count} run{'s' * (count != 1)}{where}{lasts} into {directory}"))
     try:
         with during or nullcontext(), ExitStack() as stack:
             observers: list[Observer] = [stack.enter_context(CampaignProgress(campaign, console))]
@@ -158,7 +152,6 @@ class VerdictSoFar(Observer):
 
 
 def has_runs(directory: Path) -> bool:
-    """Whether any run has been written."""
     return any((directory / RUNS).iterdir())
 
 
@@ -175,7 +168,7 @@ def present(
     if page is not None:
         page.note(summary.scenario.name, f"{summary.verdict.headline}.")
     print_summary(summary, console)
-    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
+    console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
     report_checks(summary.scenario.name, checks_of(summary), junit)
     return 1 if summary.failed_thresholds else 0
 
@@ -192,8 +185,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     if table := token_table(summary):
         console.print(whole_table(table))
     mark = "" if summary.world == "measured" else "Simulated. "
-    for paragraph in verdict_text(summary.verdict, mark):
-        console.print(paragraph)
+    console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
+    for sentence in (*summary.verdict.lines, *summary.verdict.details):
+        console.print(Text(sentence))
     for line in invalid_lines([run for run in summary.runs if not was_late(run)]):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for line in repetitions((*summary.runs, *summary.set_aside)):

@@ -46,7 +46,9 @@ def show(what: str | None, grid: str | None, measure: str | None) -> None:
     """
     from experiments.platform.terminal import console_here
 
-    path = place_of(what or "")
+    path, below = Path(what or ""), Path("results") / (what or "")
+    if not path.exists() and below.exists():
+        path = below
     names_scenario = what is not None and is_scenario(what) and not (is_drawn(what) and path.exists())
     names_policy = not names_scenario and not path.exists() and what in registry.known()
     if not (names_scenario or names_policy or path.is_dir()):
@@ -66,7 +68,6 @@ def show(what: str | None, grid: str | None, measure: str | None) -> None:
 
 
 def list_scenarios() -> None:
-    """Print the packaged scenarios by heading."""
     width = max(map(len, packaged()))
     for group, scenarios in grouped().items():
         click.echo(f"{group}")
@@ -78,12 +79,6 @@ def list_scenarios() -> None:
     click.echo(
         f"  {'random-SEED':<{width}}  Which policy is best in a scenario that SEED, a number, decides?"
     )
-
-
-def place_of(what: str) -> Path:
-    """The file or directory of that name; else the one below `results`, if it exists."""
-    path, below = Path(what), Path("results") / what
-    return below if not path.exists() and below.exists() else path
 
 
 def show_policy(name: str, console: Console) -> None:
@@ -172,7 +167,6 @@ def entry_in_words(scenario: Scenario, label: str) -> str:
 
 
 def settings_in_words(settings: dict[str, object]) -> str:
-    """Keys and values on one line."""
     return ", ".join(f"{key} = {value}" for key, value in settings.items())
 
 
@@ -214,7 +208,7 @@ def show_results(directory: Path, console: Console) -> None:
 
 def show_catalogue(file: Path, grid: str | None, measure: str | None, console: Console) -> None:
     """Print the grids of a catalogue, every policy under every scenario of one, and the reasons of failed cells."""
-    from experiments.report.terminal_tables import whole_table
+    from experiments.report.tables import whole_table
     from experiments.sweep.catalogue import chosen_grid, to_read
     from experiments.sweep.matrix import matrix_of
     from experiments.sweep.sentences import distance_table, overview_table

@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import click
@@ -16,16 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from experiments.commands.options import A_DURATION, JSON, SHOW_DEFAULTS, require_none, table_in
+from experiments.commands.options import A_DURATION, JSON, require_none, table_in
 from experiments.errors import BadInputError
 from experiments.platform.terminal import console_here, plain_table, write_json
 from experiments.recorded.proxy_logs import FORMATS, read_proxy_logs
 from experiments.recorded.recording import Recording, read_recording
 from experiments.scenario.labels import policy_label
+from experiments.scenario.overrides import require_policy
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, region_in_words
 from experiments.what_if.fit import RegionFit, fit, longest_span
-from policies import registry
-from policies.errors import PoliciesError
 from policies.loading.reference import located_here
 from workers.durations import parse_duration
 
@@ -61,7 +59,7 @@ HEADS = (
 )
 
 
-@click.command("what-if", epilog=EPILOG, context_settings=SHOW_DEFAULTS)
+@click.command("what-if", epilog=EPILOG, context_settings={"show_default": True})
 @click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--format",
@@ -153,8 +151,7 @@ def what_if(
             write_instants(read, instants)
             found = answer(read, instants, fitted, question, simulate, notify)
     present(console, found)
-    if file is not None:
-        write_json("--json", file, found.as_dict())
+    write_json(file, found.as_dict())
     return 0
 
 
@@ -166,8 +163,7 @@ def read_log(
     for region, start in pairs:
         if not region or not start:
             raise BadInputError(f"--region: must be NAME=START, got '{region:.40}'")
-    policy = parsed_policy(placed_by or "round-robin")
-    require_known("--placed-by", policy)
+    policy = known_policy("--placed-by", placed_by or "round-robin")
     found, others = read_proxy_logs(paths, FORMATS[name], pairs, policy)
     console.print(Text(f"A log of {name} tells {FORMATS[name].unknown}.", style="yellow"))
     if others:
@@ -210,25 +206,22 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(known[name.lower()] for name in lost))
 
 
-def parsed_policy(text: str) -> dict[str, Any]:
-    """Return a policy from its name or JSON. Raises `BadInputError`."""
-    policy: dict[str, Any] = located_here(table_in(text) if text.lstrip().startswith("{") else {"name": text})
+def known_policy(option: str, given: str | dict[str, Any]) -> dict[str, Any]:
+    """Return a policy that can be made, from its name, JSON or table. Raises `BadInputError`."""
+    policy: dict[str, Any]
+    if isinstance(given, dict):
+        policy = given
+    else:
+        policy = located_here(table_in(given) if given.lstrip().startswith("{") else {"name": given})
+    require_policy(f"{option}: ", policy)
     return policy
-
-
-def require_known(option: str, policy: dict[str, Any]) -> None:
-    """Check that a policy can be made. Raises `BadInputError`."""
-    try:
-        registry.make(policy["name"], {key: policy[key] for key in policy if key != "name"}, Random(0))
-    except PoliciesError as error:
-        raise BadInputError(f"{option}: {error}") from None
 
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
     """Policies by label. Raises `BadInputError`."""
     found: dict[str, dict[str, Any]] = {}
-    for policy in [parsed_policy(text) for text in policies] or [recording.policy]:
-        require_known("--policy", policy)
+    for given in policies or (recording.policy,):
+        policy = known_policy("--policy", given)
         found[policy_label(policy, found)] = policy
     return found
 

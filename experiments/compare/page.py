@@ -10,10 +10,9 @@ from pathlib import Path
 from experiments.compare.contrast import Contrast
 from experiments.compare.sides import Side, common_labels
 from experiments.errors import BadInputError
-from experiments.report import canvas, figures_paired
-from experiments.report.document import Document, Section
+from experiments.report import canvas, figures
+from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, charted_drawings, save_drawing
-from experiments.report.html import to_html
 from experiments.report.pages import hero_of, write
 from experiments.report.palette import Competitor, competitors
 from experiments.report.tables import Table
@@ -81,5 +80,5 @@ def forest_drawing(second: Side, found: Sequence[Contrast]) -> list[Drawing]:
         f"Each entry of the second set over the same of the first by {decides}, with its 95 % interval. A filled point "
         "is better or worse; an interval inside the grey band is practically equal."
     )
-    draw = lambda: figures_paired.forest(competitors(second.results), shown, {}, canvas.NARROW)  # noqa: E731
+    draw = lambda: figures.forest(competitors(second.results), shown, {}, canvas.NARROW)  # noqa: E731
     return [Drawing("verdict", "The verdict", caption, draw)] if shown else []

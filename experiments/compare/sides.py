@@ -35,7 +35,6 @@ class Side:
 
     @property
     def seeds(self) -> dict[int, int]:
-        """Seed of each block."""
         return {run.facts.block: run.facts.seed for run in self.results.runs}
 
     def values(self, label: str, measure: str) -> dict[int, float]:
@@ -61,7 +60,6 @@ class Difference:
 
 
 def side(name: str, results: Results) -> Side:
-    """Summarise a result set."""
     slo = results.scenario.slo * results.scenario.time_scale
     return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
 
@@ -122,7 +120,7 @@ def policies_of(given: Side) -> dict[str, Any]:
 def environment(given: Side) -> dict[str, Any]:
     """World, machine, versions and size of a result set."""
     campaign = given.results.campaign
-    worlds = dict.fromkeys(str(getattr(run.facts, "world", "measured")) for run in given.results.runs)
+    worlds = dict.fromkeys(run.facts.world for run in given.results.runs)
     return {
         "world": ", ".join(worlds),
         "machine": campaign.machine,

@@ -65,7 +65,6 @@ class CompletionRequest(InFlightRequest):
         self._tail = b""
 
     def body_came(self, data: bytes) -> None:
-        """Take bytes of the answer."""
         if not self._tail and self.kind is Kind.OK:
             self._generator.ledger.first_byte_at[self.number] = time.monotonic()
         self._tail = (self._tail + data)[-TAIL:]

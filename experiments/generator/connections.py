@@ -21,7 +21,7 @@ from experiments.generator.client import (
     Sender,
     open_connection,
 )
-from experiments.generator.http2 import Http2Connection
+from experiments.generator.http2 import Http2Connection, Http2Owner
 
 CONNECT_TIMEOUT = 10.0
 """Connect timeout in seconds. A loopback handshake takes microseconds; with a full backlog it may take longer."""
@@ -32,7 +32,7 @@ Ready = Callable[[Sender], bool]
 Refused = Callable[[], None]
 
 
-class Connections:
+class Connections(Http2Owner):
     """Pool of all connections to `host`:`port`, at most `most` at a time; None: any number.
 
     A request that finds as many waits for one of them.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
-from experiments.generator.client import AnswerReceiver, Connection
+from experiments.generator.client import AnswerReceiver, Connection, Sender
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 1, 1, 4, 8, 32
@@ -36,17 +36,14 @@ STATUS_NAMES = (0x08, 0x18, 0x48)
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    """Bytes of a frame."""
     return b"%b%c%c%b%b" % (len(content).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), content)
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *item) for item in values.items()))
 
 
 def window_update(stream: int, size: int) -> bytes:
-    """WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
 
 
@@ -147,14 +144,14 @@ class Http2Stream:
         self._connection.cancel(self)
 
 
-class Http2Owner(Protocol):
-    """Owner of a connection, which is notified of its end and of places that become free."""
+class Http2Owner:
+    """Owner of a connection, which is notified of its end and of places that become free; this one ignores both."""
 
-    def connection_closed(self, connection: Http2Connection) -> None: ...
-    def connection_draining(self, connection: Http2Connection) -> None:
+    def connection_closed(self, connection: Connection) -> None: ...
+    def connection_draining(self, connection: Connection) -> None:
         """Send no further request on it."""
 
-    def give_back(self, sender: Http2Stream) -> None: ...
+    def give_back(self, sender: Sender) -> None: ...
 
 
 class Http2Connection(Connection):

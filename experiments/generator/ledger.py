@@ -50,13 +50,11 @@ class Ledger:
         return len(self.scheduled_at) - 1
 
     def answered(self, number: int, at: float, status: int, worker: bytes) -> None:
-        """Record the head of the response."""
         self.first_byte_at[number] = at
         self.status[number] = status
         self.worker[number] = self._workers.get(worker, UNKNOWN)
 
     def ended(self, number: int, at: float, kind: Kind) -> None:
-        """Record the end of a request."""
         self.ended_at[number] = at
         self.kind[number] = kind
         self.ended_order.append(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Final
@@ -20,13 +21,13 @@ MAX_CONTEXT: Final = 128_000
 """Tokens beyond which a synthetic conversation ends."""
 
 
+@dataclass(slots=True)
 class Conversation:
     """A conversation so far: `blocks` of its prompts and answers, `tokens` in all."""
 
-    def __init__(self, name: str, blocks: list[int], tokens: int) -> None:
-        self.name = name
-        self.blocks = blocks
-        self.tokens = tokens
+    name: str
+    blocks: list[int]
+    tokens: int
 
 
 def prompts_of(scenario: Scenario, count: int, seed: int) -> Prompts:
@@ -90,7 +91,6 @@ def grow(one: Conversation, tokens: int, random: Random) -> None:
 
 
 def fresh_blocks(count: int, random: Random) -> list[int]:
-    """Hashes of new blocks."""
     return [random.getrandbits(64) for _ in range(count)]
 
 

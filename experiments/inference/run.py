@@ -1,40 +1,42 @@
-"""One simulated run of a scenario with inference engines, as a `Run` like any other."""
+"""One simulated run of a scenario, with inference engines or other workers, as a `Run` like any other."""
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
+from functools import partial
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
 from experiments.inference.prompts import models_of, prompts_of
 from experiments.inference.simulation import InferenceSimulation
-from experiments.platform.build import versions
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun
-from experiments.run_data import Floats, Run, RunFacts, Samples, region_numbers
+from experiments.run_data import Run, Samples, WorldName, region_numbers
 from experiments.scenario.places import places_of
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.streams import stream
 from experiments.scenario.supported import reads_reports_of
 from experiments.simulator.clock import VirtualClock
-from experiments.simulator.run import SimulatedRunner, faults, simulate_emulated
+from experiments.simulator.run import Simulate, policy_status, simulated_run
 from experiments.simulator.run import simulate as simulate_workers
 from experiments.simulator.simulation import uncollected
-from experiments.stats.measures import achieved_rate
 from policies import registry
 from policies.facts import Endpoint
 from policies.routing.router import Router
 from workers.inference.engine import Engine
 
 
-def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+def simulate(
+    scenario: Scenario, entry: Entry, block: int, order: int, seed: int, *, is_emulated: bool = False
+) -> Run:
     """Simulate `entry` under the `seed` of its block, with engines or other workers. Raises `BadInputError`."""
-    asked = scenario.inference
-    if asked is None:
-        return simulate_workers(scenario, entry, block, order, seed)
+    if scenario.inference is None:
+        return simulate_workers(scenario, entry, block, order, seed, is_emulated=is_emulated)
     instants = first_instants(scenario.load, seed, 1.0)
     prompts = prompts_of(scenario, len(instants), seed)
     clock, engines = VirtualClock(), list(map(Engine, models_of(scenario, prompts)))
@@ -55,38 +57,17 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     )
     entrances = stream("entrances", seed).integers(0, len(routers), len(instants))
     with uncollected():
-        simulation.run(instants.tolist(), entrances.tolist(), prompts)
-    samples = samples_of(scenario, simulation, instants, prompts)
+        simulation.run(instants, entrances.tolist(), prompts)
+    samples = samples_of(scenario, simulation, prompts)
     status = status_of(entry, simulation, routers, engines)
-    facts = RunFacts(
-        world="simulated",
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode="open",
-        offered_rate=len(samples) / scenario.load.duration,
-        achieved_rate=achieved_rate(samples),
-        requests=len(samples),
-        block=block,
-        order=order,
-        seed=seed,
-        timeout=scenario.timeout,
-        tpot_slo=asked.tpot_slo,
-        places=places_of(scenario),
-        invalid_reasons=faults(status["policy"], samples),
-        status=status,
-        versions=versions(),
-    )
-    return Run(facts, samples)
+    return simulated_run(scenario, entry, samples, status, block=block, order=order, seed=seed)
 
 
-def simulate_beside(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Simulate for comparison with a measured run: of other workers, with round trips as they are emulated."""
-    chosen = simulate_emulated if scenario.inference is None else simulate
-    return chosen(scenario, entry, block, order, seed)
+simulate_beside: Simulate = partial(simulate, is_emulated=True)
+"""Simulate for comparison with a measured run: of other workers, with round trips as they are emulated."""
 
 
 def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int) -> list[Router]:
-    """A router for each balancer."""
     endpoints = [
         Endpoint(
             f"{region.name}-{number}",
@@ -110,23 +91,13 @@ def routers_of(scenario: Scenario, entry: Entry, clock: VirtualClock, seed: int)
     ]
 
 
-def samples_of(
-    scenario: Scenario, simulation: InferenceSimulation, instants: Floats, prompts: Prompts
-) -> Samples:
+def samples_of(scenario: Scenario, simulation: InferenceSimulation, prompts: Prompts) -> Samples:
     """Rows of the requests as their clients see them."""
-    worker = np.array(simulation.workers, dtype=np.int64)
-    return Samples(
-        scheduled_at=instants,
-        sent_at=instants,
+    rows = simulation.columns.samples(0.0, 0.0, region_numbers(places_of(scenario)))
+    return replace(
+        rows,
         first_byte_at=np.array(simulation.first_at),
-        ended_at=np.array(simulation.ended_at),
-        status=np.array(simulation.statuses, dtype=np.int64),
-        kind=np.array(simulation.kinds, dtype=np.int64),
-        worker=worker,
-        region=region_numbers(places_of(scenario))[worker],
-        sequence=np.arange(len(instants)),
-        attempts=np.array(simulation.attempts, dtype=np.int64),
-        prompt_tokens=np.array(prompts.tokens[: len(instants)], dtype=np.int64),
+        prompt_tokens=np.array(prompts.tokens[: len(rows)], dtype=np.int64),
         cached_tokens=np.array(simulation.cached, dtype=np.int64),
         output_tokens=np.array(simulation.generated, dtype=np.int64),
     )
@@ -137,13 +108,8 @@ def status_of(
 ) -> dict[str, Any]:
     """Status of the balancers, added up, and of each engine."""
     return {
-        "policy": {
-            "name": entry.policy.name,
-            "routed": sum(router.routed for router in routers),
-            "fallback_picks": sum(router.fallback_picks for router in routers),
-            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
-        },
-        "requests": len(simulation.kinds),
+        "policy": policy_status(entry.policy.name, routers),
+        "requests": simulation.columns.count,
         "retried": simulation.retried,
         "engines": [
             {"queries": engine.queries, "hits": engine.hits, "preemptions": engine.preemptions}
@@ -152,12 +118,13 @@ def status_of(
     }
 
 
-class InferenceRunner(SimulatedRunner):
+class SimulatedRunner:
     """Execute planned runs of any scenario in virtual time. Implements `Runner`."""
+
+    name: Final[WorldName] = "simulated"
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
         """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
-        if scenario.inference is None:
-            return super().run(scenario, planned, observer)
+        gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
         entry = scenario.entry(planned.label)
         return simulate(scenario, entry, planned.block, planned.order, planned.seed)

@@ -13,9 +13,10 @@ from typing import Final
 
 from experiments.inference.exchange import SimulatedExchange
 from experiments.recorded.inference_trace import Prompts
-from experiments.run_data import Kind
+from experiments.run_data import Floats, Kind
 from experiments.scenario.mechanisms import SharedTable
 from experiments.simulator.clock import VirtualClock
+from experiments.simulator.columns import NO_WORKER, Columns, code_of
 from experiments.simulator.simulation import SimulationError
 from policies.endpoint.state import EndpointState
 from policies.errors import NoEndpointAvailable, Overloaded
@@ -66,6 +67,7 @@ class InferenceRequest:
         self.assignment: Assignment | None = None
         self.sequence = sequence
         self.worker = -1
+        self.attempts = 0
         self.is_over = False
 
 
@@ -78,8 +80,8 @@ class InferenceSimulation:
     request, but those that probe by their probes. With `shared` the routers report to each
     other.
 
-    The results are lists by request number: `first_at` and `ended_at` in seconds (nan: never), `workers`, `kinds`,
-    `statuses`, `attempts`, `cached` and `generated` tokens.
+    The results are `columns`, and lists by request number: `first_at` in seconds (nan: never), `cached` and `generated`
+    tokens.
     """
 
     def __init__(
@@ -122,21 +124,17 @@ class InferenceSimulation:
         self._left = 0
         self._reported_at = -inf
         self.retried = 0
+        self.columns = Columns(0, None, 0.0)
         self.first_at: list[float] = []
-        self.ended_at: list[float] = []
-        self.workers: list[int] = []
-        self.kinds: list[int] = []
-        self.statuses: list[int] = []
-        self.attempts: list[int] = []
         self.cached: list[int] = []
         self.generated: list[int] = []
 
-    def run(self, due: list[float], places: list[int], prompts: Prompts) -> None:
+    def run(self, instants: Floats, places: list[int], prompts: Prompts) -> None:
         """Send all requests and wait for their ends. Raises `SimulationError`."""
+        due: list[float] = instants.tolist()
         count = self._left = len(due)
-        self.first_at, self.ended_at = [nan] * count, [nan] * count
-        self.workers, self.attempts = [-1] * count, [0] * count
-        self.kinds, self.statuses = [OK] * count, [OK_STATUS] * count
+        self.columns = Columns(count, instants, 0.0)
+        self.first_at = [nan] * count
         self.cached, self.generated = [0] * count, [0] * count
         events, clock = self._events, self._clock
         for seconds, number in self._periods:
@@ -158,6 +156,7 @@ class InferenceSimulation:
                 raise SimulationError(f"{self._left} requests wait for something that will never happen")
         for router in self._routers:
             router.on_probe = None
+        self.columns.flush()
         self._audit(prompts)
 
     def _expect(self, due: float) -> float:
@@ -203,7 +202,7 @@ class InferenceSimulation:
         self._changed(router, now)
         worker = assignment.state.order
         request.assignment, request.worker = assignment, worker
-        self.attempts[request.number] += 1
+        request.attempts += 1
         half = self._halves[worker]
         if half:
             self._coming[worker].append(request)
@@ -241,7 +240,7 @@ class InferenceSimulation:
             self._changed(request.router, now)
         elif kind == REFUSED:
             self._settle(request, OutcomeKind.ERROR_STATUS, BUSY_STATUS, None, now)
-            tries = self.attempts[request.number]
+            tries = request.attempts
             if tries > self._retries:
                 self._end(request, ERROR_STATUS, BUSY_STATUS, now)
                 return
@@ -272,16 +271,13 @@ class InferenceSimulation:
         self._changed(request.router, now)
 
     def _end(self, request: InferenceRequest, kind: int, status: int, now: float) -> None:
-        """Record the end of a request."""
         number = request.number
         self._open.pop(number, None)
         request.is_over = True
         self._left -= 1
-        self.ended_at[number] = now
-        self.kinds[number] = kind
-        self.statuses[number] = status
+        self.columns.put(number, now, request.worker if kind == OK else NO_WORKER)
+        self.columns.codes[number] = code_of(kind, status, request.attempts)
         if kind == OK:
-            self.workers[number] = request.worker
             self.cached[number] = request.sequence.cached
             self.generated[number] = request.sequence.generated
 
@@ -373,6 +369,6 @@ class InferenceSimulation:
         for engine in self._engines:
             if engine.waiting or engine.running:
                 raise SimulationError(f"{engine.waiting + engine.running} sequences are left at an engine")
-        for number, kind in enumerate(self.kinds):
+        for number, kind in enumerate(self.columns.kinds.tolist()):
             if kind == OK and self.generated[number] != prompts.output[number]:
                 raise SimulationError(f"request {number} got {self.generated[number]} tokens")

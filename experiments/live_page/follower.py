@@ -40,7 +40,6 @@ class Follower:
         self._task = asyncio.ensure_future(self._follow(url, token, cluster))
 
     def leave(self) -> None:
-        """Follow none."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -127,7 +126,6 @@ class Feed:
         self._publish(SNAPSHOT, snapshot)
 
     def show_note(self, note: dict[str, Any]) -> None:
-        """Send a note about the experiment."""
         self._publish(NOTE, note)
 
     def close(self) -> None:

@@ -130,11 +130,9 @@ class CampaignOnPage(Observer):
         self._done = 0
 
     def machine_busy(self, planned: PlannedRun, taken: float) -> None:
-        """Show that the run waits."""
         self._note(planned, f" · waits: others use {taken:.1%} of the machine's processors")
 
     def run_started(self, planned: PlannedRun) -> None:
-        """Show policy and block."""
         self._note(planned)
 
     def load_started(self, ledger: Ledger) -> None:

@@ -42,7 +42,9 @@ class Fleet:
         self._scenario, self._entry, self._seed = scenario, entry, seed
         self._folder = tempfile.TemporaryDirectory(prefix="steelyard-")
         self._children: list[Child] = []
-        self._workers: list[Child] = []
+        self.workers: list[Child] = []
+        """The current process of each worker, or its last one."""
+
         self._spares: list[list[Child]] = []
         self._let_go: set[Child] = set()
         self._balancer: Child | None = None
@@ -63,11 +65,6 @@ class Fleet:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
-
-    @property
-    def workers(self) -> Sequence[Child]:
-        """The current process of each worker, or its last one."""
-        return self._workers
 
     @property
     def balancer(self) -> Child:
@@ -106,8 +103,8 @@ class Fleet:
 
     def bring_back(self, worker: int) -> None:
         """Replace the worker's process by a spare on the same port."""
-        self._workers[worker] = self._spares[worker].pop(0)
-        self._workers[worker].start_listening()
+        self.workers[worker] = self._spares[worker].pop(0)
+        self.workers[worker].start_listening()
 
     async def status(self) -> dict[str, Any]:
         """Status document of the balancer, or `{"error": …}` when it cannot be read."""
@@ -120,7 +117,7 @@ class Fleet:
         returns = returns_of(self.steps, len(self.places))
         lasting = lasting_ports(sum(count > 0 for count in returns))
         ports = [next(lasting) if count else 0 for count in returns]
-        self._workers = [await self._start_worker(worker, port) for worker, port in enumerate(ports)]
+        self.workers = [await self._start_worker(worker, port) for worker, port in enumerate(ports)]
         self._spares = [
             [await self._start_worker(worker, ports[worker], "--start-down") for _ in range(count)]
             for worker, count in enumerate(returns)

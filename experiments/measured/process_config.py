@@ -55,7 +55,6 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port
 
 
 def engine_argv(model: EngineModel, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
-    """Command line of one inference engine."""
     options = asdict(model)
     options["step"] = f"{options.pop('base'):.12f}"
     options["step_per_sequence"] = f"{options.pop('per_sequence'):.12f}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -19,14 +19,13 @@ from experiments.generator.ledger import Ledger
 from experiments.inference.prompts import prompts_of
 from experiments.measured.faults import LiveEvents
 from experiments.measured.fleet import Fleet
-from experiments.platform.build import versions
 from experiments.platform.terminal import interruptible
-from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, WorldName
+from experiments.results.directory import PlannedRun, facts_of
+from experiments.run_data import Run, WorldName
 from experiments.running.runner import Interrupted, Observer
 from experiments.scenario.places import first_connections, profiles_of, warm_requests
 from experiments.scenario.scenario import Entry, Scenario
-from experiments.stats.measures import POLICY_FAILED, achieved_rate, lag_percentiles, validity
+from experiments.stats.measures import POLICY_FAILED, lag_percentiles, validity
 
 T = TypeVar("T")
 
@@ -40,13 +39,8 @@ milliseconds, and a pick during that time overruns its budget. A failing policy 
 
 Watch = Callable[[Ledger], None]
 
-Following = Callable[[tuple[str, int]], AbstractContextManager[None]]
+Following = Callable[[tuple[str, int]], AbstractContextManager[object]]
 """Context in which somebody follows the balancer at an address."""
-
-
-def unfollowed(address: tuple[str, int]) -> AbstractContextManager[None]:
-    """Context in which nothing follows the balancer."""
-    return nullcontext()
 
 
 class MeasuredRunner:
@@ -54,7 +48,7 @@ class MeasuredRunner:
 
     name: Final[WorldName] = "measured"
 
-    def __init__(self, following: Following = unfollowed) -> None:
+    def __init__(self, following: Following = nullcontext) -> None:
         self._following = following
 
     def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
@@ -62,23 +56,26 @@ class MeasuredRunner:
 
         Raises `FleetFailedError`, `Interrupted`, and before the load `KeyboardInterrupt`.
         """
-        try:
-            return run_loop(interruptible(measure(scenario, planned, observer.load_started, self._following)))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        return run_loop(measure(scenario, planned, observer.load_started, self._following))
 
 
-def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where available, so that the load generator is as fast as the proxy."""
-    if sys.platform == "win32":
-        return asyncio.run(main)
-    import uvloop
+def run_loop(work: Awaitable[T]) -> T:
+    """Run on uvloop where available, so that the load generator is as fast as the proxy.
 
-    return uvloop.run(main)
+    A stop signal cancels the work. Raises `KeyboardInterrupt` then, unless the work raises another error.
+    """
+    try:
+        if sys.platform == "win32":
+            return asyncio.run(interruptible(work))
+        import uvloop
+
+        return uvloop.run(interruptible(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def measure(
-    scenario: Scenario, planned: PlannedRun, watch: Watch, following: Following = unfollowed
+    scenario: Scenario, planned: PlannedRun, watch: Watch, following: Following = nullcontext
 ) -> Run:
     """Measure one planned run; `watch` is called with the ledger when the load starts.
 
@@ -134,7 +131,6 @@ def warm_path(scenario: Scenario) -> str:
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
-    """Load generator of the measured run."""
     load = scenario.load_of(entry)
     instants = first_instants(load, planned.seed, scenario.time_scale)
     name = f"b{planned.block}-r{planned.order}"
@@ -173,32 +169,22 @@ def conclude(
     status: dict[str, Any],
     crashed_processes: tuple[str, ...],
 ) -> Run:
-    """Assemble samples, facts and validity into a run."""
-    load, samples = scenario.load_of(entry), ledger.samples()
-    requests = requests_of(load, planned.seed)
-    is_open = load.mode == "open"
+    samples = ledger.samples()
     lag_p50, lag_p99 = lag_percentiles(samples)
-    facts = RunFacts(
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=requests / load.duration / scenario.time_scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=requests,
+    facts = facts_of(
+        scenario,
+        entry,
+        requests_of(scenario.load_of(entry), planned.seed),
+        samples,
         warmup_requests=scenario.warmup
         and warm_requests(scenario, entry) + scenario.warmup * len(ledger.places),
         block=planned.block,
         order=planned.order,
         seed=planned.seed,
-        timeout=scenario.timeout * scenario.time_scale,
-        time_scale=scenario.time_scale,
-        tpot_slo=None if scenario.inference is None else scenario.inference.tpot_slo,
         lag_p50=lag_p50,
         lag_p99=lag_p99,
         places=tuple(ledger.places),
         status=status,
-        versions=versions(),
     )
     return Run(
         facts.model_copy(

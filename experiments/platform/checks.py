@@ -22,10 +22,7 @@ class Check:
 
 
 def report_checks(suite: str, checks: Sequence[Check], junit: Path | None) -> None:
-    """Write checks to the file, if there is one, and annotate failures where GitHub Actions runs this.
-
-    Raises `BadInputError` when the file cannot be written.
-    """
+    """Write checks to `junit`, and annotate failures in GitHub Actions. Raises `BadInputError` when it cannot."""
     if junit is not None:
         try:
             junit.write_bytes(junit_xml(suite, checks))

@@ -28,3 +28,8 @@ def json_value(value: Any, digits: int | None = None) -> Any:
 def finite(value: float) -> float | None:
     """The value, or None (null in JSON and SQL) if it is not finite."""
     return value if math.isfinite(value) else None
+
+
+def plainly(value: Any) -> Any:
+    """Plain JSON values, floats rounded to nine significant digits."""
+    return json_value(value, digits=9)

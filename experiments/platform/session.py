@@ -46,10 +46,7 @@ STOPPED_WORDS = "Nothing was left running; what had been measured is shown above
 
 @dataclass(frozen=True, slots=True)
 class BoundVerdict:
-    """Verdict on one bound. `subject` is what the bound applies to, `found` the figure in words.
-
-    `is_met` is None if the bound cannot be judged.
-    """
+    """Verdict on the `bound` of a `subject`, with the figure in words; `is_met`: None: it cannot be judged."""
 
     subject: str
     bound: str
@@ -133,7 +130,7 @@ class Session:
             self.console.print(table_of_verdicts(verdicts))
         if self._file is not None:
             frame = {**circumstances(), "was_stopped": self.was_stopped, "bounds": list(verdicts)}
-            write_json("--json", self._file, frame | results)
+            write_json(self._file, frame | results)
         if self.was_stopped:
             print_stopped(self.console, STOPPED_WORDS)
             return STOPPED
@@ -165,10 +162,7 @@ def version_of(program: str) -> str:
 
 
 def table_of_verdicts(verdicts: Iterable[BoundVerdict]) -> Table:
-    """Table of all bounds for the terminal."""
-    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
-    for name in ("", "expected", "found", "verdict"):
-        made.add_column(name)
+    made = Table("", "expected", "found", "verdict", box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for verdict in verdicts:
         word = Text(verdict.word, style=STYLES[verdict.is_met])
         made.add_row(verdict.subject, verdict.bound, verdict.found, word)

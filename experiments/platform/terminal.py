@@ -98,13 +98,7 @@ class LivePanel(ABC):
         """Return the current content of the panel."""
 
 
-def path_line(what: str, path: Path) -> Text:
-    """Line such as `Report: results/…/report.html`, without colours."""
-    return Text(f"{what} {path}")
-
-
 def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
-    """Print a verdict in the colour of its outcome."""
     console.print(Text(words, style=STYLES[is_met]))
 
 
@@ -121,11 +115,6 @@ def plain_table(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def times(ratio: float | None) -> str:
-    """Format a ratio as `1.25 ×`; a dash for None."""
-    return "–" if ratio is None else f"{ratio:.2f} ×"
 
 
 def in_ms(seconds: float) -> str:
@@ -158,20 +147,18 @@ def make_directory(option: str, directory: Path) -> None:
     require_writable(option, directory / "any")
 
 
-def write_json(option: str, file: Path, content: Any) -> None:
-    """Write `content` as JSON, data classes included. Raises `BadInputError` when the file cannot be written."""
+def write_json(file: Path | None, content: Any) -> None:
+    """Write `content` as JSON, data classes included, if a file is given. Raises `BadInputError` when it cannot."""
+    if file is None:
+        return
     try:
         text = json.dumps(json_value(content), indent=1, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise BadInputError(f"{option}: {file}: {error.strerror}") from None
+        raise BadInputError(f"--json: {file}: {error.strerror}") from None
 
 
-STOP_SIGNALS = tuple(
-    number
-    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None))
-    if number is not None
-)
+STOP_SIGNALS = tuple(one for one in signal.Signals if one.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 """Signals that end a command after its clean-up: Ctrl-C, a supervisor, a terminal that is closed."""
 
 

@@ -60,7 +60,6 @@ class Prompts:
     block_tokens: int
 
     def append(self, tokens: int, output: int, blocks: list[int], session: str) -> None:
-        """Append a request."""
         self.tokens.append(tokens)
         self.output.append(output)
         self.blocks.append(blocks)
@@ -184,7 +183,9 @@ def log_row(line: str) -> Row:
         link = blake2b(link + text[begin : begin + BLOCK_BYTES], digest_size=8).digest()
         blocks.append(int.from_bytes(link, "big"))
     tokens = max(1, round(len(text) / BYTES_PER_TOKEN))
-    return Row(instant_of(time, said[time]), tokens, answered_tokens(said, body), blocks, session_of(body))
+    named = [one for key in ("session_id", "user") if isinstance(one := body.get(key), str | int) and one]
+    session = str(named[0])[:200] if named else ""
+    return Row(instant_of(time, said[time]), tokens, answered_tokens(said, body), blocks, session)
 
 
 def answered_tokens(said: dict[str, Any], body: dict[str, Any]) -> int:
@@ -198,12 +199,6 @@ def answered_tokens(said: dict[str, Any], body: dict[str, Any]) -> int:
         if body.get(key) is not None:
             return whole(key, body[key])
     raise ValueError("must have usage.completion_tokens of the response, or max_tokens")
-
-
-def session_of(body: dict[str, Any]) -> str:
-    """Session that a body names, "" for none."""
-    named = (body.get(key) for key in ("session_id", "user"))
-    return next((str(one)[:200] for one in named if isinstance(one, str | int) and one), "")
 
 
 def inner(place: Any, key: str) -> Any:
@@ -231,7 +226,6 @@ def instant_of(key: str, value: Any) -> float:
 
 
 def shown(value: Any) -> str:
-    """Value for a message."""
     return "nothing" if value is None else f"{str(value)[:40]!r}"
 
 

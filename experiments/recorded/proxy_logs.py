@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import checked_name
-from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, ROW, RecordedEndpoint, Recording
+from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, WIDE_ROW, RecordedEndpoint, Recording
 
 REGION = "here"
 """Region of workers for which none is given."""
@@ -123,7 +123,7 @@ def traefik(line: str) -> LoggedRequest | None:
     found = json.loads(line)
     if "StartUTC" not in found:
         return None
-    at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", found["StartUTC"])).timestamp()
+    at = datetime.fromisoformat(found["StartUTC"]).timestamp()
     worker = found.get("ServiceURL") or found.get("ServiceAddr") or ""
     name = worker if isinstance(worker, str) else worker.get("Host", "")
     service = found["OriginDuration"] / 1e9 if name else nan
@@ -131,8 +131,6 @@ def traefik(line: str) -> LoggedRequest | None:
         at, name.partition("://")[2] or name, int(found["DownstreamStatus"]), 0.0, 0.0, service
     )
 
-
-_NANOSECONDS = re.compile(r"(\.\d{6})\d+")
 
 NO_WORK = "not how long workers themselves took: time of service and slots are estimated"
 NO_DISTANCE = "no time of connecting (see --round-trip)"
@@ -171,7 +169,7 @@ def read_proxy_logs(
     if found[-1].at - began > MAX_SPAN_S:
         raise BadInputError(f"{paths[0]}: spans more than {MAX_SPAN_S / 86400:.0f} days")
     names = list(dict.fromkeys(request.endpoint for request in found if request.endpoint))
-    rows = np.zeros(len(found), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
+    rows = np.zeros(len(found), WIDE_ROW)
     numbers = {name: number for number, name in enumerate(names)} | {"": -1}
     rows["at"] = [request.at - began for request in found]
     for name in ("queue", "connect", "service", "status"):

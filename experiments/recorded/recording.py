@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
 from experiments.platform.printable import PrintableName
@@ -39,6 +39,8 @@ ROW = np.dtype([
     ("attempts", "u1"),
     ("end", "u1"),
 ])  # fmt: skip
+WIDE_ROW = np.dtype([(name, "<i8" if name == "endpoint" else ROW[name]) for name in ROW.names or ()])
+"""With room for the endpoints of several files, and -1 for none."""
 NOWHERE = 0xFFFF
 ENDS = (
     *("ok", "error_status", "refused", "timeout", "reset", "abandoned"),
@@ -77,25 +79,22 @@ def named_policy(policy: dict[str, Any]) -> dict[str, Any]:
     return policy
 
 
+NamedPolicy = Annotated[dict[str, Any], AfterValidator(named_policy)]
+
+
 class Start(Content):
     """Start of a recording; `began` is Unix time."""
 
-    steelyard: Literal["recording"]
-    format: Literal[1]
     began: float = Field(ge=0, le=1e11, allow_inf_nan=False)
-    policy: dict[str, Any]
+    policy: NamedPolicy
     home_region: PrintableName | None = None
-
-    _has_a_name = field_validator("policy")(named_policy)
 
 
 class PolicyChange(Content, title="change"):
     """Another policy from `at` on, in seconds from the start of the recording."""
 
     at: Seconds
-    policy: dict[str, Any]
-
-    _has_a_name = field_validator("policy")(named_policy)
+    policy: NamedPolicy
 
 
 class Named(Content):
@@ -175,14 +174,9 @@ class Segment:
     dropped: int = 0
 
     @property
-    def began(self) -> float:
-        """Unix time of the start in seconds."""
-        return self.about.began
-
-    @property
     def ended(self) -> float:
         """Unix time of the last arrival."""
-        return self.began + max((float(rows["at"].max()) for rows in self.rows), default=0.0)
+        return self.about.began + max((float(rows["at"].max()) for rows in self.rows), default=0.0)
 
 
 def is_recording(path: Path) -> bool:
@@ -207,18 +201,18 @@ def read_recording(paths: Sequence[Path]) -> Recording:
         segments += [segment for segment in found if segment.rows]
     if not segments:
         raise BadInputError(f"{', '.join(map(str, paths))}: holds no request")
-    segments.sort(key=lambda segment: segment.began)
+    segments.sort(key=lambda segment: segment.about.began)
     group = last_group(segments)
     return joined(group, len(segments) - len(group))
 
 
 def last_group(segments: list[Segment]) -> list[Segment]:
     """The last segment and those that overlap with it in time; `segments` sorted by start."""
-    group, begins = [segments[-1]], segments[-1].began
+    group, begins = [segments[-1]], segments[-1].about.began
     for segment in reversed(segments[:-1]):
         if segment.ended >= begins:
             group.insert(0, segment)
-            begins = min(begins, segment.began)
+            begins = min(begins, segment.about.began)
     return group
 
 
@@ -233,10 +227,10 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
             endpoints[endpoint.id] = merged(endpoints.get(endpoint.id), endpoint)
             numbers[number] = places.setdefault(endpoint.id, len(places))
         rows = np.concatenate(segment.rows)
-        wide = np.empty(len(rows), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
-        for name in ROW.names or ():
+        wide = np.empty(len(rows), WIDE_ROW)
+        for name in WIDE_ROW.names or ():
             wide[name] = numbers[rows[name]] if name == "endpoint" else rows[name]
-        wide["at"] += segment.began
+        wide["at"] += segment.about.began
         parts.append(wide[wide["end"] != TUNNEL])
     rows = np.concatenate(parts)
     if not len(rows):
@@ -257,7 +251,7 @@ def changes_of(segment: Segment, began: float) -> tuple[tuple[float, dict[str, A
     policy = segment.about.policy
     for change in sorted(segment.changes, key=lambda change: change.at):
         if change.policy != policy:
-            found.append((segment.began + change.at - began, change.policy))
+            found.append((segment.about.began + change.at - began, change.policy))
             policy = change.policy
     return tuple(found)
 

@@ -170,10 +170,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def milliseconds(axis: Any, values: Sequence[float]) -> None:
-    """Log axis over `values` in ms with plain numbers: ticks at 1, 2, 5 times a power of ten, or closer or wider.
-
-    Without values the axis stays empty.
-    """
+    """Log axis over `values` in ms with plain numbers, at 1, 2, 5 times a power of ten, or closer or wider."""
     if not values:
         axis.set_ticks([])
         return

@@ -38,7 +38,6 @@ def rate_charts(field: Sequence[Competitor], events: Sequence[Shading]) -> list[
 
 
 def tail_charts(field: Sequence[Competitor], bins: Bins, events: Sequence[Shading]) -> list[Chart]:
-    """The percentile of the bins over time."""
     values = [bins.percentiles(one, (bins.percent,))[0] for one in field]
     places = middles(bins.edges).tolist()
     return [Chart(f"p{bins.percent:g} in ms", "seconds", "ms", places, lines_of(field, values), events)]
@@ -89,7 +88,6 @@ def at_ratios(ms: Floats, total: int, ratios: Floats) -> Floats:
 
 
 def lines_of(field: Sequence[Competitor], values: Sequence[Floats]) -> list[Line]:
-    """A line for each entry, in its colours and dashes."""
     return [
         Line(one.name, one.colour, DARK.get(one.colour, one.colour), dash_of(one), column.tolist())
         for one, column in zip(field, values, strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from balancer.syntax.printable import with_digits
-from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
+from experiments.report import canvas, figures, figures_time, figures_workers
 from experiments.report.charts import latency_charts, rate_charts, tail_charts
 from experiments.report.document import Chart, Picture
 from experiments.report.figures_time import Bins, Shading, bins_of, shadings
@@ -64,7 +64,9 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
     """Figures of the campaign, entries in the order of the verdict; one without information is left out."""
     field = drawn_field(results, summary)
     scenario = results.scenario
-    timed, during = alike(field, scenario), shadings(scenario.events, scenario.time_scale)
+    # with another batch runs take another time, and time axes are common
+    timed = [one for one in field if scenario.entry(one.label).batch is None] or field
+    during = shadings(scenario.events, scenario.time_scale)
     several = len(scenario.regions) > 1
     has_bands = len(scenario.workers) > MAX_DRAWN
     made = [
@@ -123,11 +125,6 @@ def drawn_field(results: Results, summary: Summary) -> list[Competitor]:
     return [one for one in field if results.scenario.entry(one.label).repeat_of is None] or field
 
 
-def alike(field: Sequence[Competitor], scenario: Scenario) -> list[Competitor]:
-    """Entries under the scenario's own load: with another batch runs take another time, and time axes are common."""
-    return [one for one in field if scenario.entry(one.label).batch is None] or list(field)
-
-
 SHADED = " Shaded: what the scenario does to workers."
 POOLED = "All valid runs of an entry together, by the instant at which a request was due"
 MAPPED = f"{POOLED}; a failure counts as slow as the deadline."
@@ -162,19 +159,15 @@ def charted_drawings(
     is_mapped = not all_at_deadline(timed)
     bins = bins_of(timed, is_mapped)
     tail = bins and tail_drawing(timed, bins, during, MAPPED if is_mapped else FAILED)
-    return [distribution, rate_drawing(timed, during), *([tail] if tail else [])]
-
-
-def rate_drawing(field: Sequence[Competitor], events: Sequence[Shading]) -> Drawing:
-    """Successes and errors per second over time."""
-    return Drawing(
+    rate = Drawing(
         "rate-over-time",
         "Requests and errors over time",
         "Successes per second by the instant of their last byte, and errors per second, if there are any, by that at "
-        f"which they were known; averages over the valid runs of an entry.{SHADED * bool(events)}",
-        lambda: figures_time.rate_over_time(field, events),
-        lambda: rate_charts(field, events),
+        f"which they were known; averages over the valid runs of an entry.{SHADED * bool(during)}",
+        lambda: figures_time.rate_over_time(timed, during),
+        lambda: rate_charts(timed, during),
     )
+    return [distribution, rate, *([tail] if tail else [])]
 
 
 def tail_drawing(
@@ -240,7 +233,7 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         "The verdict",
         f"Each entry over {baseline} by {decides}, with its 95 % interval. A filled point is ahead or behind; an "
         "interval inside the grey band is practically equal.",
-        lambda: figures_paired.forest(field, deciding, floors, canvas.NARROW),
+        lambda: figures.forest(field, deciding, floors, canvas.NARROW),
     )
     caption = (
         f"Each point is an entry over {baseline}, paired inside blocks, with its 95 % interval; "
@@ -248,5 +241,5 @@ def paired_drawing(field: Sequence[Competitor], summary: Summary) -> list[Drawin
         f"{'; ' + noise if floors else '. '}A filled point is ahead or behind: its p-value, adjusted by "
         "Holm over all entries, is below 5 %."
     )
-    draw = lambda: figures_paired.forest(field, paired, floors)  # noqa: E731
+    draw = lambda: figures.forest(field, paired, floors)  # noqa: E731
     return [*([hero] if deciding else []), Drawing("paired-ratios", "Against the baseline", caption, draw)]

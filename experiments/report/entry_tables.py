@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from balancer.syntax.printable import with_digits
+from experiments.platform.json_values import plainly
 from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
-from experiments.report.text import pairs, plainly
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
 from experiments.stats.run_summary import counted
@@ -40,31 +40,26 @@ class Column:
     failures: bool = False
 
     def of(self, entry: Any) -> Any:
-        """The value of an entry."""
         return attrgetter(self.value)(entry) if isinstance(self.value, str) else self.value(entry)
 
     def cell(self, entry: Any) -> Cell:
-        """Cell of an entry."""
         (cell,) = row(self.form(self.of(entry)))
         return cell._replace(mark="bad") if self.failures and entry.table.ko else cell
 
     def csv(self, entry: EntrySummary) -> Any:
-        """Value of an entry as CSV has it."""
         value = self.of(entry)
         if isinstance(value, dict):
-            return pairs(value)
+            return " ".join(f"{name}={plainly(part)}" for name, part in value.items())
         return plainly(value.seconds if isinstance(value, Quantile) else value)
 
 
-def quantile(measure: str, percent: float) -> Callable[[Any], Quantile]:
-    """The quantile of one of the measures of an entry."""
-    return lambda entry: next(one for one in getattr(entry, measure) if one.percent == percent)
+def percentile(percent: float, name: str, meaning: str, head: str = "", measure: str = "latency") -> Column:
+    """Return the column of a percentile in the statistics, or, with a `head` of its own, in the table of the tail."""
 
+    def value(entry: Any) -> Any:
+        return next(one for one in getattr(entry, measure) if one.percent == percent)
 
-def percentile(percent: float, name: str, meaning: str) -> Column:
-    """Return the column of a percentile of the latency in the statistics."""
-    value = quantile("latency", percent)
-    return Column(name, meaning, value, "statistics", f"{percent:g}th", supported)
+    return Column(name, meaning, value, "tail" if head else "statistics", head or f"{percent:g}th", supported)
 
 
 def seconds(field: str, name: str, meaning: str, head: str) -> Column:
@@ -73,12 +68,10 @@ def seconds(field: str, name: str, meaning: str, head: str) -> Column:
 
 
 def percent(share: float) -> str:
-    """Share (0..1) in percent."""
     return f"{100 * share:.1f}"
 
 
 def errors_cell(errors: dict[str, int]) -> Cell:
-    """Failures by kind."""
     words = ", ".join(f"{kind} {count}" for kind, count in errors.items())
     return Cell(words or "none", "bad" if words else "")
 
@@ -110,10 +103,10 @@ COLUMNS = (
     seconds("minimum", "min_s", "least latency of a success", "min"),
     percentile(50.0, "p50_s", "median latency of successes"),
     percentile(75.0, "p75_s", "75th percentile"),
-    Column("p90_s", "90th percentile", quantile("latency", 90.0), "tail", "p90 ms", supported),
+    percentile(90.0, "p90_s", "90th percentile", "p90 ms"),
     percentile(95.0, "p95_s", "95th percentile"),
     percentile(99.0, "p99_s", "99th percentile"),
-    Column("p99.9_s", "99.9th percentile", quantile("latency", 99.9), "tail", "p99.9 ms", supported),
+    percentile(99.9, "p99.9_s", "99.9th percentile", "p99.9 ms"),
     seconds("maximum", "max_s", "greatest latency of a success", "max"),
     seconds("mean", "mean_s", "mean latency of successes", "mean"),
     seconds("std_dev", "std_dev_s", "standard deviation of the latency of successes", "std dev"),
@@ -122,29 +115,16 @@ COLUMNS = (
         "percentiles with fewer than 100 samples beyond them",
         lambda entry: " ".join(f"p{one.percent:g}" for one in entry.latency if one.few),
     ),
-    Column(
+    percentile(
+        99.0,
         "p99_deadline_mapped_s",
         "99th percentile of all requests, a failure as slow as the deadline",
-        quantile("latency_deadline_mapped", 99.0),
-        "tail",
         "p99 with KO ms",
-        supported,
+        "latency_deadline_mapped",
     ),
-    Column(
-        "service_p50_s",
-        "median service time of successes",
-        quantile("service_time", 50.0),
-        "tail",
-        "service p50 ms",
-        supported,
-    ),
-    Column(
-        "service_p99_s",
-        "99th percentile of the service time",
-        quantile("service_time", 99.0),
-        "tail",
-        "service p99 ms",
-        supported,
+    percentile(50.0, "service_p50_s", "median service time of successes", "service p50 ms", "service_time"),
+    percentile(
+        99.0, "service_p99_s", "99th percentile of the service time", "service p99 ms", "service_time"
     ),
     Column(
         "goodput",
@@ -160,19 +140,12 @@ COLUMNS = (
     Column("share_per_worker", "share of the answers, as `emea-0=0.5 us-0=0.5`", "share_per_worker"),
 )
 
-CSV_COLUMNS = tuple(column.name for column in COLUMNS)
 STATISTICS = tuple(column for column in COLUMNS if column.shown == "statistics")
-
-
-def csv_row(entry: EntrySummary) -> list[Any]:
-    """Return the values of `CSV_COLUMNS`."""
-    return [column.csv(entry) for column in COLUMNS]
 
 
 def table_of(
     title: str, note: str, columns: Iterable[Column], rows: Iterable[tuple[Cell, Any]], slo: str = ""
 ) -> Table:
-    """Return a table with a row for each name and entry."""
     shown = tuple(columns)
     heads = ("entry", *(column.head.format(slo=slo) for column in shown))
     return Table(title, note, heads, tuple((name, *(c.cell(entry) for c in shown)) for name, entry in rows))

@@ -5,15 +5,17 @@ docs/results.md describes every column; a test compares it with what is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.report.entry_tables import CSV_COLUMNS, csv_row
-from experiments.report.text import csv_text, plainly
+from experiments.platform.json_values import plainly
+from experiments.report.entry_tables import COLUMNS
 from experiments.results.directory import Results
 from experiments.run_data import Samples
 from experiments.verdict.summary import Summary
@@ -38,17 +40,29 @@ class DataTable:
         return csv_text(self.columns, self.rows)
 
 
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV with a head line and LF line ends."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def data_tables(results: Results, summary: Summary) -> list[DataTable]:
     """Summary, shares and comparisons of a campaign."""
     return [
-        DataTable("summary", CSV_COLUMNS, [csv_row(entry) for entry in summary.entries]),
+        DataTable(
+            "summary",
+            tuple(column.name for column in COLUMNS),
+            [[column.csv(entry) for column in COLUMNS] for entry in summary.entries],
+        ),
         DataTable("shares", SHARE_COLUMNS, [*share_rows(results, summary)]),
         DataTable("comparisons", COMPARISON_COLUMNS, [*comparison_rows(summary)]),
     ]
 
 
 def share_rows(results: Results, summary: Summary) -> Iterator[tuple[object, ...]]:
-    """A row for each entry and worker."""
     regions = {place.worker: place.region for run in results.runs for place in run.facts.places}
     for entry in summary.entries:
         for worker, share in entry.share_per_worker.items():
@@ -74,10 +88,8 @@ def comparison_rows(summary: Summary) -> Iterator[tuple[object, ...]]:
 
 def write_parquet(table: DataTable, directory: Path) -> None:
     """Write a table as `name.parquet`."""
-    columns = zip(*table.rows, strict=True) if table.rows else ([] for _ in table.columns)
-    save_parquet(
-        dict(zip(table.columns, map(list, columns), strict=True)), directory / f"{table.name}.parquet"
-    )
+    columns = {name: [row[number] for row in table.rows] for number, name in enumerate(table.columns)}
+    save_parquet(columns, directory / f"{table.name}.parquet")
 
 
 def write_requests(results: Results, directory: Path) -> None:
@@ -96,7 +108,6 @@ def write_requests(results: Results, directory: Path) -> None:
 
 
 def save_parquet(columns: dict[str, Any], path: Path) -> None:
-    """Write columns as one Parquet file."""
     import pyarrow  # optional, and a quarter of a second of imports
     import pyarrow.parquet
 

@@ -93,7 +93,6 @@ class Bins:
 
 
 def middles(edges: Floats) -> Floats:
-    """Middle of each bin."""
     return np.asarray((edges[:-1] + edges[1:]) / 2)
 
 
@@ -143,7 +142,6 @@ def leave_room(axes: Axes, events: int) -> None:
 
 
 def tail_legend(field: Sequence[Competitor], has_events: bool, percent: float) -> list[Line2D | Patch]:
-    """Legend of the lines, ticks and shades that occur."""
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=INK, linewidth=2, label=f"p{percent:g}"),
         Line2D([], [], color=INK, linewidth=1, alpha=0.6, label="median"),

@@ -122,8 +122,6 @@ def most_dots(field: Sequence[Competitor]) -> int:
 
 def thinned(samples: Samples, most: int) -> Samples:
     """At most `most` successes, and as many failures, so that a rare failure stays visible."""
-    if step_of(samples, most) == 1:
-        return samples
     return samples.rows(
         np.sort(np.concatenate([every_so_many(samples.ok, most), every_so_many(~samples.ok, most)]))
     )

@@ -18,7 +18,6 @@ from matplotlib.patches import Patch
 
 from experiments.results.directory import Results, believable
 from experiments.run_data import Place, Run
-from policies.registry import TABLE
 
 WHITE = "#ffffff"
 INK = "#222222"
@@ -26,7 +25,7 @@ GREY = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 
-CHOSEN_COLOURS = {
+POLICY_COLOURS = {
     "random": "#0072b2",
     "round-robin": "#56b4e9",
     "smooth-round-robin": "#3f7f93",
@@ -54,12 +53,6 @@ CHOSEN_COLOURS = {
     "dynamo": "#4682b4",
     "prefix-chunks": "#9932cc",
 }
-FURTHER_COLOURS = ("#c71585", "#b8860b", "#2f4f4f", "#4169e1")
-"""Colours of registered policies without a chosen one, in the order of the registry."""
-
-POLICY_COLOURS = CHOSEN_COLOURS | dict(
-    zip((n for n in TABLE if n not in CHOSEN_COLOURS), FURTHER_COLOURS, strict=False)
-)
 """Colour of each registered policy, in every figure of every report."""
 
 SPARE_COLOURS = ("#b8a600", "#6a3d9a", "#e7298a", "#4d4d4d")
@@ -184,7 +177,7 @@ def lighter(colour: str) -> str:
     return mixed
 
 
-def luminance(colour: str) -> float:
+def luminance(colour: Any) -> float:
     """Relative luminance (WCAG 2.2, with a plain exponent)."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum(weight * math.pow(part, 2.2) for weight, part in zip(weights, to_rgb(colour), strict=True))
@@ -197,7 +190,7 @@ DARK = {
     GRID: "#3a3f45",
     SHADE: "#4d3d17",
     NOISE: "#8f8500",
-    **{colour: lighter(colour) for colour in (*CHOSEN_COLOURS.values(), *FURTHER_COLOURS, *SPARE_COLOURS)},
+    **{colour: lighter(colour) for colour in (*POLICY_COLOURS.values(), *SPARE_COLOURS)},
     "#101010": "#f4f4f4",  # greys of three policies stay apart
     "#6e6e6e": "#b9b9b9",
 }

@@ -1,24 +1,26 @@
 """The tables of a report, shared by HTML, Markdown and the terminal.
 
-Numbers are formatted only here, with their unit in the column head. A cell may be marked: `few` rests on too few
+Numbers are formatted only here, with their unit in the column head; on a terminal they are never truncated, and wide
+cells wrap. A cell may be marked: `few` rests on too few
 samples and is shown grey, `bad` is a failure or an invalid run.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from experiments.scenario.places import places_of
 from experiments.scenario.service import LiveScenario
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.measures import (
-    LEAST_BEYOND,
-    Quantile,
-    has_few_beyond,
-    share_per_region,
-)
+from experiments.stats.measures import LEAST_BEYOND, Quantile, has_few_beyond, share_per_region
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.phrases import show
 from experiments.verdict.summary import EntrySummary, Summary
@@ -51,11 +53,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     prose: bool = False
 
-    def __post_init__(self) -> None:
-        lengths = {len(row) for row in self.rows} - {len(self.columns)}
-        if lengths:
-            raise ValueError(f"{self.title}: {len(self.columns)} columns, but rows of {lengths} cells")
-
     @property
     def if_any(self) -> Table | None:
         """The table; None if it has no row."""
@@ -68,7 +65,6 @@ def is_live(summary: Summary) -> bool:
 
 
 def without(table: Table, *names: str) -> Table:
-    """Table without the columns of these names."""
     kept = [index for index, name in enumerate(table.columns) if name not in names]
     rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
     return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
@@ -159,7 +155,6 @@ def region_table(summary: Summary) -> Table:
 
 
 def threshold_table(summary: Summary) -> Table:
-    """Every threshold and whether it passed."""
     results = {True: Cell("passed", "good"), False: Cell("FAILED", "bad")}
     rows = tuple(
         row(one.label, one.threshold, results[one.passed], one.message) for one in summary.thresholds
@@ -185,7 +180,6 @@ def run_table(summary: Summary) -> Table:
 
 
 def run_cells(run: RunSummary, counts: bool) -> tuple[Cell, ...]:
-    """One row of the table of runs."""
     return row(
         Cell(run.label, "" if run.valid else "bad"),
         *(run.block + 1, run.order + 1, run.requests),
@@ -206,3 +200,49 @@ def validity_cell(run: RunSummary, counts: bool) -> Cell:
     if not run.valid:
         return Cell(f"INVALID{', ' + attempt if attempt else ''}: {'; '.join(run.invalid_reasons)}", "bad")
     return Cell(attempt or ("valid" if counts else "left out with its block"), "" if counts else "few")
+
+
+STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
+ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
+"""Columns of the statistics table that a narrow terminal shows."""
+
+MAX_COLUMNS = 1000
+"""Columns of a terminal in which every table fits."""
+
+LOOK: Any = {"header_style": "dim", "box": SIMPLE_HEAD, "pad_edge": False}
+TEXT_COLUMNS = ("policy", "scenario", "the second is")
+
+
+def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
+    """Statistics table for a terminal of `width` columns: only the essential columns if not all fit."""
+    whole = with_columns(table, table.columns)
+    fits = Console(width=MAX_COLUMNS).measure(whole).maximum <= width
+    return whole if fits else with_columns(table, essential)
+
+
+def with_columns(table: Table, names: Sequence[str]) -> RichTable:
+    """Columns `names` of a statistics table."""
+    made = RichTable(caption="latency in ms", **LOOK)
+    shown = [index for index, name in enumerate(table.columns) if name in names]
+    for index in shown:
+        made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=index > 0)
+    for row in table.rows:
+        made.add_row(*(terminal_cell(row[index]) for index in shown))
+    return made
+
+
+def whole_table(table: Table) -> RichTable:
+    """Table with its title, note and all columns, text left-aligned and numbers right-aligned."""
+    made = RichTable(
+        title=table.title, caption=table.note, title_justify="left", caption_justify="left", **LOOK
+    )
+    for index, name in enumerate(table.columns):
+        is_text = table.prose or index == 0 or name in TEXT_COLUMNS
+        made.add_column(name, justify="left" if is_text else "right")
+    for row in table.rows:
+        made.add_row(*map(terminal_cell, row))
+    return made
+
+
+def terminal_cell(cell: Cell) -> Text:
+    return Text(cell.text, style=STYLES[cell.mark])

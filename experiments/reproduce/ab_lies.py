@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import interval_bars
-from experiments.reproduce.judging import all_met, figure_verdict, judged, written
-from experiments.reproduce.reproduction import Publication
+from experiments.reproduce.reproduction import Publication, all_met, figure_verdict, judged, written
 from experiments.reproduce.simulated import SimulatedReproduction, SimulatedRun, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average
@@ -53,15 +52,12 @@ class Split:
         return self._policies[is_treated].pick(facts, available, now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Report the response to both."""
         self._tell("observe", state, outcome, now)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Report the endpoints to both."""
         self._tell("members_changed", states, now)
 
     def tick(self, now: float) -> None:
-        """Call the `tick` hook of both."""
         self._tell("tick", now)
 
     def _arm(self, now: float) -> bool:

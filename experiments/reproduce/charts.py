@@ -74,7 +74,6 @@ def draw_percentiles(axes: Axes, seconds: Sequence[float], colour: str, label: s
 
 
 def label_percentiles(axes: Axes, ranks: Sequence[float]) -> None:
-    """Ticks at these percentiles."""
     axes.set_xticks(nines(ranks), [f"{rank:g}" for rank in ranks])
     axes.set_xlabel("percentile of the calls")
 

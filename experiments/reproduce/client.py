@@ -70,7 +70,6 @@ class OneCaller:
         return ClientAnswer(self._status, ended_at - began_at, self._service, call)
 
     def close(self) -> None:
-        """Close the connection without waiting."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -161,10 +160,7 @@ async def calls_of(
 
 
 async def scheduled(balancer: Child, requests: Iterable[tuple[float, str, bytes, str]]) -> Calls:
-    """Open loop on new connections: of each request the instant in seconds, method, body and kind.
-
-    Raises `FleetFailedError`.
-    """
+    """Open loop on new connections, by instant (s), method, body and kind of each. Raises `FleetFailedError`."""
     answers: list[ClientAnswer] = []
 
     async def send(due_at: float, method: str, body: bytes, call: str) -> None:

@@ -69,7 +69,6 @@ def reproduce() -> None:
 
 
 def command_of(kind: type[Reproduction]) -> click.Command:
-    """Command that runs a reproduction."""
     examples = f"""Document: {kind.document.title} ({kind.document.publisher}).
 
     \b

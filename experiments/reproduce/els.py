@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.judging import all_met, figure_verdict, judged, ratio_of, written
-from experiments.reproduce.reproduction import Publication
+from experiments.reproduce.reproduction import Publication, all_met, figure_verdict, judged, ratio_of, written
 from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval

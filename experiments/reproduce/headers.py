@@ -38,9 +38,15 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.judging import judged, ratio_of, written
 from experiments.reproduce.launch import shuffled_blocks
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, typical
 from experiments.stats.estimates import geometric_mean
 
@@ -61,7 +67,6 @@ SETS: Final = tuple(
 
 
 def fields_of(text: str) -> list[tuple[str, str]]:
-    """Pairs of name and value in the order of the text."""
     return [(name, value) for name, _, value in (line.partition(": ") for line in text.splitlines())]
 
 
@@ -140,7 +145,7 @@ METHODS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Any]]] = {
     OURS: (block_of, _fields.without),
     # Parts of its time; the rest is removing lines, if any.
     "  of it: to lower case": (block_of, bytes.lower),
-    "  of it: the search": (in_lower_case, _fields._next),
+    "  of it: the search": (in_lower_case, lambda lower: [*_fields._find(lower)]),
     # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
     # one.
     PASS: (in_lower_case, _no_fields.find_special),
@@ -170,7 +175,6 @@ Costs = Mapping[str, Interval]
 
 
 def costs_of(found: Mapping[str, Sequence[float]]) -> Costs:
-    """Cost of each method that was measured, in order."""
     return {name: typical(found[name]) for name in METHODS if name in found}
 
 
@@ -314,12 +318,8 @@ class Headers(Reproduction):
                 if block >= 0:
                     self._request_costs.append(RequestCost(block, removes, repeats, micros))
 
-    @property
-    def _shares(self) -> list[Share]:
-        return shares_of(self._request_costs)
-
     def findings(self) -> Sequence[Table | Text | str]:
-        costs, shares = costs_of(self._timed), self._shares
+        costs, shares = costs_of(self._timed), shares_of(self._request_costs)
         if not costs:
             return ()
         of_methods = (
@@ -361,12 +361,13 @@ class Headers(Reproduction):
         bound = f"internal fields take ≤ {BOUND:.2%} of a request"
         return [
             BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
-            for one in self._shares
+            for one in shares_of(self._request_costs)
         ]
 
     def figure(self) -> Figure:
         """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""
-        costs, shares = costs_of(self._timed), {one.client: one.share for one in self._shares}
+        costs = costs_of(self._timed)
+        shares = {one.client: one.share for one in shares_of(self._request_costs)}
         figure, (methods, request) = canvas.blank(1.4 + 0.5 * len(costs), 1, 2, width_ratios=(2, 1))
         micros = "µs per request: mean, 95 % interval; stroke: the source's, of compiled code"
         interval_bars(methods, costs, micros, MICROS, expected=SOURCE)
@@ -389,12 +390,11 @@ class Headers(Reproduction):
                 {"repeats": one.repeats, "without": one.without}
                 | with_ends("share", one.share)
                 | {"added": one.added, "is_met": one.is_met(least)}
-                for one in self._shares
+                for one in shares_of(self._request_costs)
             ],
             "measurements": self._request_costs,
         }
 
 
 def with_ends(name: str, found: Interval) -> dict[str, Any]:
-    """A figure for JSON."""
     return {name: found.ratio, "interval": (found.low, found.high)}

@@ -33,9 +33,16 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import all_met, judged, ratio_of, written
 from experiments.reproduce.launch import UNVERIFIED, shuffled_blocks
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    all_met,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, average
 
 SOURCE = {("1.2", True): 135, ("1.2", False): 30}
@@ -84,7 +91,6 @@ class KeepaliveCase:
 
     @property
     def near(self) -> KeepaliveCase:
-        """The same case without network delay."""
         return replace(self, is_near=True)
 
     @property
@@ -144,7 +150,6 @@ class Timing:
         return str(self), f"{self.expected:.1f} ({self.theory:.0f})", source
 
     def content(self, name: str) -> dict[str, Any]:
-        """Figures for JSON."""
         interval = (self.found.low, self.found.high)
         figures = {"theory": self.theory, "expected": self.expected, "interval": interval}
         return {name: self.found.ratio} | {f"{name}_{key}": value for key, value in figures.items()}

@@ -15,8 +15,7 @@ from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.reproduce.charts import BAD, GOOD
-from experiments.reproduce.judging import figure_verdict, written
-from experiments.reproduce.reproduction import Publication
+from experiments.reproduce.reproduction import Publication, figure_verdict, written
 from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average, typical

@@ -20,7 +20,6 @@ from experiments.report import canvas
 from experiments.report.palette import GREY, INK, policy_colour, worker_colours
 from experiments.reproduce import regions_runs as runs
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.judging import all_met, failures_verdict, figure_verdict, judged, ratio_of, written
 from experiments.reproduce.regions_runs import (
     OURS,
     PATIENCE,
@@ -32,7 +31,17 @@ from experiments.reproduce.regions_runs import (
     Results,
     Unloaded,
 )
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import (
+    Publication,
+    ReportProgress,
+    Reproduction,
+    all_met,
+    failures_verdict,
+    figure_verdict,
+    judged,
+    ratio_of,
+    written,
+)
 from experiments.stats.comparison import Interval, average
 
 
@@ -155,12 +164,6 @@ EQUAL_RATIO = 1.05
 """Largest ratio to the best of the source's policies that counts as equal."""
 
 
-def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
-    """Pairs of question and answer, for the parts that were measured."""
-    yield from answers_on_workers(found)
-    yield from answers_on_proxy(found, plan)
-
-
 def answers_on_workers(found: Results) -> Iterator[tuple[str, str]]:
     if found.concurrency and found.workers:
         rate = median(len(samples) / samples.span for _, samples in found.workers)
@@ -195,7 +198,9 @@ def by_region(unloaded: Sequence[Unloaded], seconds: Callable[[Unloaded], float]
     return ", ".join(f"{region} {millis:.0f} ms" for region, millis in each.items())
 
 
-def answers_on_proxy(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
+def answers(found: Results, plan: RegionsPlan) -> Iterator[tuple[str, str]]:
+    """Pairs of question and answer, on workers first, for the parts that were measured."""
+    yield from answers_on_workers(found)
     if found.added:
         fresh = average([1e3 * (one.without_keep_alive - one.direct) for one in found.added]).ratio
         yield (
@@ -349,7 +354,6 @@ def draw_unloaded(axes: Axes, found: Results) -> None:
 
 
 def draw_added(axes: Axes, found: Results) -> None:
-    """Latency that a balancer adds, one point for each block."""
     ours = [1e3 * (one.proxy - one.direct) for one in found.added]
     fresh = [1e3 * (one.without_keep_alive - one.direct) for one in found.added]
     rng = np.random.default_rng(1)

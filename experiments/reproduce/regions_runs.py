@@ -147,9 +147,7 @@ class AddedLatency:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Requests per second of one balancer process with an immediate worker, and CPU seconds per request; None if
-    unknown.
-    """
+    """Requests per second of one balancer process with an immediate worker, and CPU seconds of each, if known."""
 
     rate: float
     cost: float | None
@@ -310,10 +308,7 @@ def policy_scenario(plan: RegionsPlan) -> Scenario:
 
 
 async def policy_times(plan: RegionsPlan, seed: int, results: Results, progress: ReportProgress) -> None:
-    """Total time of the same requests with each policy: in every block each once in random order, with fresh processes.
-
-    Raises `FleetFailedError`.
-    """
+    """Total time by policy, in random order in every block, with fresh processes. Raises `FleetFailedError`."""
     scenario, rng = policy_scenario(plan), Random(seed)
     for block in range(plan.policy_blocks):
         for order, policy in enumerate(rng.sample(plan.policies, len(plan.policies))):

@@ -40,9 +40,8 @@ from experiments.reproduce.client import (
     calls_of,
     scheduled,
 )
-from experiments.reproduce.judging import failures_verdict
 from experiments.reproduce.launch import UNVERIFIED, Keys
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction, failures_verdict
 
 BEFORE = LatencySummary(109.195, 375, 3493, 4941, 9035, 14522, 23363, 4289, 2599)
 AFTER = LatencySummary(168.142, 212, 1587, 2063, 5725, 24686, 48450, 2546, 3956)
@@ -153,7 +152,6 @@ class TransportRun:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Connection counters and failures as text."""
         load, low = self.load.connections, self.low_traffic.connections
         is_native = self.transport.transport == "native"  # aiohttp and libcurl do not expose these counters
         lost = [str(low[name]) if is_native else "–" for name in ("lost_idle", "died")]
@@ -221,7 +219,6 @@ class Reuse(Reproduction):
         ]
 
     def verdicts(self) -> list[BoundVerdict]:
-        """Verdicts on our pool against new connections."""
         rows, runs = self._rows, {run.transport: run for run in self._runs}
         if not {NEW_CONNECTIONS, OURS} <= runs.keys():
             return []
@@ -375,7 +372,6 @@ def party_options(plan: ReusePlan, time_scale: float, seed: int) -> Keys:
 async def balancer_of(
     transport: Transport, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
 ) -> Child:
-    """Start a balancer in front of these third parties."""
     keys = keys_of(transport, at_once, [party.address for party in parties])
     return await launch.balancer(f"{transport.name}, {len(parties)}", keys, folder, stack)
 

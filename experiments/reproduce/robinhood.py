@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 
 from experiments.platform.session import BoundVerdict
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.judging import figure_verdict, written
-from experiments.reproduce.reproduction import Publication
+from experiments.reproduce.reproduction import Publication, figure_verdict, written
 from experiments.reproduce.simulated import SimulatedReproduction, scenario_with, simulated
 from experiments.scenario.scenario import Scenario
 from experiments.stats.comparison import Interval, average

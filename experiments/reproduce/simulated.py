@@ -18,8 +18,7 @@ from rich.text import Text
 from experiments.generator.arrivals import first_instants
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
-from experiments.reproduce.judging import Form, written
-from experiments.reproduce.reproduction import ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Form, ReportProgress, Reproduction, written
 from experiments.run_data import Flags, Floats, Kind
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.clock import Call
@@ -73,10 +72,7 @@ class SimulatedRun:
 
 
 def simulated(scenario: Scenario, entry: Entry, seed: int, settling: float = 0.0) -> SimulatedRun:
-    """Simulate without warm-up, leaving out the first `settling` seconds of an open loop.
-
-    Raises `BadInputError`, `SimulationError`.
-    """
+    """Simulate without warm-up; leave out the first `settling` seconds. Raises `BadInputError`, `SimulationError`."""
     model, load = model_of(scenario, entry, seed), scenario.load_of(entry)
     simulation = Simulation(model, seed, entry.label)
     simulation.begin_steps()
@@ -139,7 +135,6 @@ class SimulatedReproduction(Reproduction):
         """Draw the panel of a case."""
 
     def means(self, case: str) -> dict[str, Interval]:
-        """Mean and interval by label."""
         return {label: average(values) for label, values in self._found[case].items()}
 
     def introduction(self) -> str:
@@ -166,7 +161,6 @@ class SimulatedReproduction(Reproduction):
         return [*differ, *self.tables()] if verdicts else []
 
     def tables(self) -> list[Table]:
-        """Own results in full."""
         columns = list(zip(map(self.means, self._found), self.forms, strict=False))
         rows = [(label, *(written(means[label], form) for means, form in columns)) for label in columns[0][0]]
         return [plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)]

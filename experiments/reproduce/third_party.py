@@ -14,8 +14,7 @@ from experiments.platform.session import BoundVerdict
 from experiments.platform.terminal import plain_table
 from experiments.report import canvas
 from experiments.reproduce.charts import SOURCE_MARK, draw_percentiles, label_percentiles, nines
-from experiments.reproduce.judging import failures_verdict
-from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction
+from experiments.reproduce.reproduction import Publication, ReportProgress, Reproduction, failures_verdict
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
@@ -190,7 +189,6 @@ class ThirdParty(Reproduction):
 
 
 def verdicts(results: Results, route: RouteChange | None) -> Iterator[BoundVerdict]:
-    """Verdicts on the bounds that were measured."""
     if {OLD_A, NEW_A} <= results.keys():
         old, new = results[OLD_A], results[NEW_A]
         opened = [one.calls.connections["opened"] for one in (old, new)]

@@ -43,19 +43,15 @@ ROUTE_FACTOR = 8
 class Provider:
     """A third-party service as `workers serve` emulates it."""
 
-    name: str
     round_trip: float = ROUND_TRIP
     service: str = "90-126ms"
     tls: str = "1.2"
     http: str = "1.1"
-    keep_alive: float = KEEP_ALIVE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """A way to call a provider: endpoint keys and configuration tables of the balancer. `slow_names`: lookups are slow;
-    `uncached_names`: their results are not cached.
-    """
+    """A way to call a provider: keys of the endpoint and of the pool, slow lookups, and whether they are cached."""
 
     name: str
     provider: Provider
@@ -71,10 +67,10 @@ class Mode:
         return int(str(self.pool.get("preconnect", 0)))
 
 
-A1 = Provider("A, HTTP/1.1 and TLS 1.2", service="60-140ms")
-A2 = Provider("A, HTTP/2 and TLS 1.3", service="60-140ms", tls="1.3", http="2")
-B = Provider("B")
-FAR = Provider("far", round_trip=0.090)
+A1 = Provider(service="60-140ms")
+A2 = Provider(service="60-140ms", tls="1.3", http="2")
+B = Provider()
+FAR = Provider(round_trip=0.090)
 HEARTBEATS = {"preconnect": 2, "heartbeat": "/healthz"}
 """Two: one serves while the other has a heartbeat in flight."""
 
@@ -210,7 +206,7 @@ def worker_options(provider: Provider, seed: int) -> dict[str, Any]:
         "rtt": f"{1e3 * provider.round_trip:g}ms",
         "service": provider.service,
         "slots": 1000,
-        "keep_alive": f"{provider.keep_alive:g}s",
+        "keep_alive": f"{KEEP_ALIVE:g}s",
         "tls": provider.tls,
         "http": provider.http,
         "no_resumption": True,
@@ -256,9 +252,9 @@ async def route_change(plan: ThirdPartyPlan, seed: int, folder: Path) -> RouteCh
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))
-        near, far = Provider("near"), Provider("far away", round_trip=ROUTE_FACTOR * ROUND_TRIP)
+        far = Provider(round_trip=ROUTE_FACTOR * ROUND_TRIP)
         async with AsyncExitStack() as first:
-            await launch.worker(first, port=port, **worker_options(near, seed))
+            await launch.worker(first, port=port, **worker_options(B, seed))
             keys = {
                 **UNVERIFIED,
                 "pool": {"preconnect": 2},

@@ -12,16 +12,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
+from experiments.platform.build import versions
 from experiments.platform.printable import PrintableName
-from experiments.run_data import Run, WorldName, load_run, save_run
+from experiments.run_data import Run, RunFacts, Samples, WorldName, load_run, save_run
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.scenario.service import LiveScenario, ServiceScenario
-from experiments.stats.measures import spoils_block
+from experiments.stats.measures import achieved_rate, spoils_block
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
@@ -135,14 +137,11 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with (directory / CAMPAIGN_FILE).open("x", encoding="utf-8") as file:
             file.write(campaign.model_dump_json(indent=2) + "\n")
-    except FileExistsError:
-        raise BadInputError(f"--out: {directory} already holds a campaign; name another directory") from None
     except OSError as error:
         raise BadInputError(f"--out: {directory} cannot be written: {error.strerror}") from None
 
 
 def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
-    """Write one run to its file in the directory."""
     save_run(run, directory / RUNS / planned.file_name)
 
 
@@ -199,3 +198,23 @@ def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
         PlannedRun(block=block, order=place, label=scenario.entries[index].label, seed=seed)
         for place, index in enumerate(order)
     ]
+
+
+def facts_of(scenario: Scenario, entry: Entry, requests: int, samples: Samples, **others: Any) -> RunFacts:
+    """Facts of a run of a load generator or a simulation in which `requests` were planned, and the `others`."""
+    load = scenario.load_of(entry)
+    is_open = load.mode == "open"
+    return RunFacts(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode=load.mode,
+        batch=None if is_open else load.batch,
+        offered_rate=requests / load.duration / scenario.time_scale if is_open else None,
+        achieved_rate=achieved_rate(samples),
+        requests=requests,
+        timeout=scenario.timeout * scenario.time_scale,
+        time_scale=scenario.time_scale,
+        tpot_slo=None if scenario.inference is None else scenario.inference.tpot_slo,
+        versions=versions(),
+        **others,
+    )

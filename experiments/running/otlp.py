@@ -85,21 +85,17 @@ class Figures(Observer):
         self._now: tuple[str, Ledger | None, Totals] = "", None, {}
 
     def run_started(self, planned: PlannedRun) -> None:
-        """Note whose run it is."""
         self._now = planned.label, None, self._now[2]
 
     def load_started(self, ledger: Ledger) -> None:
-        """Read this ledger from now on."""
         self._now = self._now[0], ledger, self._now[2]
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
-        """Keep the run's totals."""
         self._now = planned.label, None, self._totals()
 
     # --- the thread of the exporter
 
     def offer(self, provider: MeterProvider) -> None:
-        """Register what is read."""
         meter = provider.get_meter("steelyard")
         meter.create_observable_counter(
             f"{PREFIX}.requests", [self._requests], "{request}", "Ended requests."

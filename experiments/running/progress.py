@@ -49,11 +49,9 @@ class CampaignProgress(LivePanel, Observer):
         self._current, self._taken = planned, taken
 
     def run_started(self, planned: PlannedRun) -> None:
-        """Record that a fleet is being started."""
         self._current, self._taken = planned, None
 
     def load_started(self, ledger: Ledger) -> None:
-        """Record the start of the measured load."""
         self._ledger = ledger
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:

@@ -5,10 +5,9 @@ All others are simulated; a test varies each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
-
-from pydantic import BaseModel
 
 from experiments.scenario.mechanisms import Mechanisms
 
@@ -47,8 +46,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "health_checks.port": "workers have one port",
     "pool.max_age": "connections have no age",
     "pool.max_requests": "connections do not count requests",
+    "pool.heartbeat": "no spare connections are kept",  # before the key that it sets
     "pool.preconnect": "no spare connections are kept",
-    "pool.heartbeat": "no spare connections are kept",
     "pool.max_backoff": "connects are not delayed after failures",
     "retry.busy": "a refused request is a failure, which retry.statuses retries",
     "limits.clients": "clients' connections are not simulated",
@@ -83,23 +82,15 @@ CHECKED_PATH: Final = "/healthz"
 """Path at which workers answer checks without taking a slot."""
 
 
-def keys_of(model: type[BaseModel] = Mechanisms, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted key of every value of `model`, also in its tables."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from keys_of(field.annotation, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
 def complaint_about(settings: Mapping[str, Any]) -> str | None:
     """Return why a simulated run refuses these settings of `[balancer]`: the first key that it would ignore.
 
     A value that is the key's default is accepted: it is the same as to leave the key out."""
     used, default = Mechanisms.model_validate(settings), Mechanisms()
     for key, instead in REFUSED.items():
-        is_unread = key in UNREAD and value_at(used, UNREAD[key])
-        if key_in(settings, key) and value_at(used, key) != value_at(default, key) and not is_unread:
+        value = attrgetter(key)
+        is_unread = key in UNREAD and attrgetter(UNREAD[key])(used)
+        if value(used) != value(default) and not is_unread:
             return f"balancer.{key} is not simulated ({instead}); leave it out, or measure real processes"
     path = used.health_checks.path
     if path not in (None, CHECKED_PATH):
@@ -110,25 +101,10 @@ def complaint_about(settings: Mapping[str, Any]) -> str | None:
 def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `[balancer]` without the other keys of mechanisms that are off."""
     used = Mechanisms.model_validate(settings)
-    off = {table for table, keys in SWITCHES.items() if not any(value_at(used, key) for key in keys)}
+    off = {table for table, keys in SWITCHES.items() if not any(attrgetter(key)(used) for key in keys)}
     return {
         name: {key: one for key, one in value.items() if f"{name}.{key}" in (*SWITCHES[name], *READ_ANYWAY)}
         if name in off
         else value
         for name, value in settings.items()
     }
-
-
-def key_in(settings: Mapping[str, Any], key: str) -> bool:
-    """Return whether the settings state the key."""
-    table, dot, name = key.partition(".")
-    inner = settings.get(table)
-    return table in settings and (not dot or (isinstance(inner, Mapping) and name in inner))
-
-
-def value_at(model: BaseModel, key: str) -> Any:
-    """Return the value of a dotted key."""
-    value: Any = model
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value

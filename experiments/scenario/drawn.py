@@ -96,7 +96,6 @@ class Draw:
         self._random = Random(f"scenario {seed}").random
 
     def document(self, name: str) -> dict[str, Any]:
-        """The whole scenario."""
         workers, used = round(self._scaled(2, 60)), self._within(0.15, 1.05)
         requests = self._within(*REQUESTS)
         regions, capacity, mean = self._regions(workers)

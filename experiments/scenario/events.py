@@ -40,7 +40,6 @@ class Event(Model):
 
     @model_validator(mode="after")
     def makes_sense(self) -> Self:
-        """Check that the value and the other keys fit the kind."""
         self._check_value()
         if self.every is not None and self.kind != "pause":
             raise ValueError("every: only a pause is repeated")
@@ -60,7 +59,6 @@ class Event(Model):
         return self.value if self.value is not None else default or 0.0
 
     def targets(self, worker: str, region: str) -> bool:
-        """Whether the worker is a target of the event."""
         return self.target in (ALL, region, worker)
 
     def compressed(self, part: float) -> Self:

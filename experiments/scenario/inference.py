@@ -96,6 +96,5 @@ class Inference(Model):
 
     @model_validator(mode="after")
     def makes_engines(self) -> Self:
-        """Check the bounds that the engine model has."""
         self.engine(1, 1.0)
         return self

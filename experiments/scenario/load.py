@@ -7,9 +7,9 @@ seconds, rates in requests per scenario second.
 from __future__ import annotations
 
 from math import isclose
-from typing import Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from experiments.recorded.instants import recorded
 from experiments.scenario.table import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
@@ -17,26 +17,16 @@ from workers.durations import parse_duration
 
 Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "stages", "replay"]
 
-NEEDED: dict[Arrivals, tuple[str, ...]] = {
-    "burst": ("peak", "lasts"),
-    "mmpp": ("peak", "lasts", "every"),
-    "ramp": ("peak",),
-    "stages": ("stages",),
-    "replay": ("file",),
+KEYS: dict[Arrivals, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "poisson": ((), ("rate",)),
+    "constant": ((), ("rate",)),
+    "burst": (("peak", "lasts"), ("rate", "start", "every")),
+    "mmpp": (("peak", "lasts", "every"), ("rate",)),
+    "ramp": (("peak",), ("rate",)),
+    "stages": (("stages",), ()),
+    "replay": (("file",), ()),
 }
-"""Keys that each kind of arrivals requires."""
-
-
-READ: dict[Arrivals, tuple[str, ...]] = {
-    "poisson": ("rate",),
-    "constant": ("rate",),
-    "burst": ("rate", "peak", "start", "lasts", "every"),
-    "mmpp": ("rate", "peak", "lasts", "every"),
-    "ramp": ("rate", "peak"),
-    "stages": ("stages",),
-    "replay": ("file",),
-}
-"""Keys that each kind of arrivals reads."""
+"""Keys that each kind of arrivals requires, and further ones that it reads."""
 
 
 class Stage(Model):
@@ -44,13 +34,9 @@ class Stage(Model):
 
     rate: Rate = Field(description="requests per second")
     to: Rate | None = Field(default=None, description="rate at the end of the stage; None: the same")
-    duration: Duration = Field(description="seconds, or a text such as 2m")
-
-    @field_validator("duration", mode="before")
-    @classmethod
-    def takes_a_unit(cls, value: Any) -> Any:
-        """Also take a text such as `2m`."""
-        return parse_duration(value) if isinstance(value, str) else value
+    duration: Annotated[
+        Duration, BeforeValidator(lambda said: parse_duration(said) if isinstance(said, str) else said)
+    ] = Field(description="seconds, or a text such as 2m")
 
     @property
     def end_rate(self) -> float:
@@ -97,7 +83,8 @@ class Load(Model):
     @model_validator(mode="after")
     def says_enough(self) -> Self:
         """Check that the keys needed by the arrivals are present and that bursts end before the next begins."""
-        for key in NEEDED.get(self.arrivals, ()):
+        needed, others = KEYS[self.arrivals]
+        for key in needed:
             if getattr(self, key) in (None, ()):
                 raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
         if self.lasts is not None and self.every is not None and self.lasts >= self.every:
@@ -107,7 +94,7 @@ class Load(Model):
         whole = sum(stage.duration for stage in self.stages)
         if self.arrivals == "stages" and not isclose(self.duration, whole):
             raise ValueError(f"duration: must be that of the stages together, {whole:g} s")
-        if self.mode == "open" and "rate" in READ[self.arrivals] and "rate" not in self.model_fields_set:
+        if self.mode == "open" and "rate" in others and "rate" not in self.model_fields_set:
             raise ValueError("rate: needed by mode = 'open', in requests per second")
         if self.mode == "open" and self.arrivals != "replay" and self.planned > MOST_REQUESTS:
             raise ValueError(f"rate: {self.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
@@ -122,18 +109,19 @@ class Load(Model):
             return f"replay of {self.file}"
         if self.arrivals == "stages":
             return f"{', then '.join(stage.in_words for stage in self.stages)}, Poisson"
-        peak = f" to {self.peak:g}" if self.peak and self.arrivals in NEEDED else ""
+        peak = f" to {self.peak:g}" if self.peak and "peak" in KEYS[self.arrivals][0] else ""
         return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
 
     @property
     def unread(self) -> dict[str, str]:
         """Keys that have other values than their defaults and are not read, with what the load is instead."""
         is_closed, default = self.mode == "closed", Load()
-        read = ("batch", "requests") if is_closed else ("duration", "arrivals", *READ[self.arrivals])
+        needed, others = KEYS[self.arrivals]
+        read = ("batch", "requests") if is_closed else ("duration", "arrivals", *needed, *others)
         keys = [key for key in type(self).model_fields if key != "mode" and key not in read]
-        other = ("batch", "requests")
+        by_mode = keys if is_closed else ("batch", "requests")
         return {
-            key: f"mode = {self.mode!r}" if is_closed or key in other else f"arrivals = {self.arrivals!r}"
+            key: f"mode = {self.mode!r}" if key in by_mode else f"arrivals = {self.arrivals!r}"
             for key in keys
             if getattr(self, key) != getattr(default, key)
         }

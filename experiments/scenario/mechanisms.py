@@ -59,10 +59,7 @@ class Mechanisms(Model):
 
 
 def checked(said: dict[str, Any]) -> dict[str, Any]:
-    """Validate the table and return it without defaults, so that an entry can override single keys.
-
-    Raises `ValueError`.
-    """
+    """Validate the table and return it without defaults, so that an entry can override keys. Raises `ValueError`."""
     try:
         Mechanisms.model_validate(said)
     except ValidationError as error:
@@ -76,11 +73,8 @@ BalancerTable = Annotated[dict[str, Any], AfterValidator(checked)]
 
 def merged(below: Said, above: Said) -> dict[str, Any]:
     """`below` overridden by `above`; tables are merged key by key."""
-    both = dict(below)
-    for key, value in above.items():
-        under = both.get(key)
-        if isinstance(value, Mapping) and isinstance(under, Mapping):
-            both[key] = merged(under, value)
-        else:
-            both[key] = value
+    both = {**below, **above}
+    for key, under in below.items():
+        if isinstance(under, Mapping) and isinstance(both[key], Mapping):
+            both[key] = merged(under, both[key])
     return both

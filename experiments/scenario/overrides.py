@@ -6,7 +6,7 @@ again, so an option obeys the same rules as a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -123,11 +123,15 @@ def checked(raw: dict[str, Any]) -> Scenario:
         complaint = first_complaint(error)
         raise BadInputError(f"--{complaint.removeprefix('load.').replace('_', '-', 1)}") from None
     for entry in scenario.entries:
-        if is_oracle(entry.policy.name):
-            continue
-        options = {key: value for key, value in entry.policy.model_dump().items() if key != "name"}
-        try:
-            registry.make(entry.policy.name, options, Random(0), f"entries.{entry.label}.policy")
-        except PoliciesError as error:
-            raise BadInputError(f"entries.{entry.label}: {error}") from None
+        if not is_oracle(entry.policy.name):
+            place = f"entries.{entry.label}"
+            require_policy(f"{place}: ", entry.policy.model_dump(), f"{place}.policy")
     return scenario
+
+
+def require_policy(prefix: str, table: Mapping[str, Any], place: str = "policy") -> None:
+    """Construct a policy once. Raises `BadInputError` that begins with `prefix`."""
+    try:
+        registry.make(table["name"], {key: table[key] for key in table if key != "name"}, Random(0), place)
+    except PoliciesError as error:
+        raise BadInputError(f"{prefix}{error}") from None

@@ -14,14 +14,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from balancer.config.schema.section import InSeconds
 from experiments.errors import BadInputError
@@ -166,8 +159,7 @@ class Entry(Model):
         """Label an entry without a label by its policy."""
         if not isinstance(document, dict) or "label" in document:
             return document
-        policy = document.get("policy")
-        policy = {"name": policy} if isinstance(policy, str) else policy
+        policy = policy_table(document.get("policy"))
         if not isinstance(policy, dict) or not isinstance(policy.get("name"), str):
             return document
         return {**document, "label": policy_label(policy, {})}
@@ -218,10 +210,7 @@ PRESETS = {"standard": STANDARD, "regions": REGIONS}
 
 
 def expanded(raw: Any) -> Any:
-    """Scenario document with `preset` replaced by its entries, which precede those of the file.
-
-    Raises `ValueError` for an unknown preset.
-    """
+    """Scenario document with the entries of its `preset` before its own. Raises `ValueError` for an unknown one."""
     if not isinstance(raw, dict) or "preset" not in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("preset", "entries")}
@@ -279,15 +268,10 @@ class Scenario(Model):
     inference: Inference | None = Field(default=None, description="workers are inference engines")
     entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 
-    @model_validator(mode="before")
-    @classmethod
-    def with_preset(cls, raw: Any) -> Any:
-        """Expand the key `preset` to the entries of that preset."""
-        return expanded(raw)
+    _with_preset = model_validator(mode="before")(expanded)
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
-        """Check that names are unique and every reference resolves."""
         require_labels(self)
         regions = [region.name for region in self.regions]
         require_unique("regions", regions)
@@ -316,11 +300,9 @@ class Scenario(Model):
         return next(((entry.repeat_of, entry.label) for entry in self.entries if entry.repeat_of), None)
 
     def entry(self, label: str) -> Entry:
-        """Entry with that label."""
         return next(entry for entry in self.entries if entry.label == label)
 
     def load_of(self, entry: Entry) -> Load:
-        """Load of the entry, with its own batch if it has one."""
         return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
 
     def load_in_words(self, entry: Entry) -> str:

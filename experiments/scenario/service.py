@@ -79,7 +79,6 @@ class RunningScenario(Scenario):
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
-        """Check that labels are unique and every reference resolves."""
         require_labels(self)
         if self.regions or self.events:
             raise ValueError("regions, events: a service that runs already has none")

@@ -53,7 +53,6 @@ def require_simulated_entry(scenario: Scenario, entry: Entry) -> None:
 
 
 def reads_reports_of(entry: Entry) -> bool:
-    """Return whether the entry's policy reads the reports of workers."""
     return not is_oracle(entry.policy.name) and reads_reports(entry.policy.model_dump())
 
 

@@ -20,6 +20,8 @@ ALLOWED = (
     "'p99 < 800 ms', 'mean < 1 s', 'max < 2 s', 'errors < 0.1 %', 'goodput > 99 %', 'throughput > 100 /s'"
 )
 SECONDS = {"µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+UNITS = {"errors": ("%",), "goodput": ("%",), "throughput": ("/s",)}
+"""Units in which a measure may be stated; latencies in those of `SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,8 @@ def parse_threshold(text: str) -> Threshold:
     """Parse a threshold. Raises `BadInputError` with the allowed forms."""
     match = PATTERN.match(text)
     unit = match["unit"] if match else ""
-    if match is None or unit not in units_of(match["measure"]):
+    if match is None or unit not in UNITS.get(match["measure"], SECONDS):
         raise BadInputError(f"thresholds: {text!r} is not understood; write one like {ALLOWED}")
     factor = SECONDS.get(unit, 0.01 if unit == "%" else 1.0)
     sign: Literal["<", ">"] = "<" if match["sign"] == "<" else ">"
     return Threshold(" ".join(text.split()), match["measure"], sign, float(match["bound"]) * factor, unit)
-
-
-def units_of(measure: str) -> tuple[str, ...]:
-    """Units in which a measure may be stated."""
-    if measure in ("errors", "goodput"):
-        return ("%",)
-    return ("/s",) if measure == "throughput" else tuple(SECONDS)

@@ -36,9 +36,7 @@ class ActiveFault:
 
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
-    """Changes of fault state of all workers, ascending in time; the block's `seed` fixes the phases of periodic
-    pauses.
-    """
+    """Changes of fault state of all workers, ascending in time; `seed` fixes the phases of repeated pauses."""
     steps = [
         step
         for worker, active_faults in enumerate(active_faults_of(scenario, seed))

@@ -19,7 +19,6 @@ from experiments.generator.connections import Connections
 from experiments.generator.generator import SPARE_CONNECTIONS, Generator, InFlightRequest, ignore_start
 from experiments.generator.ledger import Ledger
 from experiments.measured.runner import conclude, run_loop
-from experiments.platform.terminal import interruptible
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Floats, Run, WorldName
 from experiments.running.runner import Interrupted, Observer
@@ -46,10 +45,7 @@ class ServiceRunner:
         Raises `ExperimentError`, `Interrupted`, and before the load `KeyboardInterrupt`.
         """
         assert isinstance(scenario, ServiceScenario)
-        try:
-            return run_loop(interruptible(self._measure(scenario, planned, observer)))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        return run_loop(self._measure(scenario, planned, observer))
 
     async def _measure(self, scenario: ServiceScenario, planned: PlannedRun, observer: Observer) -> Run:
         entry = scenario.entry(planned.label)
@@ -160,7 +156,6 @@ class ServiceGenerator(Generator):
         return await super().run(0, begun)
 
     def request(self, number: int) -> PreparedRequest:
-        """The request of this number."""
         return self._requests[self._drawn[number]]
 
     def _send(self, at: float) -> None:

@@ -16,10 +16,9 @@ from experiments.generator.client import (
     GeneratorConnection,
     GeneratorTls,
     NotConnected,
-    Sender,
     open_connection,
 )
-from experiments.generator.http2 import LARGEST_FRAME, Http2Connection, header_block
+from experiments.generator.http2 import LARGEST_FRAME, Http2Connection, Http2Owner, header_block
 from experiments.platform.printable import one_line
 
 FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[\t -~\x80-\xff]*)")
@@ -87,14 +86,6 @@ class Destination:
     requests: tuple[PreparedRequest, ...]
     shares: tuple[float, ...] = (1.0,)
     is_http2: bool = False
-
-
-class NoOwner:
-    """Owner of a connection that is only opened and closed."""
-
-    def connection_closed(self, connection: Connection) -> None: ...
-    def connection_draining(self, connection: Connection) -> None: ...
-    def give_back(self, sender: Sender) -> None: ...
 
 
 def is_unix(target: ProbeTarget) -> bool:
@@ -194,7 +185,7 @@ async def reach(
     requests = tuple(message.for_target(target, is_http2) for message in messages)
     whole = sum(message.weight for message in messages)
     port = urlsplit(target.origin).port or (443 if target.is_tls else 80)
-    owner = NoOwner()
+    owner = Http2Owner()
 
     def made() -> Connection:
         return Http2Connection(owner) if is_http2 else GeneratorConnection(owner)

@@ -63,7 +63,6 @@ class ReportsToOthers:
         self._swept_at = 0.0
 
     def send(self, now: float) -> None:
-        """Send a report."""
         units = self._balancer.units
         self._agenda.add(now + self._model.delay, Call(partial(self._heard, units.report(now))))
         if now >= self._swept_at + SWEEP_PERIOD:
@@ -93,7 +92,6 @@ class Checks:
         self._checks: dict[str, Check] = {}
 
     def begin(self, now: float) -> None:
-        """Begin the checks of all workers."""
         for worker in self._workers:
             self._check(worker, now)
 
@@ -191,8 +189,8 @@ class Check(Event):
         checks, router, asks = self._checks, self._balancer.router, self._asks
         if self._worker.is_down:  # since the check was sent
             self._fault = NO_CONNECTION
-        elif self._connections is not None:
-            self._connections.checked(now)
+        elif self._connections is not None and self._connections.is_linked:
+            self._connections.give_back(now)  # it stays open for requests
         has_changed, state = checks.record(self._fault, now), self._state()
         if asks and state is not None and has_changed:
             is_reachable = self._fault != NO_CONNECTION
@@ -211,14 +209,18 @@ class Check(Event):
 
 
 def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
-    """Change a worker's fault state."""
     before = worker.fault_state
     worker.fault_state = fault_state
     worker.is_unhealthy = fault_state.is_unhealthy or fault_state.is_draining
     if fault_state.rtt != before.rtt:
         worker.link(worker.model.rtt if fault_state.rtt is None else fault_state.rtt)
     if fault_state.is_gone != before.is_gone:
-        go_or_return(worker, fault_state, now)
+        if not fault_state.is_gone:
+            worker.is_down = False
+        elif fault_state.is_graceful:
+            worker.leave()
+        else:
+            worker.crash(now)
     if fault_state.is_absent != before.is_absent:
         fleet.set_present(worker.id, not fault_state.is_absent)
     if fault_state.is_draining != before.is_draining and not fault_state.is_absent:
@@ -228,16 +230,6 @@ def change(fleet: SimulatedFleet, worker: SimulatedWorker, fault_state: FaultSta
         worker.agenda.add(begins, Call(partial(pause_worker, worker, fault_state.pause)))
     worker.judge()
     worker.reevaluate_hung(now)
-
-
-def go_or_return(worker: SimulatedWorker, fault_state: FaultState, now: float) -> None:
-    """End the worker's process or start it again."""
-    if not fault_state.is_gone:
-        worker.is_down = False
-    elif fault_state.is_graceful:
-        worker.leave()
-    else:
-        worker.crash(now)
 
 
 def pause_worker(worker: SimulatedWorker, pause: Pause, now: float) -> None:

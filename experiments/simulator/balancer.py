@@ -80,11 +80,9 @@ class Waiting(PendingRequest):
         )
 
     def decline(self, error: Unserved) -> None:
-        """Reject the request."""
         self._balancer.reject(self._number, error.status, self._facts.attempt)
 
     def abandon(self, now: float) -> int:
-        """Leave the queue with the client; return the number of attempts."""
         self._balancer.queue.leave(self)
         return self._facts.attempt
 
@@ -131,7 +129,6 @@ class SimulatedBalancer(BalancerBase):
     # --- a request
 
     def start(self, number: int, demand: Batch, now: float) -> None:
-        """Accept a client's request and route it."""
         self.requests += 1
         self.send(number, demand, self._first, now, False)
 
@@ -174,7 +171,7 @@ class SimulatedBalancer(BalancerBase):
             self.hedges.watch(attempt, now)
         self.dispatch(connections, attempt, now, is_fresh)
         if self.hedges is not None and not facts.attempt and self.router.doubts(assignment.state):
-            self.hedges.copy(attempt, now)
+            self.hedges.hedge(attempt, now)
 
     def dispatch(
         self, connections: WorkerConnections, attempt: SimulatedAttempt, now: float, is_fresh: bool
@@ -197,7 +194,6 @@ class SimulatedBalancer(BalancerBase):
             self._agenda.add(now + self._first_byte, Call(partial(self._overdue, attempt, True)))
 
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Process the outcome of an attempt that has returned."""
         connections = attempt.connections
         kind, status = attempt.kind, attempt.status
         if connections.is_linked and kind is not _RESET and kind is not _REFUSED:
@@ -212,7 +208,6 @@ class SimulatedBalancer(BalancerBase):
             self._answer(attempt, kind, status, now)
 
     def _answer(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
-        """Pass the answer of an attempt to the client."""
         worker, is_error = attempt.connections.worker.number, kind is not _OK
         self._client.ended(attempt.number, is_error, status, worker, attempt.tries, now)
 
@@ -308,7 +303,6 @@ class SimulatedBalancer(BalancerBase):
         self._count_out(attempt, _TIMEOUT, 0, now)
 
     def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Abandon the request's attempts after the client has left."""
         rival = attempt.rival
         attempt.rival = None
         self._count_out(attempt, _ABANDONED, 0, now)
@@ -384,5 +378,4 @@ class SimulatedBalancer(BalancerBase):
             self._agenda.add(nextafter(waiting.queued_at + timeout, inf), waiting)
 
     def reject(self, number: int, status: int, attempts: int) -> None:
-        """Answer a request for which there is no endpoint."""
         self._client.ended(number, 1, status, -1, attempts, self.clock.at)

@@ -85,7 +85,7 @@ class SimulatedClient:
         if number >= demand.until:
             demand.renew()
         if self._is_closed:
-            self.columns.put_due(number, now)
+            self.columns.due[number] = now
         present = self._present
         self.area += present * (now - self._changed_at)
         self._changed_at = now
@@ -109,7 +109,7 @@ class SimulatedClient:
     def ended(self, number: int, kind: int, status: int, worker: int, attempts: int, now: float) -> None:
         """Record the end of a request, with or without an answer."""
         self.columns.put(number, now, worker)
-        self.columns.put_code(number, code_of(kind, status, attempts))
+        self.columns.codes[number] = code_of(kind, status, attempts)
         self._count_out(number, now)
 
     def _count_out(self, number: int, now: float) -> None:

@@ -53,7 +53,6 @@ class SimulatedFleet:
         self.connect()
 
     def worker(self, number: int) -> SimulatedWorker:
-        """Worker by its number in the model."""
         return self._by_number[number]
 
     def _worker(self, worker: WorkerModel, number: int) -> SimulatedWorker:
@@ -106,9 +105,9 @@ class SimulatedFleet:
             health=health,
         )
         balancer = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
-        if rules.hedging.enabled or model.hedge_after is not None:
+        if rules.hedging.enabled:
             hedging = Hedging(rules.hedging.quantile, rules.hedging.share, rules.hedging.minimum)
-            balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging, model.hedge_after)
+            balancer.hedges = Hedges(router, balancer.race, self._agenda, hedging)
         return balancer
 
     def set_present(self, worker: str, is_present: bool) -> None:

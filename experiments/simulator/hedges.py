@@ -1,7 +1,7 @@
 """Detection of late attempts, and hedging of them at a second endpoint.
 
 Uses the balancer's rules and budget (`policies/overload/hedging.py`), a timer wheel of 5 ms and the same choice of the
-second endpoint; or, to compare with theory, a hedge after a fixed time, at the exact instant rather than the next tick.
+second endpoint.
 """
 
 from __future__ import annotations
@@ -24,26 +24,20 @@ Race = Callable[[SimulatedAttempt, frozenset[str], float], None]
 class Hedges:
     """Hedging of one balancer. `race` sends a second attempt to an endpoint that is not one of those named.
 
-    With `after`, the delay is fixed and there is no budget. The wheel holds the attempts that become late in each tick.
+    The wheel holds the attempts that become late in each tick.
     """
 
-    def __init__(
-        self, router: Router, race: Race, agenda: EventQueue, hedging: Hedging, after: float | None
-    ) -> None:
+    def __init__(self, router: Router, race: Race, agenda: EventQueue, hedging: Hedging) -> None:
         self.hedging = hedging
         self._router = router
         self._race = race
         self._agenda = agenda
-        self._after = after
         self._wheel: dict[int, list[SimulatedAttempt]] = {}
         self._attempts: list[SimulatedAttempt] = []
         self._is_searching = False
 
     def watch(self, attempt: SimulatedAttempt, now: float) -> None:
         """Schedule the check whether a newly routed attempt is late."""
-        if self._after is not None:
-            self._agenda.add(now + self._after, Call(partial(self._hedge_anyway, attempt)))
-            return
         self._attempts.append(attempt)
         if not self._is_searching:
             self._is_searching = True
@@ -70,7 +64,7 @@ class Hedges:
                     and assignment.routed_at < sent_before
                     and self.hedging.has_budget
                 ):
-                    self._hedge(attempt, now)
+                    self.hedge(attempt, now)
 
     def _turn(self, tick: int, now: float) -> None:
         """Judge the attempts of a bucket and hedge the late ones."""
@@ -78,17 +72,13 @@ class Hedges:
             state = attempt.assignment.state
             if not attempt.is_over:
                 self.hedging.record(state, None, now)
-                self._hedge(attempt, now)
+                self.hedge(attempt, now)
             elif attempt.kind is _OK:
                 self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
-    def copy(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Hedge at once an attempt at an endpoint that the policy doubts."""
-        if self._after is None and not attempt.is_over:
-            self._hedge(attempt, now)
-
-    def _hedge(self, attempt: SimulatedAttempt, now: float) -> None:
-        if attempt.rival is not None or attempt.is_loser:
+    def hedge(self, attempt: SimulatedAttempt, now: float) -> None:
+        """Hedge an attempt that is late or at an endpoint that the policy doubts, if the rules allow it."""
+        if attempt.is_over or attempt.rival is not None or attempt.is_loser:
             return
         router = self._router
         others = self.hedging.others(attempt.assignment.state, router.available)
@@ -96,8 +86,3 @@ class Hedges:
             wanted = {state.id for state in others}
             avoided = frozenset(state.id for state in router.available if state.id not in wanted)
             self._race(attempt, avoided, now)
-
-    def _hedge_anyway(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Hedge after a fixed delay, at another endpoint, without a budget."""
-        if not attempt.is_over:
-            self._race(attempt, frozenset((attempt.assignment.state.id,)), now)

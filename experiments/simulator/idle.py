@@ -40,7 +40,6 @@ class Idle:
         self._go_by()
 
     def add(self, now: float) -> None:
-        """Add a connection that becomes idle now."""
         self._since.append(now)
 
     def clear(self) -> None:

@@ -85,9 +85,6 @@ class Model:
     overhead: float = 0.0
     home: str | None = None
     mechanisms: Mechanisms = BARE
-    hedge_after: float | None = None
-    """Seconds after which every request is hedged, without an estimate or a budget, in place of `hedging`."""
-
     steps: tuple[Step, ...] = ()
     reports: bool = False
     """Whether answers carry the worker's load report, up to `staleness` seconds old."""

@@ -127,7 +127,6 @@ class Future:
         self._began_at = began_at
 
     def at(self, instant: float) -> Spell:
-        """The spell of an instant."""
         return next(spell for spell in self.spells if instant < spell.ends)
 
     def admitted(self, at: float) -> Spell | None:

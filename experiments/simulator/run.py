@@ -7,25 +7,23 @@ processes; docs/simulator.md names those without a counterpart in virtual time.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
 import numpy as np
 
 from experiments.generator.arrivals import first_instants
-from experiments.platform.build import versions
-from experiments.results.directory import PlannedRun
-from experiments.run_data import Run, RunFacts, Samples, WorldName, region_numbers
+from experiments.results.directory import facts_of
+from experiments.run_data import Run, Samples, region_numbers
 from experiments.scenario.places import first_connections, places_of, warm_requests
 from experiments.scenario.scenario import Entry, Region, Scenario
 from experiments.scenario.supported import reads_reports_of, require_simulated_entry
 from experiments.scenario.timeline import timeline
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
-from experiments.stats.measures import POLICY_FAILED, achieved_rate
+from experiments.stats.measures import POLICY_FAILED
+from policies.routing.router import Router
 from workers.service import parse_profile
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
@@ -38,62 +36,46 @@ def simulate(
     """Simulate `entry` under the `seed` of its block. Raises `BadInputError`, `SimulationError`."""
     model = model_of(scenario, entry, seed, is_emulated=is_emulated)
     simulation = Simulation(model, seed, entry.label)
-    warm_up(simulation, scenario, entry)
+    warm = warm_requests(scenario, entry) if scenario.warmup else 0
+    if warm:  # through the balancer at the load's concurrency, as before a measured run; not in the samples
+        simulation.closed(min(first_connections(scenario, entry), warm), warm)
     load = scenario.load_of(entry)
     simulation.begin_steps()
     if load.mode == "closed":
         columns = simulation.closed(load.batch, load.planned)
     else:
         columns = simulation.open(first_instants(load, seed, scenario.time_scale))
-    places = places_of(scenario)
-    samples = columns.samples(simulation.start, model.overhead, region_numbers(places))
-    status, is_open = balancer_status(simulation), load.mode == "open"
-    facts = RunFacts(
+    samples = columns.samples(simulation.start, model.overhead, region_numbers(places_of(scenario)))
+    status = balancer_status(simulation)
+    return simulated_run(
+        scenario, entry, samples, status, block=block, order=order, seed=seed, warmup_requests=warm
+    )
+
+
+def simulated_run(
+    scenario: Scenario, entry: Entry, samples: Samples, status: dict[str, Any], **others: int
+) -> Run:
+    """Run of these samples and of the balancers' status, with `others` of its facts."""
+    reasons, places = faults(status["policy"], samples), places_of(scenario)
+    facts = facts_of(
+        scenario,
+        entry,
+        len(samples),
+        samples,
         world="simulated",
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode=load.mode,
-        batch=None if is_open else load.batch,
-        offered_rate=len(samples) / load.duration / scenario.time_scale if is_open else None,
-        achieved_rate=achieved_rate(samples),
-        requests=len(samples),
-        warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
-        block=block,
-        order=order,
-        seed=seed,
-        timeout=model.timeout,
-        time_scale=scenario.time_scale,
         places=places,
-        invalid_reasons=faults(status["policy"], samples),
+        invalid_reasons=reasons,
         status=status,
-        versions=versions(),
+        **others,
     )
     return Run(facts, samples)
 
 
-simulate_emulated: Simulate = partial(simulate, is_emulated=True)
-"""Simulate with round trips as emulated by workers on loopback, for comparison with a measured run."""
-
-
-def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
-    """Warm up through the balancer at the load's concurrency, as before a measured run; excluded from the samples."""
-    if scenario.warmup:
-        count = warm_requests(scenario, entry)
-        simulation.closed(min(first_connections(scenario, entry), count), count)
-
-
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
-    """Status of the balancers, added up."""
     balancers = simulation.fleet.balancers
-    routers = [balancer.router for balancer in balancers]
     worker_connections = simulation.fleet.all_connections()
     return {
-        "policy": {
-            "name": simulation.model.policy["name"],
-            "routed": sum(router.routed for router in routers),
-            "fallback_picks": sum(router.fallback_picks for router in routers),
-            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
-        },
+        "policy": policy_status(simulation.model.policy["name"], [balancer.router for balancer in balancers]),
         "requests": sum(balancer.requests for balancer in balancers),
         "retried": sum(balancer.retried for balancer in balancers),
         "hedged": sum(balancer.hedged for balancer in balancers),
@@ -105,24 +87,22 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
     }
 
 
+def policy_status(name: str, routers: Sequence[Router]) -> dict[str, Any]:
+    """Part of the status about the policy."""
+    return {
+        "name": name,
+        "routed": sum(router.routed for router in routers),
+        "fallback_picks": sum(router.fallback_picks for router in routers),
+        "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
+    }
+
+
 def faults(policy: Mapping[str, Any], samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid: fallback picks by another policy."""
     picks = policy["fallback_picks"]
     if not picks and bool(np.isfinite(samples.ended_at).all()):
         return ()
     return (f"{POLICY_FAILED} {picks} times and was stood in for: {policy['last_fault']}",)
-
-
-class SimulatedRunner:
-    """Execute planned runs in the simulator. Implements `Runner`."""
-
-    name: Final[WorldName] = "simulated"
-
-    def run(self, scenario: Scenario, planned: PlannedRun, observer: object = None) -> Run:
-        """Simulate one planned run. Raises `BadInputError` where the simulator does not support the scenario."""
-        gc.collect()  # the last simulation contains reference cycles, and the next one would need twice the memory
-        entry = scenario.entry(planned.label)
-        return simulate(scenario, entry, planned.block, planned.order, planned.seed)
 
 
 OVERHEAD: Final = 0.0005

@@ -7,7 +7,7 @@ of servers, `n` the number of queues.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, inf, log, sqrt
+from math import inf, log, sqrt
 
 
 def mm1_mean(rho: float) -> float:
@@ -91,8 +91,3 @@ def static_split(
     rates = split(high)
     mean = sum(a / rate * (1 / (m - a) + r) for a, m, r in zip(rates, mu, trips, strict=True) if a > 0)
     return rates, mean
-
-
-def hedged_share(after: float) -> float:
-    """Extra load of hedges `after` the first attempt, of exponential requests without queueing: F̄(after)."""
-    return exp(-after)

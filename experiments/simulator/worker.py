@@ -80,7 +80,6 @@ class SimulatedWorker:
     # --- a request
 
     def arrive(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Process the arrival of a request."""
         self.arrived += 1
         if self._expected is not None:
             self._expected.pop(attempt, None)

@@ -124,11 +124,6 @@ class WorkerConnections:
         self._count_opened()
         return self.setup + self.late + self.worker.rtt if asks else self.setup
 
-    def checked(self, now: float) -> None:
-        """Return the connection of an answered check, which stays open for requests."""
-        if self.is_linked:
-            self.give_back(now)
-
     def open_ahead(self, now: float) -> None:
         """Open a connection that no request waits for."""
         if self.is_linked:

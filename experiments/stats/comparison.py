@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -168,53 +167,20 @@ def is_biased(floor: Interval | None) -> bool:
     return floor is not None and (floor.low > 1 or floor.high < 1)
 
 
-def compare(
-    measure: str,
-    values: Values,
-    baseline: str,
-    control: Control | None,
-    method: Method = paired_student,
-    ceiling: Ceiling | None = None,
-    is_virtual: bool = False,
-) -> tuple[list[Comparison], Interval | None]:
-    """Compare every label in `values` with `baseline`.
-
-    Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval. `is_virtual`: in
-    virtual time, where no machine can favour a run, so that there is no noise floor.
-    """
-    labels = [label for label in values if label != baseline and (not control or label != control[1])]
-    pairs = [(label, baseline) for label in labels]
-    return compare_pairs(measure, values, pairs, method, ceiling, control, is_virtual)
-
-
-def compare_all(
-    measure: str,
-    values: Values,
-    labels: Sequence[str],
-    method: Method = paired_student,
-    ceiling: Ceiling | None = None,
-    control: Control | None = None,
-    is_virtual: bool = False,
-) -> dict[tuple[str, str], Comparison]:
-    """Compare each of `labels` with each other, in both directions; Holm's adjustment is over all pairs.
-
-    A claim about the best of them, found in the same blocks, therefore keeps the error rate.
-    """
-    pairs = list(combinations(labels, 2))
-    forward, _ = compare_pairs(measure, values, pairs, method, ceiling, control, is_virtual)
-    return {(one.label, one.baseline): one for found in forward for one in (found, inverted(found))}
-
-
 def compare_pairs(
     measure: str,
     values: Values,
     pairs: Sequence[tuple[str, str]],
-    method: Method,
-    ceiling: Ceiling | None,
-    control: Control | None,
-    is_virtual: bool,
+    method: Method = paired_student,
+    ceiling: Ceiling | None = None,
+    control: Control | None = None,
+    is_virtual: bool = False,
 ) -> tuple[list[Comparison], Interval | None]:
-    """Compare the pairs (label, baseline) as one family of Holm's adjustment; returns the A/A interval, too."""
+    """Compare the pairs (label, baseline) as one family of Holm's adjustment; returns the A/A interval, too.
+
+    A claim about the best of several, found in the same blocks, keeps the error rate if the pairs are all of them.
+    `is_virtual`: in virtual time, where no machine can favour a run, so that there is no noise floor.
+    """
     floor = paired(values, control[1], control[0], method)[0] if control else None
     floors: dict[str, Interval] = {}
     if floor is not None and control is not None and not is_virtual:

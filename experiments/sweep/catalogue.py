@@ -90,9 +90,6 @@ class Catalogue(AbstractContextManager["Catalogue"]):
         self.connection = connection
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.connection.close()
 
     # --- writing
@@ -206,7 +203,6 @@ NUMBERS = 9
 
 
 def now() -> str:
-    """Current UTC time in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -237,7 +233,12 @@ def opened(path: Path, mode: Literal["ro", "rwc"]) -> Catalogue:
         try:
             if mode == "rwc" and is_empty(connection):
                 create(connection)
-            require_ours(path, connection)
+            if pragma(connection, "application_id") != APPLICATION:
+                raise BadInputError(f"{path}: is not a catalogue")
+            if (schema := pragma(connection, "user_version")) != SCHEMA:
+                raise BadInputError(
+                    f"{path}: is a catalogue of schema {schema}; this release reads schema {SCHEMA}"
+                )
             if mode == "rwc":
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last cells
@@ -250,7 +251,7 @@ def opened(path: Path, mode: Literal["ro", "rwc"]) -> Catalogue:
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether the file has no tables yet, as after a driver was killed before it created them."""
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    return int(tables) == 0 and mark_of(connection) == 0
+    return int(tables) == 0 and pragma(connection, "application_id") == 0
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -263,18 +264,8 @@ def create(connection: sqlite3.Connection) -> None:
     )
 
 
-def mark_of(connection: sqlite3.Connection) -> int:
-    """SQLite application id of the file."""
-    return int(connection.execute("PRAGMA application_id").fetchone()[0])
-
-
-def require_ours(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise `BadInputError` if the file is not a catalogue or has another schema version."""
-    if mark_of(connection) != APPLICATION:
-        raise BadInputError(f"{path}: is not a catalogue")
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version != SCHEMA:
-        raise BadInputError(f"{path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}")
+def pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 @contextmanager
@@ -318,7 +309,6 @@ def differences(ours: Catalogue, theirs: Catalogue, name: str | None) -> Iterato
 
 
 def of_cell(row: CellRow, other: CellRow, ours: Catalogue, theirs: Catalogue) -> Iterator[str]:
-    """Yield one sentence if the two results of a cell differ."""
     if row.state != other.state:
         yield f"{cell_text(row)}: {row.state} in {ours.path}, {other.state} in {theirs.path}"
         return

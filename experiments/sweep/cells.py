@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +24,7 @@ from experiments.errors import BadInputError
 from experiments.scenario.balancer_keys import MEANINGLESS, read_settings
 from experiments.scenario.files import first_complaint, load_scenario
 from experiments.scenario.oracles import is_oracle
+from experiments.scenario.overrides import require_policy
 from experiments.scenario.scenario import DESCRIPTIVE, Entry, Scenario
 from experiments.scenario.supported import require_simulated_entry
 from experiments.simulator.oracles import ORACLES
@@ -48,7 +48,6 @@ class Cell:
 
     @property
     def entry(self) -> Entry:
-        """The single entry of the cell's scenario."""
         return self.scenario.entries[0]
 
     @property
@@ -114,10 +113,9 @@ def scenarios_of(grid: Grid) -> list[tuple[Scenario, Setting]]:
     if twice is not None:
         raise BadInputError(f"scenarios: two have the name {twice!r}")
     short = [scenario.quickened() if grid.quick else scenario for scenario in loaded]
+    own_knobs = {knob: values for knob, values in grid.knobs.items() if not knob.startswith(POLICY_KNOB)}
     return [
-        (with_setting(scenario, setting), setting)
-        for scenario in short
-        for setting in settings(scenario_knobs(grid.knobs))
+        (with_setting(scenario, setting), setting) for scenario in short for setting in settings(own_knobs)
     ]
 
 
@@ -131,24 +129,18 @@ def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
 
 
 def entry_of(competitor: GridPolicy, setting: Setting, scenario: Scenario) -> Entry:
-    """Entry of a policy with the knobs applied; a missing `region` option defaults to the scenario's home region.
-
-    Raises `BadInputError`.
-    """
+    """Entry of a policy with its knobs; a missing option `region` is the home region. Raises `BadInputError`."""
     spec: dict[str, Any] = competitor.policy.model_dump()
     region = options_of(competitor.policy.name).get("region")
     if region is not None and region.default is region.empty:
         spec.setdefault("region", scenario.home_region)
     for knob, value in setting:
         set_knob(spec, knob.removeprefix(POLICY_KNOB), value)
-    options = {key: value for key, value in spec.items() if key != "name"}
     extra = {"balancer": competitor.balancer} if competitor.balancer else {}
+    if not is_oracle(spec["name"]):
+        require_policy("", spec, f"policies.{competitor.name}")
     try:
-        if not is_oracle(spec["name"]):
-            registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
         entry = Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
-    except PoliciesError as error:
-        raise BadInputError(str(error)) from None
     except ValidationError as error:
         raise BadInputError(f"policies.{competitor.name}: {first_complaint(error, Entry)}") from None
     require_simulated_entry(scenario, entry)
@@ -180,11 +172,8 @@ def files_of(entry: Entry) -> tuple[Source, ...]:
 
 
 def replayed(scenario: Scenario) -> str | None:
-    """Digest of the recording that a scenario replays, as its name does not identify the content; None without one.
-
-    Raises `BadInputError` when the recording cannot be read.
-    """
-    file = getattr(scenario.load, "file", None)
+    """Digest of the recording that a scenario replays, if any. Raises `BadInputError` when it cannot be read."""
+    file = scenario.load.file
     if file is None:
         return None
     try:
@@ -209,11 +198,6 @@ NAMES = ("name", "label", "target")
 def settings(knobs: Mapping[str, Sequence[Any]]) -> list[Setting]:
     """Cartesian product of the knob values; one empty setting without knobs."""
     return [tuple(zip(knobs, values, strict=True)) for values in product(*knobs.values())]
-
-
-def scenario_knobs(knobs: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Knobs whose key belongs to the scenario."""
-    return {knob: values for knob, values in knobs.items() if not knob.startswith(POLICY_KNOB)}
 
 
 def policy_knobs(knobs: Mapping[str, Sequence[Any]], policy: str) -> dict[str, Sequence[Any]]:

@@ -68,14 +68,13 @@ def local_processes(count: int) -> Iterator[Computers]:
 def end_with_parent() -> None:
     """End this process when its parent has ended, even in the middle of a cell. Runs in each local process."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=exit_after, args=(parent.join,), daemon=True).start()
 
+    def exit_after_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def exit_after(wait: Callable[[], None]) -> None:
-    """Wait, then end this process at once."""
-    wait()
-    os._exit(1)
+    threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
 @contextmanager
@@ -85,7 +84,9 @@ def dask_cluster(scheduler: str) -> Iterator[Computers]:
     Raises `BadInputError` without Dask, `FleetFailedError` when the scheduler cannot be reached.
     """
     distributed = dask()
-    silence_dask()
+    for name in list(logging.root.manager.loggerDict):  # errors are reported in one line instead
+        if name.startswith(("distributed", "tornado")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         asyncio.run(reach(scheduler, distributed))
         client = distributed.Client(scheduler, set_as_default=False, timeout=CONNECT_WITHIN)
@@ -114,13 +115,6 @@ def dask() -> Any:
         raise BadInputError(
             "--scheduler needs Dask, which is not installed: pip install '.[sweep]' in the checkout"
         ) from None
-
-
-def silence_dask() -> None:
-    """Silence the loggers of Dask and of its event loop; errors are reported in one line instead."""
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(("distributed", "tornado"))]
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 CELLS_AHEAD = 2

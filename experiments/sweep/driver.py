@@ -1,13 +1,7 @@
 """Driver of a sweep: determine the missing cells, have them computed, and store them in the catalogue.
 
-Only the catalogue records what is done. A stopped or killed sweep is resumed by the same command, and its catalogue
-equals that of an undisturbed one.
-
 A second driver would compute the same cells again, so the first holds a lock, which the kernel releases when its
 process ends. The empty lock file stays, because deleting it would be a race.
-
-Progress is a bar on a terminal, otherwise a line at intervals. The remaining time is estimated by requests and not by
-cells, because cells differ in size.
 """
 
 from __future__ import annotations
@@ -88,7 +82,6 @@ class Progress(LivePanel):
         )
 
     def panel(self) -> Table:
-        """Status line above a progress bar."""
         table = Table.grid()
         table.add_row(self.line())
         done = self._planned - self._left
@@ -136,7 +129,8 @@ def run_sweep(grid: Grid, options: SweepOptions, simulate: Simulate, console: Co
     with only_driver(options.out), catalogues.to_write(options.out) as catalogue:
         missing = missing_of(cells, catalogue, options.keep_samples)
         catalogue.plan(grid, code, options.command, cells)
-        console.print(greeting(len(cells), len(missing), options.out), highlight=False, soft_wrap=True)
+        known = f", {len(cells) - len(missing)} of them known already" if len(missing) < len(cells) else ""
+        console.print(f"{len(cells)} cells{known}, into {options.out}", highlight=False, soft_wrap=True)
         progress = Progress(len(cells), missing, console)
         try:
             with signals_interrupt(), progress:
@@ -175,12 +169,6 @@ def compute_missing(
             yield computers
 
     Computation(missing, simulate, options.keep_samples, ended).run(opened)
-
-
-def greeting(planned: int, missing: int, out: Path) -> str:
-    """Line with the number of cells to compute."""
-    known = f", {planned - missing} of them known already" if missing < planned else ""
-    return f"{planned} cells{known}, into {out}"
 
 
 def farewell(progress: Progress, out: Path, console: Console) -> int:

@@ -32,11 +32,6 @@ class GridTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def competitor_table(value: object) -> object:
-    """Expand `"random"` to `{ policy = "random" }`."""
-    return {"policy": value} if isinstance(value, str) else value
-
-
 class GridPolicy(GridTable):
     """A policy of the grid. `balancer` holds balancer settings for this policy alone."""
 
@@ -50,11 +45,6 @@ class GridPolicy(GridTable):
     def name(self) -> str:
         """Label in all tables: the given one, or the policy's name."""
         return self.label or label_of(self.policy.name)
-
-
-def everything(value: object) -> object:
-    """Expand `policies = "all"` to every registered policy."""
-    return registry.known() if value == EVERYTHING else value
 
 
 def every_scenario(value: object) -> object:
@@ -103,7 +93,13 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 MOST_SEEDS = 10_000
 Seed = Annotated[int, Field(ge=0)]
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
-Competitors = tuple[Annotated[GridPolicy, BeforeValidator(competitor_table)], ...]
+Competitor = Annotated[
+    GridPolicy, BeforeValidator(lambda one: {"policy": one} if isinstance(one, str) else one)
+]
+Competitors = Annotated[
+    tuple[Competitor, ...],
+    BeforeValidator(lambda those: registry.known() if those == EVERYTHING else those),
+]
 
 
 class Grid(GridTable):
@@ -122,9 +118,7 @@ class Grid(GridTable):
         min_length=1,
         description='names from `experiments show`, random-SEED, random-FIRST..LAST and TOML files, or "all"',
     )
-    policies: Annotated[Competitors, BeforeValidator(everything)] = Field(
-        min_length=1, description='names, or tables of policy and label, or "all"'
-    )
+    policies: Competitors = Field(min_length=1, description='names, or tables of policy and label, or "all"')
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(listed_seeds)] = Field(
         min_length=1, description="how many, or which; eight give a verdict"
     )
@@ -134,7 +128,6 @@ class Grid(GridTable):
 
     @model_validator(mode="after")
     def names_nothing_twice(self) -> Self:
-        """Check that no policy, scenario, seed or knob value is repeated."""
         require_unique("policies", [competitor.name for competitor in self.policies])
         require_unique("scenarios", list(self.scenarios))
         require_unique("seeds", [str(seed) for seed in self.seeds])
@@ -152,13 +145,8 @@ def load_grid(path: Path) -> Grid:
     unknown = next((name for name in grid.scenarios if not is_scenario(name)), None)
     if unknown is not None:
         raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; known: {known_scenarios()}")
-    places = tuple(str(path.parent / name) if is_file(name) else name for name in grid.scenarios)
+    places = tuple(str(path.parent / name) if name.endswith(".toml") else name for name in grid.scenarios)
     return grid.model_copy(update={"scenarios": places})
-
-
-def is_file(scenario: str) -> bool:
-    """Whether the scenario is given as a path."""
-    return scenario.endswith(".toml")
 
 
 def checked_grid(raw: Any, source: str) -> Grid:

@@ -108,7 +108,6 @@ class Matrix:
 
 
 def matrix_of(rows: Iterable[CellRow], measure: str = "p99") -> Matrix:
-    """Compute the matrix of a grid's cells."""
     rows = list(rows)
     grouped: dict[tuple[str, str], list[CellRow]] = defaultdict(list)
     for row in rows:
@@ -137,7 +136,6 @@ def policy_name(row: CellRow) -> str:
 
 
 def named(name: str, row: CellRow, is_policys: bool) -> str:
-    """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     texts = [(knob, f"{value:g}" if isinstance(value, float) else str(value)) for knob, value in knobs]
     return ", ".join([name, *(f"{knob.removeprefix(POLICY_KNOB)} = {text}" for knob, text in texts)])
@@ -159,12 +157,10 @@ def is_bound(row: CellRow) -> bool:
 
 
 def is_invalid(row: CellRow) -> bool:
-    """Whether the run of the cell is invalid."""
     return bool(json.loads(row.numbers["invalid"] or "[]"))
 
 
 def column_of(scenario: str, cells: Mapping[str, Sequence[CellRow]], measure: str) -> list[Square]:
-    """Compute the squares of one scenario."""
     kept = {policy: good for policy, rows in cells.items() if (good := usable(rows, measure))}
     if not kept:
         return []
@@ -229,7 +225,6 @@ def ceiling_of(cells: Mapping[str, Sequence[CellRow]], measure: str) -> Ceiling:
 
 
 def failed_of(row: CellRow) -> int:
-    """Number of failed requests of a cell."""
     return int(row.numbers["requests"] - row.numbers["ok"])
 
 

@@ -40,10 +40,7 @@ PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p9
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Result of one cell. `numbers` by the catalogue's column names; empty if `message` states why the cell failed.
-
-    `seconds` is the computing time, on `host`.
-    """
+    """Result of one cell: `numbers` by column, or why it failed (`message`); computing time in `seconds`."""
 
     numbers: dict[str, Number]
     message: str | None
@@ -57,25 +54,21 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> CellOutcome:
     host = platform.node()
     began = time.perf_counter()
     try:
-        require_same_code(cell, simulate)
+        here = version_of(simulate)
+        if here != cell.code:  # after an edit, or on another machine
+            raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
         registry.LIBRARY.give(cell.files)
         began = time.perf_counter()
         run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
-        numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None
+        numbers, buffer = numbers_of(run, cell.scenario), io.BytesIO()
+        if keep_samples:
+            write_run(run, buffer)
     except Exception as fault:
         return CellOutcome({}, one_line(fault), time.perf_counter() - began, host)
-    return CellOutcome(numbers, None, time.perf_counter() - began, host, samples)
-
-
-def require_same_code(cell: Cell, simulate: Simulate) -> None:
-    """Raise `RuntimeError` if this worker runs code other than the cell's, as after an edit or on another machine."""
-    here = version_of(simulate)
-    if here != cell.code:
-        raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
+    return CellOutcome(numbers, None, time.perf_counter() - began, host, buffer.getvalue() or None)
 
 
 def one_line(fault: BaseException) -> str:
-    """Format an exception as one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split()).removesuffix(":")
 
 
@@ -106,13 +99,6 @@ def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
 def text(value: object) -> str:
     """JSON with sorted keys, equal for equal content."""
     return json.dumps(value, sort_keys=True)
-
-
-def raw(run: Run) -> bytes:
-    """The whole run as compressed bytes, in the format of a results directory."""
-    buffer = io.BytesIO()
-    write_run(run, buffer)
-    return buffer.getvalue()
 
 
 ROOT = Path(registry.__file__).parents[1]

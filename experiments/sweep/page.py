@@ -32,19 +32,18 @@ from experiments.platform.json_values import json_value
 from experiments.platform.terminal import clock
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
-from experiments.report.document import Document, Section
+from experiments.report.document import Document, Section, to_html
 from experiments.report.drawings import Drawing, save_drawing
 from experiments.report.exports import DataTable, write_parquet
-from experiments.report.html import to_html
 from experiments.report.pages import write
-from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT
+from experiments.report.palette import GRID, INK, ON_DARK, ON_LIGHT, luminance
 from experiments.sweep.catalogue import Catalogue, CellRow, GridFacts, chosen_grid
 from experiments.sweep.matrix import Matrix, Square, matrix_of
 from experiments.sweep.sentences import (
     distance_table,
     distances,
-    has_no_verdict,
     headline,
+    judged,
     overview_table,
     sentences,
     standings,
@@ -103,7 +102,7 @@ def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequen
         heading=grid.question or "Which policy is best under which scenario?",
         eyebrow=f"Steelyard sweep · {grid.name} · simulated",
         headline=headline(matrix, grid.ours),
-        has_verdict=bool(row) and not has_no_verdict(row),
+        has_verdict=bool(judged(row)),
         warnings=[Section("Not all cells are in these figures", lines=omitted)],
         sections=sections,
     )
@@ -142,7 +141,6 @@ def measured_section(measured: Matrix, ours: str, figures: Path) -> Section:
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """Lines of the page's method section."""
     grid = facts.grid
     knobs = "; ".join(f"{knob} = {', '.join(map(str, values))}" for knob, values in grid.knobs.items())
     return [
@@ -178,7 +176,6 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
 
 
 def data_table(matrix: Matrix) -> DataTable:
-    """Table with a row per square."""
     facts = ("mark", "seeds", "failed", "goodput", "leads", "judged_by")
     columns = ("scenario", "policy", f"{matrix.measure}_seconds", "ratio", "low", "high", *facts)
     rows = [
@@ -218,7 +215,9 @@ def heat_map(matrix: Matrix, ours: str) -> Figure:
     norm = LogNorm(1.0, DARKEST_RATIO, clip=True)
     for axes, scenarios in zip(panels, strips, strict=True):
         strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm)
-        embolden(axes, ours)
+        for label in axes.get_yticklabels():
+            if label.get_text().replace("\n", " ").split(",")[0] == ours:
+                label.set_fontweight("bold")
     explain(figure, panels, norm, matrix.measure)
     return figure
 
@@ -227,7 +226,7 @@ def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str)
     """Add the colour scale below, and the legend of the marks."""
     shades = mpl.cm.ScalarMappable(norm, SHADES)
     scale = figure.colorbar(shades, ax=list(panels), location="bottom", shrink=0.6, aspect=45, pad=0.01)
-    canvas.fixed_ticks(scale.ax.xaxis, TICKS, tick)
+    canvas.fixed_ticks(scale.ax.xaxis, TICKS, lambda at: f"× {at:g}{'+' if at >= DARKEST_RATIO else ''}")
     legend = "   ".join(LEGEND)
     scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
 
@@ -263,38 +262,19 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
-    text = f"{MARKS.get(square.mark, '')}{number(ratio)}" if square else "–"
+    text = "–"
+    if square:
+        shown = f"{ratio:.2f}" if ratio < 10 else with_digits(ratio, 3)
+        text = f"{MARKS.get(square.mark, '')}{shown}"
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
     weight = "bold" if square and square.mark in ("best", "equal") else "normal"
     has_failures = square is not None and square.failed >= SOME_FAILED
     axes.text(x + 0.5, y + (0.36 if has_failures else 0.52), text, fontsize=size, weight=weight, **style)
     if square is not None and has_failures:
-        axes.text(x + 0.5, y + 0.76, percent(square.failed), fontsize=size - 2, **style)
+        digits = 1 if square.failed < 0.1 else 0
+        axes.text(x + 0.5, y + 0.76, f"{100 * square.failed:.{digits}f} %", fontsize=size - 2, **style)
 
 
-def ink_on(shade: Sequence[float]) -> str:
-    """White or ink, whichever has more contrast by relative luminance (WCAG 2.2)."""
-    luminance = sum(part * value**2.2 for part, value in zip((0.2126, 0.7152, 0.0722), shade, strict=False))
-    return ON_DARK if luminance < 0.21 else ON_LIGHT
-
-
-def tick(ratio: float) -> str:
-    """Format a tick as `× 2`; the last one stands for all beyond."""
-    return f"× {ratio:g}{'+' if ratio >= DARKEST_RATIO else ''}"
-
-
-def number(ratio: float) -> str:
-    """Format a ratio as `1.04`, `12.3` or `140`."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{with_digits(ratio, 3)}"
-
-
-def percent(part: float) -> str:
-    """Format a fraction as `0.2 %` or `12 %`."""
-    return f"{part * 100:.1f} %" if part < 0.1 else f"{part * 100:.0f} %"
-
-
-def embolden(axes: Axes, ours: str) -> None:
-    """Set the row label of `ours` in bold."""
-    for label in axes.get_yticklabels():
-        if label.get_text().replace("\n", " ").split(",")[0] == ours:
-            label.set_fontweight("bold")
+def ink_on(shade: Any) -> str:
+    """White or ink, whichever has more contrast."""
+    return ON_DARK if luminance(shade) < 0.21 else ON_LIGHT

@@ -2,11 +2,8 @@
 
 A sentence states what was counted; it never claims a cause.
 
-Over all scenarios of a sweep: how often a policy is near the best, and how far it is behind at worst. The unit is the
-scenario, and the ratio is that of geometric means over its seeds. Where failures decide, because even the best measure
-is the deadline, a policy is near if its goodput is at most one point below the highest; such scenarios do not enter
-mean and percentiles. The unit of the distance to a bound, the oracles `oracle-informed` and `oracle-clairvoyant`, is
-the scenario too, so a range of random scenarios gives an interval over scenarios.
+Over all scenarios of a sweep, and in the distance to a bound, the unit is the scenario, and the ratio is that of
+geometric means over its seeds. Scenarios in which failures decide do not enter mean and percentiles.
 """
 
 from __future__ import annotations
@@ -195,9 +192,8 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     row = matrix.row(ours)
     if not row:
         return f"{ours} takes no part; the best of each scenario stand below"
-    if has_no_verdict(row):
+    if not (squares := judged(row)):
         return f"No verdict: {row[0].seeds} {unit}, {ENOUGH_BLOCKS} needed for an interval"
-    squares = judged(row)
     good = sum(square.is_as_good for square in squares)
     others = len(row) - len(squares)
     worst = max(square.ratio.ratio for square in squares)
@@ -213,17 +209,10 @@ def judged(row: list[Square]) -> list[Square]:
     return [square for square in row if square.mark != "no verdict"]
 
 
-def has_no_verdict(row: list[Square]) -> bool:
-    """Whether there are too few seeds for any interval."""
-    return not judged(row)
-
-
 def is_met(matrix: Matrix, ours: str) -> bool | None:
     """Whether both bounds are met; None without a verdict."""
-    row = matrix.row(ours)
-    if not row or has_no_verdict(row):
+    if not (squares := judged(matrix.row(ours))):
         return None
-    squares = judged(row)
     good = sum(square.is_as_good for square in squares) / len(squares)
     return good >= OFTEN_SHARE and max(square.ratio.ratio for square in squares) <= MAX_RATIO
 

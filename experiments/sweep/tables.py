@@ -1,18 +1,23 @@
-"""Tables of a catalogue, shared by the page and the terminal.
+"""Tables of a catalogue, shared by the page and the terminal, and the comparison of two, for example of two revisions.
 
-Numbers are formatted here, with their unit in the column head or beside them.
+Numbers are formatted here, with their unit in the column head or beside them. Of two catalogues, cells with the
+same scenario, policy, knobs and seed are compared; their code may differ.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
+from experiments.errors import BadInputError
 from experiments.platform.terminal import clock
 from experiments.report.tables import Cell, Mark, Table, row
 from experiments.stats.ceiling import GOODPUT
+from experiments.stats.comparison import Interval, Judged, Standing, holm, judged, standing
 from experiments.sweep.catalogue import CellRow, GridFacts, cell_text
-from experiments.sweep.matrix import Matrix, Square, failed_of, policy_name, scenario_name
+from experiments.sweep.matrix import Matrix, Square, ceiling_of, failed_of, policy_name, scenario_name, usable
 from experiments.sweep.sentences import in_ms, percent
 from experiments.verdict.phrases import show
 
@@ -65,18 +70,15 @@ def best_table(matrix: Matrix, ours: str) -> Table:
 
 
 def figures(square: Square) -> tuple[str, ...]:
-    """Value of the measure, failed requests and goodput of a policy under a scenario."""
     return in_ms(square.value), percent(square.failed, 2), percent(square.goodput, 2)
 
 
 def standing_cell(square: Square) -> Cell:
-    """Mark in words, and the ratio to the best."""
     word = "–" if square.mark == "no verdict" else square.mark
     return Cell(f"{word}, ×\u00a0{ratio_text(square)}", MARKS.get(square.mark, ""))
 
 
 def grid_table(grids: Sequence[GridFacts]) -> Table:
-    """Table of the grids in a catalogue."""
     columns = ("grid", "cells", "done", "failed", "missing", "seeds", "computing", "code", "begun (UTC)")
     rows = tuple(
         row(
@@ -133,3 +135,74 @@ def failure_table(rows: Sequence[CellRow]) -> Table:
     )
     columns = ("message", "cells", "such as")
     return Table("Failed cells", "The same command tries them again.", columns, shown, prose=True)
+
+
+Place = tuple[str, str]
+"""Names of scenario and policy, each with its knobs."""
+
+NOTE = (
+    "Below 1 the second is faster. Odds: the measure is the deadline in both, and the odds of a late or failed answer "
+    "are compared."
+)
+CHANGE_MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
+
+
+@dataclass(frozen=True, slots=True)
+class RatioChange:
+    """Paired comparison of a policy under a scenario: `ratio` is second / first, so the second is better below one.
+
+    `judged_by` is the measure, or `GOODPUT` where it is the deadline in both: the ratio is then one of odds.
+    """
+
+    scenario: str
+    policy: str
+    ratio: Interval
+    standing: Standing
+    judged_by: str
+
+
+def changes(first: list[CellRow], second: list[CellRow], measure: str) -> list[RatioChange]:
+    """Compare what both contain, Holm-adjusted over all. Raises `BadInputError` when they have nothing in common."""
+    before, after = by_place(first, measure), by_place(second, measure)
+    places = [place for place in before if place in after and set(before[place]) & set(after[place])]
+    if not places:
+        raise BadInputError(
+            "the two catalogues have no cell in common: no scenario, policy and seed is in both"
+        )
+    found = [compared(before[place], after[place], measure) for place in places]
+    adjusted = holm([one.p_value for one in found])
+    return [
+        RatioChange(*place, one.interval, standing(one.interval, p, None, False, one.is_tied), one.by)
+        for place, one, p in zip(places, found, adjusted, strict=True)
+    ]
+
+
+def compared(first: dict[int, CellRow], second: dict[int, CellRow], measure: str) -> Judged:
+    sides = {"a": list(first.values()), "b": list(second.values())}
+    values = {side: {one.seed: float(one.numbers[measure]) for one in rows} for side, rows in sides.items()}
+    return judged(measure, values, "b", "a", ceiling=ceiling_of(sides, measure))
+
+
+def by_place(rows: list[CellRow], measure: str) -> dict[Place, dict[int, CellRow]]:
+    """seed -> cell for each scenario and policy, valid cells only."""
+    found: dict[Place, dict[int, CellRow]] = defaultdict(dict)
+    for one in usable(rows, measure):
+        found[scenario_name(one), policy_name(one)][one.seed] = one
+    return found
+
+
+def change_table(found: list[RatioChange], measure: str) -> Table:
+    """Table of the changes, the largest first."""
+    order = sorted(found, key=lambda change: -abs(change.ratio.ratio - 1))
+    rows = tuple(
+        row(
+            change.scenario,
+            change.policy,
+            show(change.ratio) + " odds" * (change.judged_by == GOODPUT),
+            change.ratio.blocks,
+            Cell(change.standing, CHANGE_MARKS.get(change.standing, "")),
+        )
+        for change in order
+    )
+    columns = ("scenario", "policy", f"{measure} second / first", "seeds", "the second is")
+    return Table("Changes", NOTE, columns, rows)

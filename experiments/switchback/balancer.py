@@ -9,38 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from balancer.control.admin.client import AdminClient, AdminError, target_of
 from experiments.errors import BadInputError
 from experiments.switchback.readings import LiveError
-
-PATIENCE = 10.0
-"""Timeout for a response in seconds."""
 
 TRIES = 4
 PAUSE = 0.5
 """Attempts per request, and base of the pause between them in seconds."""
 
 
-class LiveBalancer(Protocol):
-    """Operations of a balancer that an evaluation needs.
+class LiveBalancer:
+    """The balancer at `url`, over HTTP or its admin socket; `cluster` is a named cluster of it.
 
-    All raise `BadInputError` for a rejected request, and `LiveError`.
+    All requests raise `BadInputError` if they are rejected, and `LiveError`.
     """
-
-    async def latency(self) -> dict[str, Any]:
-        """Document of /-/latency."""
-
-    async def check(self, policy: dict[str, Any]) -> None:
-        """Check that a policy could be applied."""
-
-    async def apply(self, policy: dict[str, Any]) -> None:
-        """Apply a policy."""
-
-
-class HttpBalancer:
-    """The balancer at `url`, over HTTP or its admin socket; `cluster` is a named cluster of it."""
 
     def __init__(
         self,
@@ -49,7 +33,7 @@ class HttpBalancer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         cluster: str | None = None,
     ) -> None:
-        self._client = AdminClient(url, token, timeout=PATIENCE)
+        self._client = AdminClient(url, token)
         self._sleep = sleep
         self._cluster = cluster
 

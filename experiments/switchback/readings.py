@@ -74,7 +74,6 @@ class MetricsWindow:
 
     @property
     def buckets(self) -> Ints:
-        """Number of successes in each bucket."""
         return np.asarray(np.sum([*self.by_endpoint.values()], axis=0, dtype=np.int64))
 
     @property

@@ -7,7 +7,6 @@ block 2    …
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Final
 
@@ -17,7 +16,7 @@ from experiments.errors import BadInputError
 from experiments.measured.runner import faults, run_loop
 from experiments.platform.build import versions
 from experiments.platform.printable import LONGEST_NAME, printable
-from experiments.platform.terminal import in_ms, interruptible
+from experiments.platform.terminal import in_ms
 from experiments.results.directory import PlannedRun
 from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
 from experiments.running.runner import Observer
@@ -43,10 +42,7 @@ class LiveRunner:
     def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
         """Observe the run's policy for a period. Raises `ExperimentError` and `KeyboardInterrupt`."""
         assert isinstance(scenario, LiveScenario)
-        try:
-            return run_loop(interruptible(self._observe(scenario, planned)))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        return run_loop(self._observe(scenario, planned))
 
     async def _observe(self, scenario: LiveScenario, planned: PlannedRun) -> Run:
         turns = self._turns
@@ -106,11 +102,8 @@ def samples_of(window: MetricsWindow) -> Samples:
         for latency, count in spread(window, int(bucket), int(counts[bucket]))
     ]
     failures = [(np.nan, window.errors, -1)] if window.errors else []
-    latency, weight, worker = (
-        (np.array(column) for column in zip(*rows, *failures, strict=True))
-        if (rows or failures)
-        else (np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    )
+    table = np.array([*rows, *failures], dtype=np.float64).reshape(-1, 3)
+    latency, (weight, worker) = table[:, 0].copy(), table[:, 1:].T.astype(np.int64)
     zeros = np.zeros(len(latency))
     none = np.zeros(len(latency), dtype=np.int64)
     return Samples(

@@ -59,7 +59,7 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
     """Headline and advice if an entry was observed better than the baseline, but not proven to be."""
     best = choice.doubtful[0]
     measure, said = best.judged_by, difference(best)
-    subject = subject_of(measure, found)
+    subject = "there were" if measure == "throughput" else found.contest.subject(measure)
     floor = floor_between(found.floor, found.contest.control, best.label, best.baseline)
     if best.standing == "within the noise floor" and floor is not None and measure != GOODPUT:
         far = percent(exp(noise(floor)))
@@ -89,11 +89,6 @@ def doubtful_advice(interval: Interval, is_anytime: bool) -> str:
         f"Runs differ too much: more than {MOST_BLOCKS} blocks would be needed to tell. Longer runs or a quieter "
         "machine help."
     )
-
-
-def subject_of(measure: str, found: Evidence) -> str:
-    """Subject of a sentence that names the entry itself."""
-    return "there were" if measure == "throughput" else found.contest.subject(measure)
 
 
 def blocks_needed(interval: Interval, is_anytime: bool) -> int:

@@ -79,7 +79,6 @@ def deciding(wanted: Measure, has_tail: bool) -> Measure:
 
 
 def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary]) -> Contest:
-    """The contest of a campaign."""
     measured = {run.label for run in runs}
     is_live = isinstance(scenario, LiveScenario)
     load, has_tail = scenario.load_of(scenario.entry(scenario.baseline)), supports_tail(runs)

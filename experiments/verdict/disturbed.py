@@ -39,11 +39,6 @@ def unless_contradicted(one: Comparison, runs: Sequence[RunSummary]) -> Comparis
     return one if holds else replace(one, standing="undecided")
 
 
-def unless_lagged(one: Comparison, lagless: Comparison) -> Comparison:
-    """The comparison, without its claim if that is not made of the same runs without the generator's lag."""
-    return replace(one, standing=standing_with(one.standing, lagless.standing))
-
-
 def standing_with(standing: Standing, lagless: Standing) -> Standing:
     """Standing that follows from that of the runs as they were and that without the generator's lag."""
     return "within the generator's lag" if standing in CLAIMS and standing != lagless else standing

@@ -78,7 +78,6 @@ class Summary:
 
 
 def summarise(results: Results) -> Summary:
-    """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
     slo = scenario.slo * scenario.time_scale
     runs = tuple(summarise_run(run, slo) for run in results.runs)

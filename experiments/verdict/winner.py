@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from experiments.stats.comparison import Comparison, Interval, compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
 from experiments.verdict.contest import Contest
-from experiments.verdict.disturbed import faults_of, has_lag, unless_contradicted, unless_lagged
+from experiments.verdict.disturbed import faults_of, has_lag, standing_with, unless_contradicted
 
 MORE_FAILURES = 0.001
 """Share of requests (0..1) that an entry may fail more than the baseline and still win: what `capacity` allows, too."""
@@ -101,7 +101,10 @@ def compared_pairs(
     comparisons, floor = found(lagless=False)
     if has_lag(runs):
         lagless, _ = found(lagless=True)
-        comparisons = [unless_lagged(one, less) for one, less in zip(comparisons, lagless, strict=True)]
+        comparisons = [
+            replace(one, standing=standing_with(one.standing, less.standing))
+            for one, less in zip(comparisons, lagless, strict=True)
+        ]
     return [unless_contradicted(one, runs) for one in comparisons], floor
 
 

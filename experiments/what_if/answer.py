@@ -24,7 +24,7 @@ from experiments.scenario.labels import policy_label
 from experiments.scenario.scenario import Scenario
 from experiments.simulator.run import Simulate
 from experiments.stats.ceiling import GOODPUT
-from experiments.stats.comparison import Comparison, compare
+from experiments.stats.comparison import Comparison, compare_pairs
 from experiments.stats.measures import deadline_mapped, goodput, percentile, statistics_row
 from experiments.stats.run_summary import ceiling_per_block, summarise_run, values_per_block
 from experiments.verdict.phrases import UNITS, show
@@ -97,7 +97,6 @@ class WhatIfAnswer:
 
     @property
     def sentences(self) -> list[str]:
-        """Answer as sentences."""
         return [*self._answers(), *map(compared, self.comparisons), self._trust()]
 
     def _answers(self) -> Iterator[str]:
@@ -126,7 +125,6 @@ class WhatIfAnswer:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Answer for JSON."""
         return {
             "without": list(self.question.lost),
             "utilisation": self.utilisation,
@@ -200,11 +198,12 @@ def answer(
         names = " ".join(region.name for region in there)
         lines += [line_of(label, names, runs, scenario.slo) for label, runs in by_label.items()]
     summaries = [summarise_run(run, after.slo) for runs in runs_after.values() for run in runs]
+    pairs = [(label, after.baseline) for label in runs_after if label != after.baseline]
     comparisons: list[Comparison] = []
     for measure in ("p99", "mean"):
         values = values_per_block(list(runs_after), summaries, measure)
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
-        comparisons += compare(measure, values, after.baseline, None, ceiling=ceiling)[0]
+        comparisons += compare_pairs(measure, values, pairs, ceiling=ceiling)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
     return WhatIfAnswer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
 

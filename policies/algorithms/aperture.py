@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from math import ceil
 from random import Random
 from typing import Annotated
@@ -72,9 +73,7 @@ class Aperture:
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Place the endpoints on the circle, in the order of their hashes."""
         self._ring = sorted(states, key=lambda state: (hashing.of_name(state.id), state.id))
-        self._edges = [0.0]
-        for state in self._ring:
-            self._edges.append(self._edges[-1] + state.endpoint.weight)
+        self._edges = list(accumulate((state.endpoint.weight for state in self._ring), initial=0.0))
         self._offered = -1
 
     def tick(self, now: float) -> None:
@@ -129,7 +128,7 @@ class Aperture:
                 break
         else:  # the window covers the whole circle: every endpoint has its full weight
             self._window = [(state, 1.0) for state in ring if state.is_selectable]
-        self._lay_chances()
+        self._chances = list(accumulate(state.endpoint.weight * part for state, part in self._window))
 
     def _place(self) -> tuple[float, float]:
         """Return the start and the width of the window, in weight."""
@@ -139,13 +138,6 @@ class Aperture:
         whole = self._edges[-1]
         steps = min(balancers, ceil(self._width_at_least / len(self._ring) * balancers - 1e-9))
         return index / balancers * whole, steps / balancers * whole
-
-    def _lay_chances(self) -> None:
-        self._chances = []
-        total = 0.0
-        for state, part in self._window:
-            total += state.endpoint.weight * part
-            self._chances.append(total)
 
 
 def _load(pair: tuple[EndpointState, float], now: float) -> float:

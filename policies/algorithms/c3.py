@@ -89,7 +89,6 @@ class C3(ByScore):
             self._heard[state].hear(latency, outcome.reported_load, now, self._alpha)
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """Record the load report of a probe."""
         self._heard[state].hear(None, load, now, self._alpha)
 
     def score(self, state: EndpointState, now: float) -> float:

@@ -86,7 +86,6 @@ class EdfRoundRobin:
         self._turns = EdfScheduler(rng)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Rebuild the schedule with the new weights."""
         self._turns.rebuild(states, _weight)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

@@ -57,7 +57,6 @@ class JoinIdleQueue:
             self._line.move_to_end(state)
 
     def tick(self, now: float) -> None:
-        """Let the endpoints that were set aside rejoin."""
         self._rejoin()
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

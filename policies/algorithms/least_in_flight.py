@@ -15,26 +15,26 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
-from policies.insight.explanation import ONLY_ONE, Trace
-from policies.selection.by_score import number_of_choices
-from policies.selection.two_choices import TwoChoices, draw_two, note_loads, relative_load
+from policies.insight.explanation import Trace
+from policies.selection.by_score import ByScore
+from policies.selection.two_choices import LESS_LOADED, TIE, TwoChoices, relative_load
+from policies.stats.load import RateMeter
 
 TIES = ("random", "rate")
 
 LOWER_RATE = "lower-rate"
-"""Reason: equally loaded as others, and the fewest recent requests. Scores are requests in the last second."""
+"""Reason: equally loaded as others, and the fewest recent requests. Scores are requests per second and weight."""
 
 
-class LeastInFlight:
+class LeastInFlight(ByScore):
     """The least loaded, by in-flight per weight, of a few endpoints drawn at random (power of two choices).
 
     Mitzenmacher, IEEE TPDS 2001: two choices instead of one turn the longest queue from log n into log log n, and no
     view of all endpoints is needed, so that many balancers side by side do not herd. 0 choices: of all.
 
-    A tie is broken at random, or with `tie = "rate"` in favour of the fewest requests in the last second. Below one
-    request in flight per endpoint nearly all picks are ties, and two choices are no better than one. `tie = "rate"` is
-    HAProxy's solution (`balance random`, since 3.4): of 1600 servers the busiest had 780 of a million requests, and 628
-    with it.
+    A tie is broken at random, or with `tie = "rate"` in favour of the fewest recent requests. Below one request in
+    flight per endpoint nearly all picks are ties, and two choices are no better than one. `tie = "rate"` is HAProxy's
+    solution (`balance random`, since 3.4): of 1600 servers the busiest had 780 of a million requests, and 628 with it.
     """
 
     def __init__(
@@ -43,109 +43,49 @@ class LeastInFlight:
         *,
         choices: Annotated[int, "number of random candidates; 0: all"] = 2,
         tie: Annotated[
-            str, 'choice among equals: `"random"`, or `"rate"`: the fewest requests in the last second'
+            str, 'choice among equals: `"random"`, or `"rate"`: the fewest recent requests'
         ] = "random",
     ) -> None:
-        self._random = rng.random
-        self._sample = rng.sample
-        self._choices = number_of_choices(choices)
+        super().__init__(rng, choices)
+        self._two = TwoChoices(rng.random)
         if tie not in TIES:
             raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
-        self._two = TwoChoices(rng.random)
         if choices == 2 and tie == "random":
             self.pick = self._two.pick  # type: ignore[method-assign]  # compiled
-        self._recent: RecentRequests | None = None
+        self._rates: PerEndpoint[RateMeter] | None = None
         if tie == "rate":
-            self._recent = RecentRequests()
-            self.members_changed = self._recent.counts.members_changed
-
-    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Pick an endpoint in O(choices), or O(n) with 0 choices."""
-        if len(available) == 1:
-            if self.trace is not None:
-                self.trace.note(ONLY_ONE, available)
-            return available[0]
-        drawn = self._drawn(available)
-        if self.trace is not None:
-            note_loads(self.trace, drawn, now)
-        equals = least_loaded(drawn, now)
-        state = equals[0] if len(equals) == 1 else self._one_of(equals, now)
-        if self._recent is not None:
-            self._recent.count(state, now)
-        return state
+            self._rates = PerEndpoint(RateMeter)
+            self.members_changed = self._rates.members_changed
 
     @property
     def trace(self) -> Trace | None:
-        """Where explanations are recorded; None if they are not."""
         return self._two.trace
 
     @trace.setter
     def trace(self, trace: Trace | None) -> None:
         self._two.trace = trace
 
-    def _drawn(self, available: Available) -> Sequence[EndpointState]:
-        size, choices = len(available), self._choices
-        if choices == 2:
-            first, second = draw_two(size, self._random)
-            return available[first], available[second]
-        return self._sample(available, choices) if 0 < choices < size else available
+    def score(self, state: EndpointState, now: float) -> float:
+        return relative_load(state, now)
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """Pick an endpoint in O(choices), or O(n) with 0 choices."""
+        state = super().pick(facts, available, now)
+        if self._rates is not None:
+            self._rates[state].count(now)
+        return state
+
+    def _better(self, one: EndpointState, other: EndpointState, now: float) -> EndpointState:
+        return self._least((one, other), now)
+
+    def _note(self, trace: Trace, states: Sequence[EndpointState], scores: Sequence[float]) -> None:
+        trace.note(LESS_LOADED if scores.count(min(scores)) == 1 else TIE, states, scores)
 
     def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
-        if self._recent is not None:
-            rates = [self._recent.of(state, now) for state in equals]
+        if self._rates is not None:
+            rates = [self._rates[state].read(now) / state.weight for state in equals]
             if self.trace is not None:
                 self.trace.note(LOWER_RATE, equals, rates)
             least = min(rates)
             equals = [state for state, rate in zip(equals, rates, strict=True) if rate == least]
-        return equals[0] if len(equals) == 1 else equals[int(self._random() * len(equals))]
-
-
-def least_loaded(states: Sequence[EndpointState], now: float) -> list[EndpointState]:
-    """Return the endpoints with the lowest relative load."""
-    loads = [
-        relative_load(state, now) if state.latency.failures else state.in_flight / state.weight
-        for state in states
-    ]
-    least = min(loads)
-    return [state for state, its in zip(states, loads, strict=True) if its == least]
-
-
-class Count:
-    """Requests of the second that began at `since`, and of the one before."""
-
-    def __init__(self) -> None:
-        self.since = -1.0
-        self.here = self.before = 0
-
-    def turn(self, now: float) -> None:
-        """Shift the counters if another second has begun."""
-        age = now - self.since
-        if age >= 1.0:
-            self.before = self.here if age < 2.0 else 0
-            self.here = 0
-            self.since = now if age >= 2.0 else self.since + 1.0
-
-
-class RecentRequests:
-    """Picks in the last second, by endpoint.
-
-    Two counters per endpoint and no timer. The count of the previous second decays linearly during the present one,
-    which is within a request or two of a sliding window and costs two comparisons.
-    """
-
-    def __init__(self) -> None:
-        self.counts: PerEndpoint[Count] = PerEndpoint(Count)
-
-    def count(self, state: EndpointState, now: float) -> None:
-        """Count one pick of `state` at `now`."""
-        count = self.counts[state]
-        if now - count.since >= 1.0:
-            count.turn(now)
-        count.here += 1
-
-    def of(self, state: EndpointState, now: float) -> float:
-        """Return the requests in the last second, per unit of weight."""
-        count = self.counts[state]
-        if now - count.since >= 1.0:
-            count.turn(now)
-        return (count.here + count.before * (1.0 - (now - count.since))) / state.weight
+        return super()._one_of(equals, now)

@@ -36,8 +36,7 @@ class Maglev(ConsistentHashPolicy):
     Eisenbud and others, Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, § 3.4; a lower weight
     gives fewer turns to fill a place. Shares are more even than a ring's. When one of N endpoints is removed, its keys
     are spread over all others, and a few of theirs move as well. An unavailable endpoint keeps its places, and its keys
-    go to other places, drawn by the key. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times its share
-    of what is in flight; 0 turns this off.
+    go to other places, drawn by the key.
     """
 
     def __init__(

@@ -60,7 +60,6 @@ class Degree:
         self.clear()
 
     def clear(self) -> None:
-        """Discard all samples of this degree."""
         self._samples: list[float] = []
         self._sorted: list[float] = []
         self._next = 0
@@ -206,7 +205,6 @@ class Prequal:
             trace.note(COLD, cold, [probes[state].latency for state in cold])
 
     def probes(self, now: float) -> Sequence[EndpointState]:
-        """Return the endpoints to probe next."""
         self._is_probed = True
         return self._drawn()
 

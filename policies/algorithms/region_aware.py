@@ -247,13 +247,11 @@ class RegionAware(PerRegion):
         super().observe(state, outcome, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Update the endpoints and the requests in flight per region."""
         super().members_changed(states, now)
         if self._has_reports:
             self._headroom.look(states, now)
 
     def tick(self, now: float) -> None:
-        """Update the headroom of all regions."""
         super().tick(now)
         if self._has_reports:
             self._headroom.look(self._states, now)

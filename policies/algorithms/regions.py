@@ -44,19 +44,16 @@ class PerRegion(WrappingPolicy):
             self.observe_probe = self._observe_probe
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Notify each child of the endpoints of its region."""
         self._states = states
         for region in self._children:
             self._tell(region, now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Notify the child policy of the endpoint's region."""
         hook = getattr(self._children.get(state.region), "observe", None)
         if hook is not None:
             hook(state, outcome, now)
 
     def tick(self, now: float) -> None:
-        """Call the `tick` hook of every child."""
         for region in self._children:
             self._hook(region, "tick")(now)
 

@@ -66,8 +66,7 @@ class Rendezvous(ConsistentHashPolicy):
     """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
     When one of N endpoints is removed, exactly its own keys move, spread over all others by weight; when one is added,
-    keys move only to it. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times its share of what is in
-    flight; 0 turns this off.
+    keys move only to it.
     """
 
     def __init__(
@@ -86,10 +85,8 @@ class Rendezvous(ConsistentHashPolicy):
         return self._orders[(hashed >> 32) * self._slots >> 32][0]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """Return the endpoints, the highest bid first."""
         return self._orders.every((hashed >> 32) * self._slots >> 32)
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Update the endpoints and discard all cached orders."""
         by_id = sorted(states, key=lambda state: state.id)
         self._orders.learn((state, state.endpoint.weight) for state in by_id)

@@ -103,12 +103,10 @@ class ReportedLoadRoundRobin:
         self._rebuild(now)
 
     def tick(self, now: float) -> None:
-        """Update the weights every `update` seconds."""
         if now - self._updated_at >= self._update:
             self._rebuild(now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Count the response and record its load report."""
         if not state.is_member:
             return
         report = self._reports[state]
@@ -117,7 +115,6 @@ class ReportedLoadRoundRobin:
             report.hear(outcome.reported_load, now, self._expiry)
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """Record the load report of a probe."""
         self._reports[state].hear(load, now, self._expiry)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

@@ -33,8 +33,7 @@ class RingHash(ConsistentHashPolicy):
 
     Karger, Lehman, Leighton, Levine, Lewin and Panigrahy, Consistent Hashing and Random Trees, STOC 1997; with points
     in proportion to weight as in libketama (2007). When one of N endpoints is removed, only its own keys move, 1/N of
-    them, each to the endpoint of the next point; so do those of one that is unavailable. `load_bound` 1.25 skips an
-    endpoint that holds more than 1.25 times its share of what is in flight; 0 turns this off.
+    them, each to the endpoint of the next point; so do those of one that is unavailable.
     """
 
     def __init__(

@@ -6,7 +6,9 @@ A policy is tested by its behaviour through the router, and the message of a fai
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from enum import Enum
+from math import inf
 from random import Random
 
 from policies.contract.trial import REGION, Answer, Trial, endpoints, require
@@ -62,13 +64,8 @@ def spares_a_cold_endpoint(make: PolicyMaker) -> None:
 
 def ends_with_failures(make: PolicyMaker) -> None:
     """With ejection, a failing endpoint gets only occasional trials, and its share again after its recovery."""
-
-    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        fails = state.id == f"{REGION}-0" and now < 20
-        return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
-
     health = Health(Random(4), ejection=EjectionRules(base_time=10.0))
-    trial = Trial(make, endpoints(*[1] * 6), answer, health=health)
+    trial = Trial(make, endpoints(*[1] * 6), _failing(until=20.0), health=health)
     trial.closed_loop(12, 60)
     failed = trial.picked(since=1) - trial.picked(since=20)
     share = failed[f"{REGION}-0"] / failed.total()
@@ -100,7 +97,9 @@ def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:
     """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
     ejection ends, or its requests succeed."""
     rules = EjectionRules(failures=2, base_time=2.0) if signal is RecoverySignal.BY_ITS_TIME else None
-    trial = Trial(make, endpoints(*[1] * 6), _failing_from_5_to_8(), health=Health(Random(4), ejection=rules))
+    rng = Random(5)  # with equal latencies, rounding errors would decide which one is faster
+    answer = _failing(since=5.0, until=8.0, seconds=lambda: 0.015 + 0.01 * rng.random())
+    trial = Trial(make, endpoints(*[1] * 6), answer, health=Health(Random(4), ejection=rules))
     state = trial.router.find(f"{REGION}-0")
     trial.open_loop(500, 5.5)
     trial.router.set_healthy(state.id, signal is not RecoverySignal.BY_A_CHECK)
@@ -112,12 +111,12 @@ def share_after_return(make: PolicyMaker, signal: RecoverySignal) -> float:
     return picked[state.id] / picked.total()
 
 
-def _failing_from_5_to_8() -> Answer:
-    rng = Random(5)  # with equal latencies, rounding errors would decide which one is faster
+def _failing(since: float = 0.0, until: float = inf, seconds: Callable[[], float] = lambda: 0.1) -> Answer:
+    """Endpoints of which the first fails every request within 5 ms for a time."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        fails = state.id == f"{REGION}-0" and 5 <= now < 8
-        return (0.005, OutcomeKind.RESET) if fails else (0.015 + 0.01 * rng.random(), OutcomeKind.OK)
+        fails = state.id == f"{REGION}-0" and since <= now < until
+        return (0.005, OutcomeKind.RESET) if fails else (seconds(), OutcomeKind.OK)
 
     return answer
 
@@ -140,11 +139,7 @@ def respects_slow_start(make: PolicyMaker) -> None:
 
 def avoids_failing(make: PolicyMaker) -> None:
     """An endpoint that fails within 5 ms gets at most a little over its fair share, however idle it looks."""
-
-    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-        return (0.005, OutcomeKind.RESET) if state.id == f"{REGION}-0" else (0.1, OutcomeKind.OK)
-
-    trial = Trial(make, endpoints(*[1] * 6), answer)
+    trial = Trial(make, endpoints(*[1] * 6), _failing())
     trial.closed_loop(24, 10)
     share = trial.picked()[f"{REGION}-0"] / trial.picked().total()
     require(share <= 0.2, f"an endpoint that fails every request got {share:.1%} of them")

@@ -82,15 +82,12 @@ class AvailableByLevel(AvailableByRegion):
             self.by_priority[state.endpoint.priority].enter(state)
 
     def of_priority(self, priority: int) -> Available:
-        """Return those of a priority level."""
         return self.by_priority[priority]
 
     def enter(self, state: EndpointState) -> None:
-        """Insert `state`, which must not be in the list, at its position."""
         super().enter(state)
         self.by_priority[state.endpoint.priority].enter(state)
 
     def leave(self, state: EndpointState) -> None:
-        """Remove `state`, which must be in the list."""
         super().leave(state)
         self.by_priority[state.endpoint.priority].leave(state)

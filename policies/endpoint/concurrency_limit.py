@@ -67,7 +67,7 @@ class Concurrency:
     """Adaptive limit of one endpoint. `long` and `short` are in seconds; `inf` before the first window."""
 
     def __init__(self, rules: ConcurrencyRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._estimate = float(rules.initial)
         self.limit = rules.initial
         self.long = self.short = inf
@@ -76,10 +76,6 @@ class Concurrency:
         self._ends_at = inf
         self._sum = 0.0
         self._count = self._peak = 0
-
-    def fresh(self) -> Concurrency:
-        """Return a new limit with the same rules."""
-        return Concurrency(self._rules)
 
     def learn(self, outcome: Outcome, ahead: int) -> bool:
         """Record the outcome of a request that was sent behind `ahead` others; return whether `limit` may have changed.
@@ -132,7 +128,7 @@ class Concurrency:
         self._open_window(now)
 
     def _adjust(self) -> None:
-        rules, estimate = self._rules, self._estimate
+        rules, estimate = self.rules, self._estimate
         gradient = max(LEAST_GRADIENT, min(1.0, rules.tolerance * self.long / self.short))
         if gradient < 1.0:
             self._slow_start_is_over = True
@@ -145,7 +141,7 @@ class Concurrency:
 
     def _open_window(self, now: float) -> None:
         limit = self._estimate / 2 if self._is_probe_window else self._estimate
-        self.limit = max(self._rules.minimum, int(limit))
+        self.limit = max(self.rules.minimum, int(limit))
         self._ends_at = now + max(WINDOW, 2.0 * self.short)
         self._sum = 0.0
         self._count = self._peak = 0

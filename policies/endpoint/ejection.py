@@ -73,10 +73,10 @@ class OutlierState:
 
     `until` is the end of the ejection, None unless it is ejected now; a successful check may end it earlier, from
     `returns_from` on. `cause` is the reason of the last ejection; `count` the number of ejections, `times` how many of
-    them followed each other closely. `rate` is (successes, requests) of the window. The present consecutive failures
-    began at `failing_since`. `only_connections`: all of them were connections without an answer; `only_unanswered`: or
-    timed out before one. `is_certain`: the endpoint is unreachable or its region lost. `_failed` of `_ended` requests
-    failed before the present consecutive failures.
+    them followed each other closely. `rate` is (successes, requests) of the window. `ok_at_return`: successes before
+    the last return. The present consecutive failures began at `failing_since`. `only_connections`: all of them were
+    connections without an answer; `only_unanswered`: or timed out before one. `is_certain`: the endpoint is unreachable
+    or its region lost. `_failed` of `_ended` requests failed before the present consecutive failures.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class OutlierState:
         self.is_returned = False  # it was ejected before, and has returned
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
-        self._streak = self._ok_at_failure = self._ok_at_return = 0
+        self._streak = self._ok_at_failure = self.ok_at_return = 0
         self.only_connections = self.only_unanswered = True
         self._failed = self._ended = 0.0
         self._returned_at = self.failing_since = self.returns_from = 0.0
@@ -137,11 +137,7 @@ class OutlierState:
 
     def is_on_trial(self, ok: int) -> bool:
         """Whether it has returned from an ejection and has not succeeded since."""
-        return self.is_returned and ok == self._ok_at_return
-
-    def successes_since_return(self, ok: int) -> int:
-        """Return how many of its `ok` successes came after the last ejection."""
-        return ok - self._ok_at_return
+        return self.is_returned and ok == self.ok_at_return
 
     def eject(self, cause: Cause, now: float, rules: EjectionRules, rng: Random) -> None:
         """Eject, for longer each time; each `rules.base_time` since the last return reduces the multiplier by one."""
@@ -160,7 +156,7 @@ class OutlierState:
         self.until = None
         self.is_returned = True
         self._returned_at = now
-        self._ok_at_return = self._ok_at_failure = ok
+        self.ok_at_return = self._ok_at_failure = ok
         self._streak = self.slow_for = 0
         self._failed = self._ended = 0.0
         self.forget_rate()

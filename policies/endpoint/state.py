@@ -196,7 +196,7 @@ class EndpointState:
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
             if self.concurrency is not None:
-                self.concurrency = self.concurrency.fresh()
+                self.concurrency = Concurrency(self.concurrency.rules)
             self.record = OutlierState()
             self.passes_checks = self.is_reachable = True
             self.is_healthy = self.is_eligible = False
@@ -281,7 +281,6 @@ class EndpointState:
         self.latency.pool(pooled((self.siblings.latency, self.units.latency), TAU))
 
     def forget_units(self) -> None:
-        """Forget what other units have reported."""
         self._change_elsewhere(self.units.forget())
         self.pool_latency(self.units, self.units.latency)
 
@@ -304,12 +303,10 @@ class EndpointState:
 
     @property
     def enabled(self) -> bool:
-        """Whether its admin state is ready."""
         return self.admin_state is _READY
 
     @property
     def is_ejected(self) -> bool:
-        """Whether outlier detection has ejected it."""
         return self.record.until is not None
 
     @property
@@ -366,13 +363,9 @@ class EndpointState:
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
 
-    def forget_failures(self) -> None:
-        """Forget earlier failures: the check or ejection that reported them now reports recovery."""
-        self.latency.renew()
-
     def is_measured(self, now: float) -> bool:
         """Whether its latency is known and not stale."""
-        return self.latency.is_measured(now)
+        return now - self.latency.measured_at < FORGET_AFTER
 
     def failure_penalty(self, now: float) -> float:
         """Return the failure share (0..1) of recent requests; 0 where one more request is a trial that is due.

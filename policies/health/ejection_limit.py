@@ -81,7 +81,6 @@ class HealthCounts:
         return out[None] > max_ejected(size[None]) or out[region] > max_ejected_in_region(size[region])
 
     def healthy_levels(self) -> dict[int, float]:
-        """Return the healthy share of each priority level."""
         return {priority: 1 - self.level_out[priority] / size for priority, size in self.level_size.items()}
 
     def healthy_share(self, region: Region | None) -> float:

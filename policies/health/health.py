@@ -102,7 +102,10 @@ class Health:
 
     def tick(self, states: Sequence[EndpointState], now: float) -> bool:
         """Run periodic work, about once a second; return whether an endpoint was ejected or has returned."""
-        has_changed = self._end_due_ejections(states, now)
+        due = [state for state in states if state.record.until is not None and state.record.until <= now]
+        for state in due:
+            end_ejection(state, now)
+        has_changed = bool(due)
         rules = self.ejection.rules
         if rules.success_rate or rules.failures:
             self._last_successes.look(states, now)
@@ -122,12 +125,6 @@ class Health:
             return False
         end_ejection(state, now)
         return True
-
-    def _end_due_ejections(self, states: Sequence[EndpointState], now: float) -> bool:
-        due = [state for state in states if state.record.until is not None and state.record.until <= now]
-        for state in due:
-            end_ejection(state, now)
-        return bool(due)
 
     def _eject(self, state: EndpointState, cause: Cause, now: float) -> bool:
         """Eject `state` unless the limits forbid it; return whether it was ejected."""

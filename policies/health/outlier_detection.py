@@ -105,9 +105,8 @@ class OutlierDetector:
 
 
 def end_ejection(state: EndpointState, now: float) -> None:
-    """End the ejection of the endpoint."""
     state.record.end_ejection(state.successes, now)
-    state.forget_failures()
+    state.latency.renew()  # the end of the ejection reports recovery
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:
@@ -134,7 +133,7 @@ def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState,
 
 
 def _is_known(state: EndpointState, now: float) -> bool:
-    successes = state.record.successes_since_return(state.successes)
+    successes = state.successes - state.record.ok_at_return
     return (
         state.is_healthy
         and state.is_measured(now)

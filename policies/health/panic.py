@@ -46,7 +46,6 @@ class Panic:
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
     def evaluate(self, counts: HealthCounts, routed: int) -> None:
-        """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
         carries_all = False
         self.loads = {}

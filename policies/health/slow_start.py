@@ -32,7 +32,6 @@ class SlowStart:
         return bool(self._since)
 
     def begin(self, state: EndpointState, now: float) -> None:
-        """Begin the slow start of an endpoint."""
         if self.window:
             self._since[state] = now
 

@@ -19,7 +19,6 @@ from policies.policy import Policy
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
-_WHOLE: Final = float(1 << 64)
 
 CANARY: Final = "canary"
 """Reason: the canary picks. Its own reasons follow."""
@@ -37,7 +36,6 @@ class Arm:
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
 
     def record(self, outcome: Outcome, picked_at: float) -> None:
-        """Record the outcome of one of its requests."""
         self.outcomes[outcome.kind] += 1
         if outcome.kind is _OK:
             self.latency.record(outcome.ended_at - picked_at)
@@ -63,7 +61,6 @@ class Canary(WrappingPolicy):
         self.candidate = Arm("canary", *candidate)
         self.share = share
         self.by_key = by_key
-        self.keeps_to_regions = bool(getattr(live[1], "keeps_to_regions", False))
         self._random = rng.random
         self._last: Arm | None = None
         self._inner = (live[1], candidate[1])
@@ -71,7 +68,6 @@ class Canary(WrappingPolicy):
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
-        """Both arms, the live one first."""
         return self.live, self.candidate
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
@@ -93,4 +89,4 @@ def _fraction(facts: RequestFacts) -> float:
     """Return a number in 0..1 from the request's key or path, evenly distributed and equal in every process."""
     text = facts.key if facts.key is not None else facts.path
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, person=b"canary").digest()
-    return int.from_bytes(digest, "big") / _WHOLE
+    return int.from_bytes(digest, "big") * 0.5**64

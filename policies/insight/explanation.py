@@ -216,11 +216,12 @@ class Trace:
     """Records the notes of the router and its policies while explanations are on.
 
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
-    has the number of notes per reason; a pick may have several, so they add up to more than `picks`.
+    has the number of notes per reason; a pick may have several, so they add up to more than `picks`. Counts that are
+    given go on.
     """
 
-    def __init__(self, keep: int = 1) -> None:
-        self.counts: Counter[str] = Counter()
+    def __init__(self, keep: int = 1, counts: Counter[str] | None = None) -> None:
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self.picks = 0
         self.last: Explanation | None = None
         self.recent: deque[Explanation] = deque(maxlen=keep)
@@ -281,7 +282,6 @@ class WrappingPolicy:
 
     @property
     def trace(self) -> Trace | None:
-        """The trace of this policy and of the inner ones, or None."""
         return self._trace
 
     @trace.setter
@@ -299,7 +299,10 @@ Hook = Callable[..., Any]
 
 
 def combine_hooks(chorus: object, policies: Sequence[object]) -> None:
-    """Give `chorus` every hook that one of `policies` has, and what one of them reads."""
+    """Give `chorus` every hook that one of `policies` has, what one of them reads, and whether the first one keeps to
+    regions."""
+    if getattr(policies[0], "keeps_to_regions", False):
+        setattr(chorus, "keeps_to_regions", True)  # noqa: B010 - no attribute of an object
     if any(getattr(policy, "reads_prompts", False) for policy in policies):
         setattr(chorus, "reads_prompts", True)  # noqa: B010 - no attribute of an object
     for name, combined in HOOKS.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -39,25 +40,25 @@ class Shadow:
         """Whether it is still called: it has not failed too often."""
         return self.faults < FAULT_LIMIT
 
-    def see(self, live: EndpointState, facts: RequestFacts, available: Available, now: float) -> None:
-        """Let the shadow pick for a request for which the live policy has picked `live`."""
+    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the policy, unless it has failed too often; None if it raises, which is counted."""
         try:
-            state = self.policy.pick(facts, available, now)
-            name = state.id
+            return hook(*arguments) if self.is_asked else None
         except KeyboardInterrupt:
             raise
         except BaseException as fault:
-            self.record_fault(fault)
-            return
-        self.seen += 1
-        self.agreed += state is live
-        self.picks[name] += 1
-        self.beside[live.id] += 1
+            self.faults += 1
+            self.last_fault = raised(fault)
+            return None
 
-    def record_fault(self, fault: BaseException) -> None:
-        """Count a fault of the shadow."""
-        self.faults += 1
-        self.last_fault = raised(fault)
+    def see(self, live: EndpointState, facts: RequestFacts, available: Available, now: float) -> None:
+        """Let the shadow pick for a request for which the live policy has picked `live`."""
+        name: str | None = self.call(lambda: self.policy.pick(facts, available, now).id)
+        if name is not None:
+            self.seen += 1
+            self.agreed += name == live.id
+            self.picks[name] += 1
+            self.beside[live.id] += 1
 
     @property
     def agreement(self) -> float:
@@ -83,15 +84,13 @@ class Shadowed(WrappingPolicy):
         self.live = live
         self._inner = (live,)  # shadows add no reasons to an explanation
         self.shadows = tuple(shadows)
-        self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
         combine_hooks(self, (live, *map(Guarded, shadows)))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Delegate to the live policy, then let the shadows pick."""
         state = self.live.pick(facts, available, now)
         for shadow in self.shadows:
-            if shadow.is_asked:
-                shadow.see(state, facts, available, now)
+            shadow.see(state, facts, available, now)
         return state
 
 
@@ -108,20 +107,7 @@ class Guarded:
         self.reads_prompts = bool(getattr(shadow.policy, "reads_prompts", False))
         for name in SHADOWED:
             if hasattr(shadow.policy, name):
-                setattr(self, name, _guarded(shadow, getattr(shadow.policy, name)))
-
-
-def _guarded(shadow: Shadow, hook: Callable[..., None]) -> Callable[..., None]:
-    def call(*arguments: Any) -> None:
-        if shadow.is_asked:
-            try:
-                hook(*arguments)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as fault:
-                shadow.record_fault(fault)
-
-    return call
+                setattr(self, name, partial(shadow.call, getattr(shadow.policy, name)))
 
 
 def randomness(rng: Random) -> Random:

@@ -7,7 +7,6 @@ def __init__(self, rng: Random, *, sharpness: float = 2.0)       randomness and 
 
 from __future__ import annotations
 
-import dis
 import inspect
 import linecache
 import re
@@ -19,18 +18,6 @@ from typing import Any
 
 from policies.errors import LONGEST_FAULT, BrokenPolicy, PoliciesError
 from policies.policy import Policy, PolicyMaker
-
-RAISE = dis.opmap["RAISE_VARARGS"]
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether the user has pressed Ctrl-C; False for a `KeyboardInterrupt` of a raise statement."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or trace.tb_frame.f_code.co_code[trace.tb_lasti] != RAISE
 
 
 def fault_at(error: BaseException, paths: Collection[str]) -> str:
@@ -99,11 +86,9 @@ def construct(
         policy: Policy = factory(*first, **arguments)
     except BrokenPolicy as error:
         raise BrokenPolicy(f"{_place(factory, '__init__', paths)}{error}") from None
-    except PoliciesError:
+    except (PoliciesError, KeyboardInterrupt):
         raise
     except BaseException as error:  # also SystemExit
-        if is_interrupt(error):
-            raise
         called = getattr(factory, "__name__", "the factory")
         raise BrokenPolicy(f"{called}() failed: {fault_at(error, paths)}") from None
     try:

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from policies.errors import BrokenPolicy, some_of
-from policies.loading.construction import fault_at, is_interrupt
-from policies.loading.modules import PrivateModules, TooLarge
+from policies.loading.construction import fault_at
+from policies.loading.modules import PrivateModules
 from policies.loading.reference import Reference, reference_in
 from policies.loading.source import Source
 
@@ -34,32 +34,30 @@ class Library:
 
     def __init__(self, given: Iterable[Source] = ()) -> None:
         self._given = {source.path: source for source in given}
-        self._files: dict[str, Loaded] = {}
-        self._modules: dict[str, Loaded] = {}
+        self._loaded: dict[str, Loaded] = {}  # by absolute path of a file, or name of a module
 
     @property
     def sources(self) -> list[Source]:
         """Sources of the files that were loaded, without modules."""
-        return [loaded.source for loaded in self._files.values()]
+        return [loaded.source for place, loaded in self._loaded.items() if os.path.isabs(place)]
 
     @property
     def versions(self) -> dict[str, str]:
         """Version by path, of files and modules."""
-        both = [*self._files.values(), *self._modules.values()]
-        return {loaded.source.path: loaded.source.version for loaded in both}
+        return {loaded.source.path: loaded.source.version for loaded in self._loaded.values()}
 
     @property
     def paths(self) -> frozenset[str]:
         """Absolute paths of everything that was loaded."""
-        both = [*self._files.values(), *self._modules.values()]
-        return frozenset(path for loaded in both for path in loaded.source.paths)
+        return frozenset(path for loaded in self._loaded.values() for path in loaded.source.paths)
 
     def give(self, sources: Iterable[Source]) -> None:
         """Use these sources from now on; a file that was loaded in another version is loaded again."""
         for source in sources:
             self._given[source.path] = source
-            if source.path in self._files and self._files[source.path].source.version != source.version:
-                del self._files[source.path]
+            loaded = self._loaded.get(source.path)
+            if loaded is not None and loaded.source.version != source.version:
+                del self._loaded[source.path]
 
     def differs_from(self, other: Library) -> bool:
         """Return whether a file that was given to this library has another version in the other one, or is unknown
@@ -70,43 +68,39 @@ class Library:
     def find(self, name: str) -> type:
         """Return the class that a reference names. Raises `BrokenPolicy`."""
         reference = reference_in(name)
-        return class_in(self._loaded(reference), reference)
+        return class_in(self._load(reference), reference.class_name)
 
     def source_of(self, name: str) -> Source:
         """Return the source of the file or module that a reference names. Raises `BrokenPolicy`."""
-        return self._loaded(reference_in(name)).source
+        return self._load(reference_in(name)).source
 
-    def _loaded(self, reference: Reference) -> Loaded:
-        return self._file(reference) if reference.is_file else self._module(reference)
+    def _load(self, reference: Reference) -> Loaded:
+        place = os.path.abspath(reference.place) if reference.is_file else reference.place
+        if place not in self._loaded:
+            self._loaded[place] = self._file(place) if reference.is_file else _module(place)
+        return self._loaded[place]
 
-    def _file(self, reference: Reference) -> Loaded:
-        path = os.path.abspath(reference.place)
-        if path not in self._files:
-            given = self._given.get(path)
-            modules = PrivateModules(path, None if given is None else given.files)
-            module = guarded(modules.load, path, lambda: Source(path, modules.files).paths)
-            self._files[path] = Loaded(module, Source(path, dict(modules.files)))
-        return self._files[path]
+    def _file(self, path: str) -> Loaded:
+        given = self._given.get(path)
+        modules = PrivateModules(path, None if given is None else given.files)
+        module = guarded(modules.load, path, lambda: Source(path, modules.files).paths)
+        return Loaded(module, Source(path, dict(modules.files)))
 
-    def _module(self, reference: Reference) -> Loaded:
-        name = reference.place
-        if name not in self._modules:
-            require_installed(name)
-            module = guarded(lambda: import_module(name), name, lambda: _paths_of_module(name))
-            path = getattr(module, "__file__", None) or name
-            self._modules[name] = Loaded(module, Source(path, {os.path.basename(path): _content(path)}))
-        return self._modules[name]
+
+def _module(name: str) -> Loaded:
+    require_installed(name)
+    module = guarded(lambda: import_module(name), name, lambda: _paths_of_module(name))
+    path = getattr(module, "__file__", None) or name
+    return Loaded(module, Source(path, {os.path.basename(path): _content(path)}))
 
 
 def guarded(load: Callable[[], ModuleType], what: str, paths: Callable[[], frozenset[str]]) -> ModuleType:
     """Return what `load` returns. Raises `BrokenPolicy` for whatever it raises, with file and line."""
     try:
         return load()
-    except TooLarge as error:
-        raise BrokenPolicy(f"{what}: {error}") from None
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # also SystemExit
-        if is_interrupt(error):
-            raise
         if isinstance(error, OSError) and error.filename == what:
             raise BrokenPolicy(f"{what}: {error.strerror}") from None
         place = fault_at(error, paths())
@@ -126,9 +120,9 @@ def require_installed(name: str) -> None:
     raise BrokenPolicy(f"no module '{top}' is installed{hint}")
 
 
-def class_in(loaded: Loaded, reference: Reference) -> type:
+def class_in(loaded: Loaded, name: str) -> type:
     """Return the class of a loaded module. Raises `BrokenPolicy` if there is none of that name."""
-    path, name = loaded.source.path, reference.class_name
+    path = loaded.source.path
     found = vars(loaded.module).get(name)
     if found is None:
         own = [

@@ -8,8 +8,8 @@ seconds and would return the old code after a quick edit.
 from __future__ import annotations
 
 import builtins
+import errno
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +23,6 @@ from policies.loading.source import MAX_SOURCE_BYTES
 
 PREFIX = "steelyard_policy_"
 NUMBERS = count(1)
-
-ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.MULTILINE)
-"""Declaration of another encoding than UTF-8, in the first two lines (PEP 263)."""
-
-
-class TooLarge(Exception):
-    """The files of a policy have more bytes than `MAX_SOURCE_BYTES`."""
 
 
 class PrivateModules:
@@ -50,7 +43,7 @@ class PrivateModules:
         self.files: dict[str, bytes] = {}
 
     def load(self) -> ModuleType:
-        """Import the file. Raises `OSError` if it cannot be read, and whatever its code raises."""
+        """Import the file. Raises `OSError` if it cannot be read or is too large, and whatever its code raises."""
         if self._given is None:
             self._read(self._main)
         package = ModuleType(self._package)
@@ -70,14 +63,26 @@ class PrivateModules:
         candidates = [f"{name}/__init__.py", f"{name}.py"] if module != self._main_module else [self._main]
         for candidate in candidates:
             if self._read_if_present(candidate):
+                loader: Any = self
+                is_package = candidate.endswith(
+                    "/__init__.py"
+                )  # of an empty path: only this finds its modules
                 path = os.path.join(self.directory, candidate)
-                loader: Any = PrivateLoader(self.files[candidate], path, self._builtins)
-                spec = ModuleSpec(
-                    module, loader, origin=path, is_package=candidate.endswith("/__init__.py")
-                )  # a package gets an empty path: only `find_spec` finds its modules
+                spec = ModuleSpec(module, loader, origin=path, loader_state=candidate, is_package=is_package)
                 spec.has_location = True
                 return spec
         return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave making the module to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a file with the `__import__` of this load."""
+        spec = module.__spec__
+        assert spec is not None
+        assert spec.origin is not None
+        vars(module)["__builtins__"] = self._builtins
+        exec(compile(self.files[spec.loader_state], spec.origin, "exec", dont_inherit=True), vars(module))
 
     def _import(
         self,
@@ -134,9 +139,8 @@ class PrivateModules:
         with open(os.path.join(self.directory, name), "rb") as file:
             content = file.read(MAX_SOURCE_BYTES + 1)
         if len(content) + sum(map(len, self.files.values())) > MAX_SOURCE_BYTES:
-            raise TooLarge(
-                f"a policy and the modules beside it may have {MAX_SOURCE_BYTES >> 10} KiB together"
-            )
+            message = f"a policy and the modules beside it may have {MAX_SOURCE_BYTES >> 10} KiB together"
+            raise OSError(errno.EFBIG, message, os.path.join(self.directory, self._main))
         self.files[name] = content
 
     @contextmanager
@@ -155,30 +159,3 @@ class PrivateModules:
                 own = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
                 self._modules.update((name, sys.modules.pop(name)) for name in own)
                 sys.meta_path.remove(self)
-
-
-class PrivateLoader:
-    """Loader of one file whose content is known already."""
-
-    def __init__(self, content: bytes, path: str, names: Mapping[str, object]) -> None:
-        self._content = content
-        self._path = path
-        self._builtins = names
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave making the module to the import system."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the file with the `__import__` of its load."""
-        vars(module)["__builtins__"] = self._builtins
-        self._require_text()
-        exec(compile(self._content, self._path, "exec", dont_inherit=True), vars(module))
-
-    def _require_text(self) -> None:
-        """Check the encoding: the compiler names no line, or ignores comments, depending on the version of Python."""
-        try:
-            self._content.decode()
-        except UnicodeDecodeError as error:
-            if not ENCODING.search(b"\n".join(self._content.split(b"\n", 2)[:2])):
-                line = self._content.count(b"\n", 0, error.start) + 1
-                raise SyntaxError("the file is not UTF-8", (self._path, line, None, None)) from None

@@ -44,6 +44,5 @@ class Source:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Return the source that `as_dict` describes."""
         files = {name: content.encode("latin-1") for name, content in document["files"].items()}
         return cls(document["path"], files)

@@ -1,1 +1,1 @@
-"""Overload: the wait queue, admission control, concurrency limits, hedging and the retry budget."""
+"""Overload: the wait queue, load shedding, rests, token buckets, hedging and the retry budget."""

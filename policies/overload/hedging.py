@@ -164,7 +164,6 @@ class Hedging:
 
     @property
     def has_budget(self) -> bool:
-        """Whether the budget allows a hedge."""
         return self._tokens >= 1.0
 
     def silent(self, states: Iterable[EndpointState], now: float) -> list[EndpointState]:

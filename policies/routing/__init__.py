@@ -1,1 +1,1 @@
-"""Routing: endpoint state, the set of endpoints, the router, and the registry of policies."""
+"""Routing: the router with its endpoints and the active policy, session affinity, and knowledge of other units."""

@@ -7,9 +7,9 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Final
 
-from policies.clock import cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
 from policies.errors import place_of_pick, raised
@@ -18,6 +18,7 @@ from policies.health.priority_levels import LevelTurns, Loads
 from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
 from policies.prompts import PromptReport
+from policies.selection.two_choices import TwoChoices
 
 Pick = Callable[[RequestFacts, Available, float], EndpointState]
 
@@ -26,7 +27,7 @@ MEASURED_PICKS: Final = 1000
 
 
 class ActivePolicy:
-    """A policy with its hooks, and the `fallback`.
+    """A policy with its hooks, and the fallback, the less loaded of two endpoints.
 
     `fallback_picks` counts the fallback picks of the policy in force, `last_fault` describes its last fault;
     `installations` is the number of policies so far, the one in force included.
@@ -34,8 +35,8 @@ class ActivePolicy:
     again after `install`; all but `pick` are None where the policy has no such hook.
     """
 
-    def __init__(self, policy: Policy, fallback: Policy, cpu: Callable[[], float] = cpu_time) -> None:
-        self._fallback = fallback
+    def __init__(self, policy: Policy, rng: Random, cpu: Callable[[], float]) -> None:
+        self._fallback = TwoChoices(rng.random)
         self._cpu = cpu
         self.installations = self.fallback_picks = self._earlier_fallback_picks = 0
         self.last_fault: str | None = None
@@ -148,10 +149,6 @@ class ActivePolicy:
         """Whether the policy doubts that the endpoint is as fast as usual; False where it has no such hook."""
         return self._doubts is not None and bool(self.call(self._doubts, state))
 
-    def doubted(self, states: Sequence[EndpointState]) -> list[EndpointState]:
-        """Return the endpoints that the policy doubts."""
-        return [] if self._doubts is None else [state for state in states if self.doubts(state)]
-
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""
         try:
@@ -171,10 +168,7 @@ class ActivePolicy:
         trace = self.trace
         if trace is not None:
             trace.note(reason)
-        try:
-            state = self._fallback.pick(facts, available, now)
-        except Exception:  # the fallback is replaceable too; its faults must not fail a request either
-            state = available[0]
+        state = self._fallback.pick(facts, available, now)
         if trace is not None:
             trace.end(state, now)
         return state

@@ -41,7 +41,7 @@ class Sticky(WrappingPolicy):
         self._inner = (inner,)
         self.counts = counts or StickyCounts()
         self._placement = placement
-        combine_hooks(self, (placement, inner))
+        combine_hooks(self, (inner, placement))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the first available endpoint of the key, else what the inner policy picks."""

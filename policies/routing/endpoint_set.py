@@ -63,14 +63,6 @@ class EndpointSet:
         except KeyError:
             raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._by_id)}") from None
 
-    def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Replace the endpoint set by `endpoints`. Raises DuplicateEndpoint, and then changes nothing.
-
-        An endpoint that keeps its id keeps its state. A removed endpoint gets no new requests; those in flight finish.
-        A new endpoint begins with a slow start, if one is configured.
-        """
-        self._replace(endpoints, warms=True)
-
     def put(self, endpoint: Endpoint) -> None:
         """Add `endpoint`, or update the one with its id, as `replace` does.
 
@@ -128,7 +120,12 @@ class EndpointSet:
         if has_changed_others:
             self._refresh_all()
 
-    def _replace(self, endpoints: Iterable[Endpoint], *, warms: bool) -> None:
+    def replace(self, endpoints: Iterable[Endpoint], *, warms: bool = True) -> None:
+        """Replace the endpoint set by `endpoints`. Raises DuplicateEndpoint, and then changes nothing.
+
+        An endpoint that keeps its id keeps its state. A removed endpoint gets no new requests; those in flight finish.
+        A new endpoint begins with a slow start if it `warms`, and one is configured.
+        """
         wanted: dict[str, Endpoint] = {}
         for endpoint in endpoints:
             if endpoint.id in wanted:
@@ -239,7 +236,7 @@ class EndpointSet:
         """
         state = self.find(endpoint_id)
         if is_healthy and not state.passes_checks:
-            state.forget_failures()
+            state.latency.renew()  # the check that reported failures now reports recovery
         state.passes_checks = is_healthy
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)

@@ -11,7 +11,6 @@ from math import inf
 from random import Random
 from typing import Final
 
-from policies.algorithms.least_in_flight import LeastInFlight
 from policies.clock import Clock, cpu_time
 from policies.endpoint.available import Available
 from policies.endpoint.concurrency_limit import ConcurrencyRules
@@ -62,7 +61,6 @@ class Router(EndpointSet):
         policy: Policy,
         clock: Clock,
         rng: Random,
-        fallback: Policy | None = None,
         time_budget: float = TIME_BUDGET,
         cpu: Callable[[], float] = cpu_time,
         in_flight_limit: int | None = None,
@@ -70,7 +68,7 @@ class Router(EndpointSet):
         health: Health | None = None,
     ) -> None:
         super().__init__(clock.now, health if health is not None else Health(rng), concurrency)
-        self.active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng), cpu)
+        self.active = ActivePolicy(policy, rng, cpu)
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = _UNLIMITED if in_flight_limit is None else in_flight_limit
@@ -80,8 +78,8 @@ class Router(EndpointSet):
         self.look_at = inf
         self.look: Callable[[float], None] = _no_sync
         self.on_probe: Callable[[EndpointState], None] | None = None
-        self._take_hooks()
-        self._replace(endpoints, warms=False)
+        self.health.panic.keeps_to_regions = self.active.keeps_to_regions
+        self.replace(endpoints, warms=False)
 
     # --- the life of a request
 
@@ -106,14 +104,14 @@ class Router(EndpointSet):
         except (KeyboardInterrupt, Overloaded):
             raise
         except BaseException as error:  # also SystemExit: a policy must not end the process
-            state = self._fallback_pick(facts, available, now, RAISED, raised(error))
+            state = self.active.fallback_pick(facts, available, now, RAISED, raised(error))
         else:
             if not is_usable:
                 fault = f"picked {shown(state)}, which was not on offer"
-                state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
+                state = self.active.fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
             elif self._is_timed and self._now() - now > budget and self.active.took_long(budget):
                 fault = f"took over {budget * 1e3:g} ms of CPU time"
-                state = self._fallback_pick(facts, available, now, TOO_SLOW, fault)
+                state = self.active.fallback_pick(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
         state.await_one(1, now)
@@ -126,7 +124,7 @@ class Router(EndpointSet):
             self._refresh(state)
         self.routed += 1
         self.in_flight += 1
-        if self._probes is not None and self.on_probe is not None:
+        if self.on_probe is not None and self.active.probes is not None:
             self.active.call(self._probe, now)
         if facts.prompt is not None and self.active.assigned is not None:
             self.active.call(self.active.assigned, state, facts, now)
@@ -151,8 +149,9 @@ class Router(EndpointSet):
         was_full = self.in_flight >= self._limit
         self.in_flight -= 1
         is_failure = state.count(outcome, assignment.in_flight_at_send, assignment.number)
-        if self._observe is not None:
-            self.active.call(self._observe, state, outcome, outcome.ended_at)
+        active = self.active
+        if active.observe is not None:
+            active.call(active.observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             state.update_limit()
             if state.is_selectable and state.is_full:
@@ -191,12 +190,12 @@ class Router(EndpointSet):
         new ones.
         """
         before = set(self._doubted)
-        self._doubted = self.active.doubted(self._states)
+        self._doubted = [state for state in self._states if self.active.doubts(state)]
         return [state for state in self._doubted if state not in before]
 
     def _probe(self, now: float) -> None:
-        if self._probes is not None and self.on_probe is not None:
-            for state in self._probes(now):
+        if self.active.probes is not None and self.on_probe is not None:
+            for state in self.active.probes(now):
                 self.on_probe(state)
 
     @property
@@ -253,7 +252,7 @@ class Router(EndpointSet):
     def set_policy(self, policy: Policy) -> None:
         """Make `policy` the active one from the next request on; requests in flight are settled under it."""
         self.active.install(policy)
-        self._take_hooks()
+        self.health.panic.keeps_to_regions = self.active.keeps_to_regions
         for state in self._states:
             state.forget_overtaken()
         self._notify_members()
@@ -278,15 +277,7 @@ class Router(EndpointSet):
         """Description of the last fault of the policy in force."""
         return self.active.last_fault
 
-    def _take_hooks(self) -> None:
-        in_force = self.active
-        self._observe = in_force.observe
-        self._probes = in_force.probes
-        self._fallback_pick = in_force.fallback_pick
-        self.health.panic.keeps_to_regions = in_force.keeps_to_regions
-
     def _loads_changed(self) -> None:
-        """Choose between the priority levels by their new loads."""
         self.active.use_levels(self._loads)
 
     def _notify_members(self) -> None:

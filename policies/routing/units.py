@@ -81,7 +81,6 @@ class OtherUnits:
 
     @property
     def endpoints(self) -> int:
-        """Number of endpoints of this router."""
         return len(self._router.states)
 
     @property
@@ -202,7 +201,6 @@ class OtherUnits:
         self._next += SLICE
 
     def forget(self) -> None:
-        """Forget everything that other units have reported."""
         self._senders.clear()
         self._total.clear()
         self._tokens.clear()

@@ -1,1 +1,1 @@
-"""Parts of selection that several policies share: by score, of two choices, by deadline, by key, headroom, trials."""
+"""Parts of selection that several policies share: by score, of two choices, by key, from a pool of probes."""

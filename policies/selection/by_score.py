@@ -6,7 +6,7 @@ every request of an idle cluster to the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from policies.endpoint.available import Available
@@ -24,13 +24,6 @@ TRIAL_COST_S = 1e6
 request at a time instead of a stampede."""
 
 
-def number_of_choices(choices: int) -> int:
-    """Return the option `choices`. Raises BadPolicyOption unless it is 0 or at least 2."""
-    if choices < 0 or choices == 1:
-        raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
-    return choices
-
-
 def to_first_byte(outcome: Outcome) -> float:
     """Return the seconds to the first byte; the rest depends on the response size and on the client's reading speed."""
     first = outcome.first_byte_at
@@ -43,9 +36,11 @@ class ByScore:
     trace: Trace | None = None
 
     def __init__(self, rng: Random, choices: int) -> None:
+        if choices < 0 or choices == 1:
+            raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
         self._random = rng.random
         self._sample = rng.sample
-        self._choices = number_of_choices(choices)
+        self._choices = choices
 
     def score(self, state: EndpointState, now: float) -> float:
         """Return the cost of one more request at `state`; the lowest wins."""
@@ -75,13 +70,15 @@ class ByScore:
         score = self.score
         scores = [score(state, now) for state in states]
         if self.trace is not None:
-            self.trace.note(LEAST_SCORE, states, scores)
+            self._note(self.trace, states, scores)
         least = min(scores)
         first = scores.index(least)
         if scores.count(least) == 1:
             return states[first]
-        return self._one_of(state for state, its in zip(states, scores, strict=True) if its == least)
+        return self._one_of([state for state, its in zip(states, scores, strict=True) if its == least], now)
 
-    def _one_of(self, equals: Iterable[EndpointState]) -> EndpointState:
-        tied = list(equals)
-        return tied[int(self._random() * len(tied))]
+    def _note(self, trace: Trace, states: Sequence[EndpointState], scores: Sequence[float]) -> None:
+        trace.note(LEAST_SCORE, states, scores)
+
+    def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
+        return equals[int(self._random() * len(equals))]

@@ -75,7 +75,6 @@ class ProbePool:
         self.hot_above = sorted(loads)[min(len(loads) - 1, int(self._q * len(loads)))]
 
     def expire(self, now: float) -> None:
-        """Remove probes that are too old."""
         probes, since = self.probes, now - self._oldest
         while probes:
             first = next(iter(probes))
@@ -145,7 +144,6 @@ class ProbePool:
         del probes[gone]
 
     def retain(self, members: set[EndpointState]) -> None:
-        """Remove the probes of all endpoints but `members`."""
         self.probes = {state: probe for state, probe in self.probes.items() if state in members}
         self._worst = None
 

@@ -46,7 +46,6 @@ class TwoChoices:
         self._random = random
 
     def pick(self, facts: RequestFacts, available: list[EndpointState], now: float) -> EndpointState:
-        """Pick the less loaded of two endpoints."""
         return less_loaded_of_two(available, self._random, now, self.trace)
 
 

@@ -159,10 +159,6 @@ class LatencyModel:
         self.measured_at = self.failed_at = max(now, self.measured_at)
         self.charge = max(FAILURE_COST, charge)
 
-    def is_measured(self, now: float) -> bool:
-        """Whether there is a sample that is not stale."""
-        return now - self.measured_at < FORGET_AFTER
-
     @property
     def floor(self) -> float:
         """Latency of the idle endpoint in seconds; `inf` before the first success."""

@@ -34,7 +34,7 @@ class Ewma:
             self._at = now
 
     def read(self, now: float | None = None) -> float | None:
-        """Return the mean; None before the first sample, or once all samples by `now` weigh less than FAINT of one."""
+        """Return the mean; None before the first sample, or once all by `now` weigh less than NEGLIGIBLE_WEIGHT."""
         if not self._weight or (now is not None and self.weight(now) < NEGLIGIBLE_WEIGHT):
             return None
         return self._sum / self._weight
@@ -180,7 +180,6 @@ class RateMeter:
         self._at = self.began_at = now
 
     def count(self, now: float) -> None:
-        """Count one event at the time `now`."""
         self._count = self._faded(now) + 1.0
         self._at = now
 

@@ -15,7 +15,10 @@ import pytest
 
 from experiments.platform import cpu_time
 
-pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
+pytestmark = [
+    pytest.mark.second_tier,
+    pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only"),
+]
 
 TINY = ("--blocks", "1", "--duration", "300ms", "--connections", "4")
 
@@ -27,7 +30,6 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
 
 
-@pytest.mark.second_tier
 def test_short_run_without_other_programs(tmp_path: Path) -> None:
     """With an empty PATH, the built-in worker and generator are used, and other proxies are reported as absent."""
     file = tmp_path / "bench.json"
@@ -49,7 +51,6 @@ def test_short_run_without_other_programs(tmp_path: Path) -> None:
     assert [bound["is_met"] for bound in found["bounds"]] == [None, None]
 
 
-@pytest.mark.second_tier
 @pytest.mark.parametrize("case", ["get1m", "post16k"])
 def test_case_is_measured_on_every_installed_peer(case: str, tmp_path: Path) -> None:
     """No proxy answers with an error."""
@@ -68,7 +69,6 @@ def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-@pytest.mark.second_tier
 def test_idle_case(tmp_path: Path) -> None:
     """The number of connections is that of `--connections`; the peers are proxies only."""
     found = written(tmp_path, "--case", "idle", "--connections", "40")
@@ -78,7 +78,6 @@ def test_idle_case(tmp_path: Path) -> None:
     assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
 
 
-@pytest.mark.second_tier
 def test_other_build_is_measured_in_the_same_blocks(tmp_path: Path) -> None:
     """Here the other build is this one; the ratio has a verdict."""
     found = written(tmp_path, "--peers", "none", "--against", sys.executable)
@@ -89,7 +88,6 @@ def test_other_build_is_measured_in_the_same_blocks(tmp_path: Path) -> None:
     assert "the other build" in found["bounds"][0]["bound"]
 
 
-@pytest.mark.second_tier
 @pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")
 def test_half_case_offers_one_rate_to_all_peers(tmp_path: Path) -> None:
     found = written(tmp_path, "--case", "half", "--peers", "nginx")
@@ -98,7 +96,6 @@ def test_half_case_offers_one_rate_to_all_peers(tmp_path: Path) -> None:
     assert all(run["requests"] > 0 and run["figure"] > 0 for run in found["runs"])
 
 
-@pytest.mark.second_tier
 def test_endpoints_case_has_a_balancer_for_each_size(tmp_path: Path) -> None:
     """Four sizes and one bound; `--connections` applies to all of them."""
     found = written(tmp_path, "--case", "endpoints", "--policies", "random")
@@ -108,7 +105,6 @@ def test_endpoints_case_has_a_balancer_for_each_size(tmp_path: Path) -> None:
     assert bound["bound"].startswith("steelyard random flat")
 
 
-@pytest.mark.second_tier
 def test_tls_case_requires_openssl(tmp_path: Path) -> None:
     """Without openssl every peer is reported as absent."""
     done = bench(*TINY, "--case", "tls", path=str(tmp_path))
@@ -116,7 +112,6 @@ def test_tls_case_requires_openssl(tmp_path: Path) -> None:
     assert "absent: steelyard least-in-flight (no program 'openssl'" in done.stdout
 
 
-@pytest.mark.second_tier
 def test_ctrl_c_shows_results_and_leaves_no_process(tmp_path: Path) -> None:
     """Stopped after its first run: exit code 130, its results are written, and all child processes have ended."""
     file = tmp_path / "bench.json"

@@ -22,7 +22,6 @@ def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0)
 
 
 def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[CostRun]:
-    """Costs per block."""
     columns = {OURS: ours, NGINX: nginx, SESSION: session}
     return [run(peer, block, cost) for peer, costs in columns.items() for block, cost in enumerate(costs)]
 

@@ -36,10 +36,11 @@ from benchmarks.fidelity.tables import bounds_of, headline
 from experiments.errors import BadInputError
 from experiments.inference.run import simulate_beside
 from experiments.results.directory import RUNS, Results, load_results, save_result, set_aside
-from experiments.run_data import Kind, Place, Run, RunFacts, Samples, WorldName
+from experiments.run_data import Kind, Place, Run, WorldName
 from experiments.running import execute
 from experiments.scenario.overrides import Overrides
 from experiments.scenario.scenario import Entry, Scenario
+from tests.support.runs import run_of, samples_of
 
 COUNT = 3_000
 SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
@@ -53,11 +54,10 @@ def unchanged(label: str, block: int) -> dict[str, Any]:
 @pytest.fixture
 def scenario() -> Scenario:
     """Two policies and the twin, eight blocks."""
-    return scenario_of("homogeneous", ("random", "round-robin"), 8, quick=False)
+    return scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=8))
 
 
 def synthetic(
-    scenario: Scenario,
     label: str,
     block: int,
     world: WorldName,
@@ -74,30 +74,24 @@ def synthetic(
     latency = rng.exponential(SCALE[label], COUNT) * factor
     shares = np.array([0.25 + bias, *(3 * [0.25 - bias / 3])])
     worker = np.repeat(np.arange(4), np.round(shares * COUNT).astype(int))[:COUNT]
-    due, zeros = np.arange(COUNT) / 120, np.zeros(COUNT, dtype=np.int64)
     kind = np.where(np.arange(COUNT) % 1000 < 1000 * failing, Kind.TIMEOUT, Kind.OK).astype(np.int64)
-    sent = due + lag * latency
-    samples = Samples(due, sent, due + latency, due + latency, zeros + 200, kind, worker, zeros, zeros, zeros)
-    facts = RunFacts(
+    due = np.arange(COUNT) / 120
+    return run_of(
+        samples_of(due, latency, sent_at=due + lag * latency, kind=kind, worker=worker),
         world=world,
         label=label,
         policy={"name": label},
-        mode="open",
-        requests=COUNT,
         block=block,
-        order=0,
         seed=block,
-        timeout=5.0,
         places=tuple(Place(worker=f"here-{n}", region="here") for n in range(4)),
         invalid_reasons=(fault,) if fault else (),
     )
-    return Run(facts, samples)
 
 
 def world_of(scenario: Scenario, directory: Path, world: WorldName, change: Change = unchanged) -> Results:
     """All runs of a world, in memory."""
     campaign = execute.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
-    runs = (synthetic(scenario, p.label, p.block, world, **change(p.label, p.block)) for p in campaign.plan)
+    runs = (synthetic(p.label, p.block, world, **change(p.label, p.block)) for p in campaign.plan)
     return Results(directory, campaign, tuple(runs))
 
 
@@ -225,7 +219,7 @@ def test_an_interval_that_crosses_the_bound_is_not_judged(
 
 
 def test_fewer_than_eight_blocks_are_not_judged(tmp_path: Path) -> None:
-    few = scenario_of("homogeneous", ("random", "round-robin"), 7, quick=False)
+    few = scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=7))
     result = both(few, tmp_path)
     assert {one.is_met for row in result.rows for one in row.agreements} == {None}
     assert result.ranking_is_met is None
@@ -310,14 +304,14 @@ def test_directory_of_another_scenario_is_refused(scenario: Scenario, tmp_path: 
 
 def test_simulating_again_replaces_earlier_simulations(tmp_path: Path) -> None:
     """The plan is that of the measured runs, with the same blocks and seeds."""
-    two_blocks = scenario_of("homogeneous", ("random", "round-robin"), 2, quick=False)
+    two_blocks = scenario_of("homogeneous", ("random", "round-robin"), Overrides(blocks=2))
     write_world(two_blocks, tmp_path / MEASURED, "measured")
     campaign = load_results(tmp_path / MEASURED).campaign
     simulated = []
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
         simulated.append((entry.label, block, order, seed))
-        return synthetic(scenario, entry.label, block, "simulated")
+        return synthetic(entry.label, block, "simulated")
 
     for _ in range(2):
         simulate_again(campaign, tmp_path / SIMULATED, Console(file=io.StringIO()), simulate)
@@ -344,7 +338,7 @@ def test_second_simulation_differs_by_its_label_only(scenario: Scenario) -> None
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
         simulated.append((entry.label, entry.policy, block, order, seed))
-        return synthetic(scenario, "random", block, "simulated")
+        return synthetic("random", block, "simulated")
 
     entry = scenario.entries[0]
     assert otherwise(simulate, "otherwise", scenario, entry, 1, 0, 7).facts.label == "random"
@@ -356,9 +350,9 @@ def test_simulated_run_concatenates_many_simulations(scenario: Scenario) -> None
 
     def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
         number = int(entry.label.removeprefix("random "))
-        return synthetic(scenario, "random", block, "simulated", factor=1.0 + number)
+        return synthetic("random", block, "simulated", factor=1.0 + number)
 
-    entry, one = scenario.entries[0], synthetic(scenario, "random", 1, "simulated")
+    entry, one = scenario.entries[0], synthetic("random", 1, "simulated")
     run = repeatedly(simulate, scenario, entry, 1, 0, 7)
     assert (run.facts.label, run.facts.requests) == ("random", COUNT)
     means = run.samples.latency.reshape(session.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
@@ -368,10 +362,10 @@ def test_simulated_run_concatenates_many_simulations(scenario: Scenario) -> None
 
 def test_six_scenarios_can_be_measured_with_five_policies() -> None:
     for name in session.SCENARIOS:
-        made = scenario_of(name, session.known_policies(), None, quick=False)
+        made = scenario_of(name, session.POLICIES, Overrides(blocks=session.BLOCKS))
         assert (len(made.entries), made.blocks) == (6, session.BLOCKS)
         assert made.control_pair == ("round-robin", "round-robin again")
-        assert scenario_of(name, session.known_policies(), None, quick=True).control_pair is None
+        assert scenario_of(name, session.POLICIES, Overrides(quick=True)).control_pair is None
 
 
 def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
@@ -380,9 +374,7 @@ def test_directory_without_results_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_scenario_with_engines_can_be_compared_at_another_rate() -> None:
-    found = scenario_of(
-        "inference-agents", ("llm-d",), 8, quick=False, given=Overrides(rate=4.0, duration=12.0)
-    )
+    found = scenario_of("inference-agents", ("llm-d",), Overrides(rate=4.0, duration=12.0, blocks=8))
     assert (found.load.rate, found.load.duration) == (4.0, 12.0)
     run = simulate_beside(found, found.entries[0], 0, 0, 1)
     assert run.facts.requests == 48

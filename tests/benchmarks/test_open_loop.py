@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from experiments.generator.arrivals import constant
 from experiments.platform import cpu_time
 from experiments.run_data import Kind
 from experiments.stats.measures import percentile
+from tests.support.wire import ScriptedWorker, Wire
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 
@@ -30,35 +33,21 @@ BREAK = b""
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
     """`serve(answer)` listens and returns the port; `answer(number)` gives the pieces of a response."""
-    servers: list[asyncio.Server] = []
-    writers: list[asyncio.StreamWriter] = []
-    numbers = iter(range(1_000_000))
+    numbers = itertools.count()
+    async with AsyncExitStack() as servers:
 
-    async def start(answer: Answer) -> int:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            try:
-                while await reader.readuntil(b"\r\n\r\n"):
+        async def start(answer: Answer) -> int:
+            async def talk(wire: Wire) -> None:
+                while await wire.until(b"\r\n\r\n"):
                     for piece in await answer(next(numbers)):
-                        writer.write(piece)
-                        await writer.drain()
+                        await wire.send(piece)
                         await asyncio.sleep(0)
                         if piece == BREAK:
                             return
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
-            finally:
-                writer.close()
 
-        servers.append(await asyncio.start_server(talk, "127.0.0.1", 0))
-        return int(servers[-1].sockets[0].getsockname()[1])
+            return (await servers.enter_async_context(ScriptedWorker(talk))).port
 
-    yield start
-    for writer in writers:
-        writer.transport.abort()
-    for server in servers:
-        server.close()
-        await server.wait_closed()
+        yield start
 
 
 async def drive(

@@ -229,7 +229,6 @@ def test_memory_of_a_process() -> None:
 
 
 def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "slow-clients", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.peer_files import Site, rendered
-from benchmarks.harness.steal_time import LOOK, Spans, disturbances, widened
 from benchmarks.harness.verified.account import TIMEOUT, Account
 from benchmarks.harness.verified.load_process import steelyard
 from benchmarks.harness.verified.messages import (
@@ -35,7 +34,16 @@ from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import OTHERS, doubts, introduction, ours, pace_of
 from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
-from benchmarks.storm.runs import FaultyWorkers, Storm, StormPlan, send_control
+from benchmarks.storm.runs import (
+    LOOK,
+    FaultyWorkers,
+    Spans,
+    Storm,
+    StormPlan,
+    disturbances,
+    send_control,
+    widened,
+)
 from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral
@@ -351,7 +359,6 @@ def test_introduction_shows_the_schedule() -> None:
 
 
 def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
     command = [sys.executable, "-m", "benchmarks", "storm", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 

@@ -48,7 +48,6 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def stages(text: str) -> list[list[Instruction]]:
-    """The stages, each beginning with its FROM."""
     found: list[list[Instruction]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
@@ -58,7 +57,6 @@ def stages(text: str) -> list[list[Instruction]]:
 
 
 def one(stage: list[Instruction], name: str) -> Instruction:
-    """The only instruction of that name."""
     (found,) = [i for i in stage if i.name == name]
     return found
 

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import http.client
 import json
-import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
+
+from experiments.platform.ports import free_ports
 
 PATIENCE = 30.0
 """Seconds within which a program must answer or end."""
 
 
-class Program:
+class Program(subprocess.Popen[str]):
     """A process; its output is read line by line."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
     ) -> None:
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             env=dict(environment),
             cwd=cwd,
@@ -35,46 +34,30 @@ class Program:
             text=True,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+    def __exit__(self, *error: Any) -> None:
+        self.terminate()
+        try:
+            self.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        super().__exit__(*error)
 
     def line(self) -> str:
         """The next line; empty at the end of output."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._process.send_signal(signal.SIGTERM)
+        assert self.stdout is not None
+        return self.stdout.readline()
 
     def rest(self) -> str:
-        """All output until it ends."""
-        output, _ = self._process.communicate(timeout=PATIENCE)
+        output, _ = self.communicate(timeout=PATIENCE)
         return output
 
     def stop(self) -> int:
-        """Send SIGTERM; return the exit code."""
         self.terminate()
-        return self._process.wait(PATIENCE)
+        return self.wait(PATIENCE)
 
 
 @dataclass(frozen=True)
 class Response:
-    """Response to one request."""
-
     status: int
     text: str
     fields: Mapping[str, str]
@@ -91,14 +74,6 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Respo
         connection.close()
 
 
-def free_port() -> int:
-    """A port that is free at the moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str]]:
     """Commands of a Procfile by name, its workers on free ports, and the balancer's environment that names these."""
     commands, endpoints = {}, []
@@ -106,9 +81,9 @@ def commands_on_free_ports(procfile: str) -> tuple[dict[str, str], dict[str, str
         process, _, command = line.partition(": ")
         words = command.split()
         if "--admin" in words:
-            words[words.index("--admin") + 1] = str(free_port())
+            words[words.index("--admin") + 1] = str(next(free_ports(1)))
         if "--port" in words:
-            words[words.index("--port") + 1] = str(port := free_port())
+            words[words.index("--port") + 1] = str(port := next(free_ports(1)))
             name, region = words[words.index("--name") + 1], words[words.index("--region") + 1]
             endpoints.append({"id": name, "region": region, "address": f"http://127.0.0.1:{port}"})
         commands[process] = " ".join(words)

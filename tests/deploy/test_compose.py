@@ -29,16 +29,14 @@ SERVICES: dict[str, Service] = COMPOSE["services"]
 BALANCER = SERVICES["balancer"]
 WORKERS = {name: service for name, service in SERVICES.items() if name != "balancer"}
 KEYS = {
-    *(
-        "image",
-        "build",
-        "restart",
-        "read_only",
-        "cap_drop",
-        "security_opt",
-        "healthcheck",
-        "stop_grace_period",
-    ),
+    "image",
+    "build",
+    "restart",
+    "read_only",
+    "cap_drop",
+    "security_opt",
+    "healthcheck",
+    "stop_grace_period",
     *("entrypoint", "command", "ports", "environment", "volumes", "tmpfs", "ulimits", "depends_on"),
 }
 CHECK_KEYS = {"test", "interval", "timeout", "start_period", "retries"}

@@ -18,7 +18,8 @@ from balancer.__main__ import main
 from balancer.config.loading import Settings
 from balancer.config.sources import PREFIX
 from balancer.configuration import load
-from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
+from experiments.platform.ports import free_ports
+from tests.deploy.programs import Program, commands_on_free_ports, get
 from tests.support.command_line import complaint
 from tests.support.root import ROOT
 
@@ -83,7 +84,7 @@ def test_requirements_install_the_project_with_its_constraints() -> None:
 def test_balancer_starts_from_the_environment_alone() -> None:
     """Without a file: endpoints and all else are BALANCER_…."""
     endpoints = json.dumps([{"id": "a", "address": "http://127.0.0.1:9"}])
-    environment = {**os.environ, "PORT": str(free_port()), "BALANCER_ENDPOINTS": endpoints}
+    environment = {**os.environ, "PORT": str(next(free_ports(1))), "BALANCER_ENDPOINTS": endpoints}
     with Program([sys.executable, "-m", "balancer", "serve"], environment) as unit:
         assert "1 endpoint, " in unit.line()
         assert unit.stop() == 0
@@ -109,7 +110,7 @@ def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 def test_honcho_runs_the_procfile(moved: tuple[Path, dict[str, str]]) -> None:
     """The balancer and its three workers start, a request is served, and SIGTERM ends all of them."""
     procfile, variables = moved
-    port = free_port()
+    port = next(free_ports(1))
     bin_ = Path(sys.executable).parent
     environment = {**os.environ, **variables, "PORT": str(port), "PATH": f"{bin_}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "honcho", "--procfile", str(procfile), "--app-root", str(ROOT), "start"]

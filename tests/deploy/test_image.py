@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from balancer.healthcheck import PATIENCE
+from experiments.platform.ports import free_ports
 from tests.deploy.dockerfile import LocalBuild, context, instructions, one, stages
 from tests.deploy.installation import quick_compiler, skip_without_index
-from tests.deploy.programs import Program, free_port
+from tests.deploy.programs import Program
 from tests.support.root import ROOT
 from tests.support.sources import modules, nodes_of
 
@@ -182,7 +183,7 @@ def test_instructions_build_a_balancer_that_serves(
     image.environment["CC"] = quick_compiler(tmp_path / "cc", tmp_path_factory)
     image.run(BUILD)
     image.run(FINAL)
-    port = free_port()
+    port = next(free_ports(1))
     path = tmp_path / "balancer.toml"
     path.write_text('[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n', encoding="utf-8")
     command = [*one(FINAL, "ENTRYPOINT").words(), *one(FINAL, "CMD").words()[:-1], str(path)]
@@ -204,7 +205,7 @@ def test_instructions_build_a_balancer_that_serves(
 @pytest.fixture
 def balancer_program() -> Iterator[tuple[Program, dict[str, str]]]:
     """A balancer whose only worker does not answer, and the environment of the container."""
-    environment = {**os.environ, "PORT": str(free_port())}
+    environment = {**os.environ, "PORT": str(next(free_ports(1)))}
     worker = "a=http://127.0.0.1:9"
     with Program([sys.executable, "-m", "balancer", "serve", "--worker", worker], environment) as program:
         assert "ready" in program.line()

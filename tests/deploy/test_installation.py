@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from experiments.platform.ports import free_ports
 from tests.deploy.installation import (
     Environment,
     clean_environment,
@@ -26,7 +27,7 @@ from tests.deploy.installation import (
     shorten_hot_path,
     skip_without_index,
 )
-from tests.deploy.programs import Program, commands_on_free_ports, free_port, get
+from tests.deploy.programs import Program, commands_on_free_ports, get
 from tests.support.root import ROOT
 
 pytestmark = [pytest.mark.second_tier, pytest.mark.timeout(900)]
@@ -146,7 +147,7 @@ def test_installed_balancer_forwards(build: str, request: pytest.FixtureRequest)
 def test_every_line_of_the_procfile_runs(compiled: Installed, sources: Path) -> None:
     """As a platform runs it: by a shell, in the checkout, with PORT set."""
     commands, variables = commands_on_free_ports((ROOT / "Procfile").read_text(encoding="utf-8"))
-    port = free_port()
+    port = next(free_ports(1))
     path = f"{compiled.environment.place / 'bin'}:/usr/bin:/bin"
     environment = clean_environment(**variables, PATH=path, PORT=str(port))
     with ExitStack() as stack:
@@ -282,7 +283,7 @@ def test_strict_build_fails_with_one_message(sources: Path, tmp_path: Path) -> N
 def running(environment: Environment) -> Iterator[tuple[str, int]]:
     """An emulated worker and a balancer before it: the balancer's ready line and its port."""
     variables = clean_environment()
-    at, port = free_port(), free_port()
+    at, port = free_ports(2)
     worker = [environment.program("workers"), *f"serve --region eu --name eu-0 --port {at}".split()]
     balancer = [environment.program("balancer"), *f"serve --worker eu={url(at)} --port {port}".split()]
     with Program(worker, variables) as first, Program(balancer, variables) as second:

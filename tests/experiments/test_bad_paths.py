@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from balancer.log.formats import Context, text_line
 from experiments.__main__ import cli
 from experiments.commands.session import remedies
 from experiments.results.directory import load_results
-from experiments.scenario.scenario import Scenario
 from experiments.verdict.summary import summarise
 from tests.support.command_line import complaint, run_in_process
 from tests.support.log_entries import entry
+from tests.support.result_sets import write_results
 
 READERS = (
     ("run", "FILE.toml", "--simulated"),
@@ -109,13 +108,13 @@ def test_results_do_not_mix_with_other_files(command: tuple[str, ...], tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_invalid_runs_come_with_what_helps(tmp_path: Path, make_results: Callable[..., Scenario]) -> None:
-    make_results(tmp_path / "late", blocks=1, requests=60, late="random")
+def test_invalid_runs_come_with_what_helps(tmp_path: Path) -> None:
+    write_results(tmp_path / "late", blocks=1, requests=60, late="random")
     summary = summarise(load_results(tmp_path / "late"))
     assert "--patience 4m" in summary.verdict.advice
     assert "--batch" in summary.verdict.advice
     assert remedies(summary) == []  # said already
     decided = replace(summary, verdict=replace(summary.verdict, advice=""))
     assert remedies(decided) == [summary.verdict.advice]
-    make_results(tmp_path / "fine", blocks=1, requests=60)
+    write_results(tmp_path / "fine", blocks=1, requests=60)
     assert remedies(summarise(load_results(tmp_path / "fine"))) == []

@@ -16,16 +16,14 @@ LABELS = tuple("abcdef")
 CAMPAIGNS = 500
 
 
-def drawn(
-    seed: int, true: Mapping[str, float], blocks: int = 8, noise: float = 0.06
-) -> dict[str, dict[int, float]]:
-    """Values around the true ones: a common factor of the block, and log-normal noise, of `a` three times as much."""
+def drawn(seed: int, true: Mapping[str, float], noise: float = 0.06) -> dict[str, dict[int, float]]:
+    """Eight values around each true one: a factor common to a block, and log-normal noise, for `a` thrice as much."""
     rng = np.random.default_rng(seed)
-    common = rng.normal(0, 0.3, blocks)
+    common = rng.normal(0, 0.3, 8)
     return {
         label: {
             block: value * math.exp(common[block] + rng.normal(0, noise * (3 if label == "a" else 1)))
-            for block in range(blocks)
+            for block in range(8)
         }
         for label, value in true.items()
     }

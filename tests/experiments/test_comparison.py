@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from experiments.stats.comparison import (
     Interval,
     average,
-    compare,
-    compare_all,
+    compare_pairs,
     floor_between,
     holm,
     is_biased,
@@ -80,15 +79,15 @@ def test_standing_by_interval_and_noise_floor(
     assert standing(interval, p_value, floor, more_is_better) == expected
 
 
-def test_the_control_is_the_noise_floor_and_not_compared() -> None:
-    """40 % more throughput over 1 % noise is ahead; the A/A control is not ranked."""
+def test_the_control_is_the_noise_floor() -> None:
+    """40 % more throughput over 1 % noise is ahead."""
     values = {
         "a": blocks(100, 0.01, seed=1),
         "b": blocks(140, 0.01, seed=2),
         "a again": blocks(100, 0.01, seed=3),
     }
-    found, floor = compare("throughput", values, "a", ("a", "a again"))
-    assert [(comparison.label, comparison.standing) for comparison in found] == [("b", "ahead")]
+    (found,), floor = compare_pairs("throughput", values, [("b", "a")], control=("a", "a again"))
+    assert (found.label, found.standing) == ("b", "ahead")
     assert floor is not None
     assert floor.low < 1.02
     assert floor.high > 0.98
@@ -98,9 +97,9 @@ def test_an_entry_that_was_run_twice_is_the_mean_of_both_runs() -> None:
     """Its noise is that of two runs, and without a proven bias there is no noise floor."""
     first, second = blocks(1.0, 0.05, seed=1), blocks(1.0, 0.05, seed=2)
     values = {"a": first, "b": blocks(1.3, 0.05, seed=3), "a again": second}
-    (found,), floor = compare("p99", values, "a", ("a", "a again"))
+    (found,), floor = compare_pairs("p99", values, [("b", "a")], control=("a", "a again"))
     mean = {n: math.sqrt(first[n] * second[n]) for n in first}
-    assert found.interval == compare("p99", {"a": mean, "b": values["b"]}, "a", None)[0][0].interval
+    assert found.interval == compare_pairs("p99", {"a": mean, "b": values["b"]}, [("b", "a")])[0][0].interval
     assert floor is not None
     assert (is_biased(floor), noise(floor)) == (False, 0.0)
     assert floor_between(floor, ("a", "a again"), "b", "a") is None
@@ -112,35 +111,33 @@ def test_a_bias_is_that_of_pairs_with_the_repeated_entry_in_real_time() -> None:
         name: blocks(center, 0.01, seed=n) for n, (name, center) in enumerate({"b": 1.15, "c": 1.0}.items())
     }
     values |= {"a": blocks(1.0, 0.01, seed=8), "a again": blocks(1.2, 0.01, seed=9)}
-    pairs = compare_all("p99", values, ["a", "b", "c"], control=("a", "a again"))
-    assert pairs["b", "c"].standing == "behind"
-    assert pairs["b", "a"].standing == "within the noise floor"
-    virtual = compare_all("p99", values, ["a", "b", "c"], control=("a", "a again"), is_virtual=True)
-    assert (virtual["b", "c"].standing, virtual["b", "a"].standing) == ("behind", "behind")
-    (found, _), _floor = compare("p99", {k: values[k] for k in ("b", "c")} | values, "a", ("a", "a again"))
-    assert found.standing == "within the noise floor"
+    pairs = [("b", "c"), ("b", "a")]
+    found, _ = compare_pairs("p99", values, pairs, control=("a", "a again"))
+    assert [one.standing for one in found] == ["behind", "within the noise floor"]
+    virtual, _ = compare_pairs("p99", values, pairs, control=("a", "a again"), is_virtual=True)
+    assert [one.standing for one in virtual] == ["behind", "behind"]
 
 
 def test_a_biased_laboratory_does_not_average() -> None:
     """The repetition is a fifth slower in every block: it is the noise floor only, in full."""
     first = blocks(1.0, 0.01, seed=1)
     values = {"a": first, "b": blocks(1.15, 0.01, seed=3), "a again": {n: 1.2 * v for n, v in first.items()}}
-    (found,), floor = compare("p99", values, "a", ("a", "a again"))
-    assert found.interval == compare("p99", {"a": first, "b": values["b"]}, "a", None)[0][0].interval
+    (found,), floor = compare_pairs("p99", values, [("b", "a")], control=("a", "a again"))
+    assert found.interval == compare_pairs("p99", {"a": first, "b": values["b"]}, [("b", "a")])[0][0].interval
     assert (found.standing, is_biased(floor)) == ("within the noise floor", True)
 
 
 def test_only_common_blocks_are_compared() -> None:
     values = {"a": blocks(100, 0.01), "b": {0: 50.0, 3: 50.0, 9: 50.0}}
-    found, _ = compare("p99", values, "a", None)
-    assert found[0].interval.blocks == 2
-    assert found[0].standing == "no verdict"
+    (found,), _ = compare_pairs("p99", values, [("b", "a")])
+    assert found.interval.blocks == 2
+    assert found.standing == "no verdict"
 
 
 def test_false_positives_are_rare() -> None:
     """Of 60 entries drawn like the baseline, with 20 % noise, Holm's adjustment lets hardly any through."""
     values = {f"e{n}": blocks(100, 0.2, seed=n) for n in range(61)}
-    found, _ = compare("p99", values, "e0", None)
+    found, _ = compare_pairs("p99", values, [(label, "e0") for label in values if label != "e0"])
     assert sum(comparison.standing in ("ahead", "behind") for comparison in found) <= 3
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from experiments.inference.prompts import synthetic
 from experiments.recorded.inference_trace import LOG_BLOCK, Prompts
 from experiments.run_data import Kind, Place, Samples
 from experiments.scenario.inference import MIXES
+from tests.support.wire import ScriptedWorker, Wire
 from workers.inference.requests import ChatBody, blocks_of, tokens_of
 
 
@@ -54,31 +53,21 @@ def chunked(events: list[bytes]) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
 
 
-async def answer(
-    pieces: list[bytes], done: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    """Answer one request with pieces, 0.1 s between two of them, and close the connection."""
-    await reader.readuntil(b"\r\n\r\n")
-    for piece in pieces:
-        writer.write(piece)
-        await asyncio.sleep(0.1)
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    done.set()
-
-
 async def samples_of(pieces: list[bytes], timeout: float = 10.0) -> Samples:
-    """The row of one request that gets this answer."""
-    done = asyncio.Event()
-    async with await asyncio.start_server(partial(answer, pieces, done), "127.0.0.1", 0) as server:
+    """The row of one request that gets these pieces, 0.1 s between two of them, and the end of the connection."""
+
+    async def answer(wire: Wire) -> None:
+        await wire.head()
+        for piece in pieces:
+            await wire.send(piece)
+            await asyncio.sleep(0.1)
+
+    async with ScriptedWorker(answer) as server:
         prompts = Prompts([40], [3], [[]], ["a session"], LOG_BLOCK)
         places = [Place(worker="here-0", region="here")]
-        address = server.sockets[0].getsockname()
+        address = ("127.0.0.1", server.port)
         generator = CompletionGenerator(address, "name", places, np.array([0.0]), timeout, prompts)
-        ledger = await generator.run(0)
-        await done.wait()
-    return ledger.samples()
+        return (await generator.run(0)).samples()
 
 
 async def test_a_whole_answer_has_its_first_token_and_its_usage() -> None:

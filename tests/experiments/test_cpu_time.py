@@ -37,7 +37,6 @@ def child(program: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def work(process: subprocess.Popen[str], turns: int) -> None:
-    """Have it work and wait until it has."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{turns}\n")

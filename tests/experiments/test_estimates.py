@@ -116,20 +116,6 @@ def test_the_confidence_sequence_is_wider_than_one_interval() -> None:
     assert math.isnan(anytime_student(SAMPLE[:3]).low)
 
 
-@pytest.mark.second_tier
-def test_the_confidence_sequence_covers_at_every_look() -> None:
-    """1,000 sequences of 40 values, looked at after each from the second on: at most 5 % ever exclude the truth."""
-    rng = np.random.default_rng(11)
-    drawn = rng.normal(0.0, 0.3, (1000, 40))
-    missed = dict.fromkeys(("anytime", "student"), 0)
-    for row in drawn:
-        looks = range(2, 41)
-        missed["anytime"] += any(anytime_student(row[:count]).p_value < 0.05 for count in looks)
-        missed["student"] += any(paired_student(row[:count]).p_value < 0.05 for count in looks)
-    assert missed["anytime"] <= 0.05 * 1000
-    assert missed["student"] > 0.2 * 1000
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_values_have_no_interval(count: int) -> None:
     for found in (paired_student(np.ones(count)), welch(np.ones(count), np.ones(5))):

@@ -31,11 +31,11 @@ def scenario(*events: dict[str, Any], **keys: Any) -> Scenario:
     return Scenario.model_validate({**RAW, **keys, "events": list(events)})
 
 
-def pauses(made: Scenario, seed: int = 1) -> list[tuple[float, int, float]]:
+def pauses(made: Scenario) -> list[tuple[float, int, float]]:
     """(instant, worker, length) of every single pause, ascending."""
     found = []
     for worker in range(len(made.workers)):
-        for (at, state), (end, _) in pairwise(troubles(made, worker, seed)):
+        for (at, state), (end, _) in pairwise(troubles(made, worker)):
             pause = state.pause
             while pause is not None and pause.since < end:
                 if pause.since >= at:

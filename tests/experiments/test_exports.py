@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import json
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,29 +15,29 @@ from experiments.__main__ import cli
 from experiments.capacity.curve_page import CSV_COLUMNS as CURVE_COLUMNS
 from experiments.report.pages import write_tables
 from experiments.results.directory import load_results
-from experiments.scenario.scenario import Scenario
 from experiments.sweep.matrix import Matrix
 from experiments.sweep.page import data_table
 from experiments.verdict.summary import summarise
 from tests.support.command_line import complaint
-from tests.support.documentation import paths_of
-from tests.support.root import ROOT
+from tests.support.documentation import paths_of, text_of
+from tests.support.result_sets import write_results
+
+PAGE = text_of("docs/results.md")
 
 
 def documented(file: str) -> list[str]:
     """Columns or keys of a file, as docs/results.md lists them."""
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    section = re.search(rf"^## {re.escape(file)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^## {re.escape(file)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert section is not None
     return re.findall(r"^\| `([^`]+)` \|", section[1], re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight blocks with failures, and their tables with Parquet files."""
     pytest.importorskip("pyarrow", reason="no pyarrow here (pip install '.[parquet]' in the checkout)")
     directory = tmp_path_factory.mktemp("exported") / "results"
-    make_results(directory, blocks=8, requests=60, failures=0.02)
+    write_results(directory, blocks=8, requests=60, failures=0.02)
     results = load_results(directory)
     write_tables(results, summarise(results), directory, parquet=True)
     return directory
@@ -100,6 +99,8 @@ def test_every_key_of_the_summary_is_documented(reported: Path) -> None:
         if not any(fnmatchcase(key, one) or fnmatchcase(key, stem) for key in written)
     ]
     assert absent == ["verdict.choice"]
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `comparisons[].…`"))
+    assert list(summary["comparisons"][0]) == re.findall(r"`(\w+)`", row)
 
 
 @pytest.mark.parametrize("command", [["report", "."], ["run", "steady", "--simulated"], ["sweep"]])
@@ -115,10 +116,3 @@ def test_without_pyarrow_one_line_names_the_extra(
     message = "--parquet: pyarrow is not installed: pip install '.[parquet]' in the checkout"
     assert complaint(cli, "experiments", *command, "--parquet") == f"experiments: {message}\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_comparison_in_summary_json_has_the_keys_that_the_page_lists(reported: Path) -> None:
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith("| `comparisons[].…`"))
-    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
-    assert list(summary["comparisons"][0]) == re.findall(r"`(\w+)`", row)

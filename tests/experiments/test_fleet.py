@@ -19,7 +19,6 @@ SLEEP = "import time; time.sleep(600)"
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

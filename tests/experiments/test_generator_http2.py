@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
@@ -14,37 +14,27 @@ from hpack import Decoder, Encoder
 from hyperframe.frame import GoAwayFrame
 
 from experiments.generator.client import NotConnected, open_connection
-from experiments.generator.http2 import Http2Connection, header_block, status_in
+from experiments.generator.http2 import Http2Connection, Http2Owner, header_block, status_in
 from experiments.run_data import Kind
 from experiments.service.runner import ServiceGenerator
-from experiments.service.target import Message, NoOwner, ServiceUnreachable, parse_target, reach
+from experiments.service.target import Message, ServiceUnreachable, parse_target, reach
 from tests.support.http2_server import Http2Server, Request, Respond, ok
+from tests.support.wire import Script, ScriptedWorker, Wire, playing
 
 GET = Message("GET", (("X-Key", "a"),), b"")
-Url = Callable[[Any], Awaitable[str]]
+Url = Callable[[Script], Awaitable[str]]
 
 
 @pytest.fixture
 async def url_of() -> AsyncIterator[Url]:
-    """`await url_of(serve)` serves on loopback and returns the URL."""
-    servers: list[asyncio.Server] = []
+    """`await url_of(script)` serves on loopback and returns the URL."""
+    async with AsyncExitStack() as servers:
 
-    async def start(serve: Any) -> str:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await serve(reader, writer)
-            except ConnectionError:
-                pass
-            finally:
-                writer.close()
+        async def start(script: Script) -> str:
+            server = await servers.enter_async_context(ScriptedWorker(script))
+            return f"{server.url}/a?b=c"
 
-        servers.append(await asyncio.start_server(handle, "127.0.0.1", 0))
-        return f"http://127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}/a?b=c"
-
-    yield start
-    for server in servers:
-        server.close()
-        await server.wait_closed()
+        yield start
 
 
 async def sent(
@@ -154,49 +144,38 @@ async def test_requests_that_goaway_names_unprocessed_are_sent_again(url_of: Url
 
 
 async def test_a_connection_that_breaks_fails_its_requests(url_of: Url) -> None:
-    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.ensure_future(Http2Server(nothing).serve(reader, writer))
+    async def breaks(wire: Wire) -> None:
+        connection = asyncio.ensure_future(Http2Server(nothing).serve(wire))
         await asyncio.sleep(0.05)
         connection.cancel()
 
     assert set(await sent(await url_of(breaks), 8)) == {Kind.RESET}
 
 
-async def speaks_http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-
-
-async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-
-
 @pytest.mark.parametrize(
-    ("serve", "words"),
+    ("script", "words"),
     [
-        (speaks_http1, "the server does not speak HTTP/2"),
-        (closes, "the server closed the connection instead of speaking HTTP/2"),
+        (
+            playing(Wire.head, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
+            "the server does not speak HTTP/2",
+        ),
+        (playing(Wire.head), "the server closed the connection instead of speaking HTTP/2"),
         (Http2Server(streams=0).serve, "the server allows no request at a time"),
     ],
 )
-async def test_a_server_without_http2_is_one_line(url_of: Url, serve: Any, words: str) -> None:
+async def test_a_server_without_http2_is_one_line(url_of: Url, script: Script, words: str) -> None:
     with pytest.raises(ServiceUnreachable, match=f": {words}$"):
-        await sent(await url_of(serve), 1)
+        await sent(await url_of(script), 1)
 
 
 async def test_a_cancelled_connection_loses_no_socket(url_of: Url) -> None:
     """While it waits for the settings of a server that sends none."""
     ended = asyncio.Event()
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(100):
-            pass
-        ended.set()
-
-    target = parse_target(await url_of(silent))
+    target = parse_target(await url_of(playing(Wire.closed, lambda _: ended.set())))
     host, port = target.authority.split(":")
     with pytest.raises(NotConnected, match=r"no connection within 0\.1 s"):
-        await open_connection(lambda: Http2Connection(NoOwner()), host, int(port), 0.1)
+        await open_connection(lambda: Http2Connection(Http2Owner()), host, int(port), 0.1)
     await ended.wait()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import web
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
@@ -26,7 +25,7 @@ from experiments.results.directory import PlannedRun, load_results
 from experiments.running.execute import execute, prepare
 from experiments.running.runner import Observer
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, percentile
-from experiments.switchback.balancer import HttpBalancer
+from experiments.switchback.balancer import LiveBalancer
 from experiments.switchback.readings import (
     LiveError,
     MetricsReading,
@@ -40,6 +39,7 @@ from experiments.switchback.turns import PolicyTurns
 from experiments.verdict.summary import Summary, summarise
 from policies.stats.load import RATIO, SHORTEST, Histogram
 from tests.support.made_up_balancer import MadeUpBalancer
+from tests.support.wire import Message, ScriptedWorker, answering, response
 
 POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}
 TIMES = {"period": 8.0, "washout": 2.0, "timeout": 30.0}
@@ -356,49 +356,35 @@ def test_washout_follows_the_period(period: float, washout: float) -> None:
 # --- over HTTP
 
 
-async def served(handler: Any) -> tuple[web.AppRunner, str]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-
 async def test_requests_to_the_admin_interface() -> None:
     """A 503 is retried."""
-    asked: list[tuple[str, str, str | None, Any]] = []
 
-    async def answer(request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else None
-        asked.append((request.method, request.path, request.headers.get("Authorization"), body))
-        return web.json_response({"fine": True}, status=503 if len(asked) == 1 else 200)
+    def answer(_: Message) -> bytes:
+        is_first = len(server.requests) == 1
+        return response(b'{"fine": true}', status=b"503 Later" if is_first else b"200 OK")
 
     async def at_once(seconds: float) -> None:
         pass
 
-    runner, url = await served(answer)
-    balancer = HttpBalancer(url, "secret", at_once)
-    assert await balancer.latency() == {"fine": True}
-    await balancer.apply({"name": "x", "option": 1})
-    await runner.cleanup()
-    assert asked == [
-        ("GET", "/-/latency", "Bearer secret", None),
-        ("GET", "/-/latency", "Bearer secret", None),  # 503 is asked again
-        ("PUT", "/-/policy", "Bearer secret", {"name": "x", "option": 1}),
+    async with ScriptedWorker(answering(answer)) as server:
+        balancer = LiveBalancer(server.url, "secret", at_once)
+        assert await balancer.latency() == {"fine": True}
+        await balancer.apply({"name": "x", "option": 1})
+    assert [request.line for request in server.requests] == [
+        b"GET /-/latency HTTP/1.1",
+        b"GET /-/latency HTTP/1.1",  # 503 is asked again
+        b"PUT /-/policy HTTP/1.1",
     ]
+    assert {request.value(b"Authorization") for request in server.requests} == {b"Bearer secret"}
+    assert json.loads(server.requests[-1].body) == {"name": "x", "option": 1}
 
 
 @pytest.mark.parametrize(("status", "problem"), [(404, "see --token"), (422, "unknown policy")])
 async def test_rejected_requests_are_bad_input(status: int, problem: str) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.json_response({"error": "unknown policy 'x'"}, status=status)
-
-    runner, url = await served(answer)
-    with pytest.raises(BadInputError, match=problem):
-        await HttpBalancer(url, None).apply({"name": "x"})
-    await runner.cleanup()
+    answer = response(b'{"error": "unknown policy \'x\'"}', status=b"%d No" % status)
+    async with ScriptedWorker(answering(answer)) as server:
+        with pytest.raises(BadInputError, match=problem):
+            await LiveBalancer(server.url, None).apply({"name": "x"})
 
 
 # --- options
@@ -444,5 +430,5 @@ def test_percentages() -> None:
 
 
 def test_non_finite_numbers_are_null_in_json(tmp_path: Path) -> None:
-    write_json("--json", tmp_path / "x", {"p99": math.nan, "rows": [(1.5, math.inf)]})
+    write_json(tmp_path / "x", {"p99": math.nan, "rows": [(1.5, math.inf)]})
     assert json.loads((tmp_path / "x").read_text()) == {"p99": None, "rows": [[1.5, None]]}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.calibration.rates import Rate
 from experiments.run_data import Floats
-from experiments.stats.comparison import ENOUGH_BLOCKS, compare
+from experiments.stats.comparison import ENOUGH_BLOCKS, compare_pairs
 from experiments.stats.estimates import Method, anytime_student, paired_student
 
 LABELS = ("a", "b", "c")
@@ -40,7 +40,8 @@ def first_verdict(periods: list[tuple[str, int, float]], method: Method) -> tupl
         values[label][block] = p99
         if block + 1 < ENOUGH_BLOCKS:
             continue
-        found = {one.label: one.standing for one in compare("p99", values, "a", None, method)[0]}
+        compared, _ = compare_pairs("p99", values, [("b", "a"), ("c", "a")], method)
+        found = {one.label: one.standing for one in compared}
         if {"ahead", "behind"} & set(found.values()):
             return block + 1, dict(found)
     return None

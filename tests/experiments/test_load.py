@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from experiments.generator.arrivals import closed, constant
 from experiments.generator.generator import Generator
 from experiments.run_data import Floats, Kind, Place, Samples
 from experiments.stats.measures import percentile
+from tests.support.wire import ScriptedWorker, Wire
 
 PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))
 Answer = Callable[[int, bytes], Awaitable[bytes | None]]
@@ -27,36 +30,21 @@ def response(status: int = 200, worker: str = "us-0") -> bytes:
 @pytest.fixture
 async def start_server() -> AsyncIterator[StartServer]:
     """`start_server(answer)` serves on loopback; `answer(number, head)` returns bytes, or None to break off."""
-    servers: list[asyncio.Server] = []
-    writers: list[asyncio.StreamWriter] = []
-    count = 0
+    numbers = itertools.count()
+    async with AsyncExitStack() as servers:
 
-    async def start(answer: Answer) -> tuple[str, int]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal count
-            writers.append(writer)
-            try:
-                while head := await reader.readuntil(b"\r\n\r\n"):
-                    number, count = count, count + 1
-                    reply = await answer(number, head)
+        async def start(answer: Answer) -> tuple[str, int]:
+            async def serve(wire: Wire) -> None:
+                while head := await wire.until(b"\r\n\r\n"):
+                    reply = await answer(next(numbers), head)
                     if reply is None:
                         break
-                    writer.write(reply)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
-            finally:
-                writer.close()
+                    wire.write(reply)
 
-        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
-        host, port = servers[-1].sockets[0].getsockname()[:2]
-        return host, port
+            server = await servers.enter_async_context(ScriptedWorker(serve))
+            return "127.0.0.1", server.port
 
-    yield start
-    for writer in writers:
-        writer.transport.abort()
-    for server in servers:
-        server.close()
-        await server.wait_closed()
+        yield start
 
 
 async def drive(
@@ -66,7 +54,6 @@ async def drive(
     timeout: float = 5.0,
     connections: int = 4,
 ) -> Samples:
-    """Run a generator to its end."""
     generator = Generator(address, "test", PLACES, np.array(instants), count, timeout)
     return (await generator.run(connections)).samples()
 

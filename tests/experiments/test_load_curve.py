@@ -19,8 +19,10 @@ from experiments.running.execute import prepare
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 
 
-def write_curve(directory: Path) -> None:
+@pytest.fixture(scope="module")
+def curve_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two equal entries at six parts of what six queues can do, three blocks each."""
+    directory = tmp_path_factory.mktemp("curve")
     plain = scenario_of(3, 100, 1, has_control=False)
     for number, part in enumerate(LOADS):
         scenario = at_rate(plain, part * pooled(plain), 10.0)
@@ -29,12 +31,6 @@ def write_curve(directory: Path) -> None:
             entry = scenario.entry(planned.label)
             run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
             save_result(run, planned, directory / f"rate-{number:02d}")
-
-
-@pytest.fixture(scope="module")
-def curve_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("curve")
-    write_curve(directory)
     return directory
 
 
@@ -90,7 +86,6 @@ def test_the_report_is_reproducible(curve_directory: Path) -> None:
 
 
 def test_rates_are_numbers_or_percentages() -> None:
-    """In ascending order."""
     assert rates_in("120, 50%,90", 200.0) == [90.0, 100.0, 120.0]
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ import pytest
 from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import packaged
-from experiments.scenario.scenario import Scenario
 from tests.experiments.offspring import children_of
 from tests.support.command_line import complaint, run_in_process
+from tests.support.result_sets import write_results
 
 TINY = """
 name = "tiny"
@@ -49,7 +48,6 @@ policy = "round-robin"
 
 
 def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
     command = [sys.executable, "-m", "experiments", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, check=False)
 
@@ -123,9 +121,9 @@ def test_requests_are_attributed_to_workers(tiny: tuple[Path, subprocess.Complet
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_a_failed_threshold_is_exit_1(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
+def test_a_failed_threshold_is_exit_1(tmp_path: Path) -> None:
     """The campaign has 2 % of failures where 0.1 % is allowed."""
-    make_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)
+    write_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)
     done = run_in_process(cli, "experiments", "report", str(tmp_path / "r"))
     assert done.returncode == 1
     assert "THRESHOLD FAILED" in done.stdout

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientConnectorError, ClientSession, web
+from aiohttp import ClientConnectorError, ClientSession
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
@@ -26,7 +25,7 @@ from tests.experiments.offspring import children_of
 from tests.support.chromium import WIDE, Tab, chromium, program
 from tests.support.command_line import complaint
 from tests.support.stage import Stage
-from tests.support.wire import response
+from tests.support.wire import ScriptedWorker, Wire, response
 
 SCENARIO = """
 name = "tiny"
@@ -67,39 +66,26 @@ def point(at: float) -> dict[str, Any]:
     return {"at": at, "rate": 1.0}
 
 
-class FakeBalancer:
-    """A balancer that sends snapshots as the test asks for them. `streams` counts the requests for its stream."""
+class FakeBalancer(ScriptedWorker):
+    """A balancer that sends snapshots as the test asks for them; each request is for its stream."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(self._stream)
         self.name = name
         self.points = asyncio.Queue[float | None]()
-        self.streams = 0
-        self.fields: list[str | None] = []
 
-    async def stream(self, request: web.Request) -> web.StreamResponse:
-        self.streams += 1
-        self.fields.append(request.headers.get("Authorization"))
-        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await answer.prepare(request)
-        await answer.write(b"event: history\ndata: []\n\n")
+    async def _stream(self, wire: Wire) -> None:
+        await wire.request()
+        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        await wire.send(b"event: history\ndata: []\n\n")
         while (at := await self.points.get()) is not None:
             data = json.dumps({"name": self.name, "point": point(at)}).encode()
-            await answer.write(b"event: snapshot\n")
-            await answer.write(b"data: " + data + b"\n\n")
-        return answer
+            await wire.send(b"event: snapshot\n")
+            await wire.send(b"data: " + data + b"\n\n")
 
-
-@asynccontextmanager
-async def serving(balancer: FakeBalancer) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/-/stream", balancer.stream)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    @property
+    def tokens(self) -> list[bytes | None]:
+        return [request.value(b"Authorization") for request in self.requests]
 
 
 async def following(events: AsyncIterator[bytes], name: str) -> Any:
@@ -120,17 +106,17 @@ async def test_points_of_all_runs_are_kept() -> None:
     one, other = FakeBalancer("one"), FakeBalancer("other")
     problems: list[str | None] = []
     follow = Follower(feed, problems.append)
-    async with serving(one) as first, serving(other) as second:
+    async with one, other:
         events = feed.events()
-        follow.follow(first, "secret")
+        follow.follow(one.url, "secret")
         one.points.put_nowait(1.0)
         assert (await following(events, "snapshot"))["name"] == "one"
-        assert one.fields == ["Bearer secret"]
+        assert one.tokens == [b"Bearer secret"]
         follow.leave()
-        follow.follow(second, None)
+        follow.follow(other.url, None)
         other.points.put_nowait(2.0)
         assert (await following(events, "snapshot"))["name"] == "other"
-        assert other.fields == [None]
+        assert other.tokens == [None]
         late = feed.events()
         assert await following(late, "history") == [point(1.0), point(2.0)]
         assert (await following(late, "snapshot"))["name"] == "other"
@@ -144,14 +130,14 @@ async def test_nothing_is_followed_without_viewers() -> None:
     """The stream of the balancer is opened with the first viewer and left after the last."""
     feed, balancer = Feed(), FakeBalancer("one")
     follow = Follower(feed, lambda problem: None)
-    async with serving(balancer) as url:
-        follow.follow(url, None)
+    async with balancer:
+        follow.follow(balancer.url, None)
         await asyncio.sleep(0)
-        assert balancer.streams == 0
+        assert balancer.requests == []
         events = feed.events()
         balancer.points.put_nowait(1.0)
         await following(events, "snapshot")
-        assert balancer.streams == 1
+        assert len(balancer.requests) == 1
         await events.aclose()
         assert not feed.watched.is_set()
         follow.leave()
@@ -167,14 +153,14 @@ async def test_interrupted_stream_is_reported_and_opened_again(monkeypatch: pyte
     follow.follow("http://127.0.0.1:9", None)  # discard: no test listens there
     async with asyncio.timeout(20):
         assert "no snapshots from http://127.0.0.1:9" in (await problems.get() or "")
-    async with serving(balancer) as url:
-        follow.follow(url, None)
+    async with balancer:
+        follow.follow(balancer.url, None)
         balancer.points.put_nowait(1.0)
         balancer.points.put_nowait(None)
         assert (await reading)["point"] == point(1.0)
         balancer.points.put_nowait(2.0)
         assert (await following(events, "snapshot"))["point"] == point(2.0)
-        assert balancer.streams == 2
+        assert len(balancer.requests) == 2
         follow.leave()
     await events.aclose()
 

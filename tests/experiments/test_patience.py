@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,8 @@ from experiments.running.execute import execute
 from experiments.running.patience import LOOK, QUIET_STEAL, Patience, has_lagged
 from experiments.running.runner import Observer
 from experiments.scenario.scenario import Scenario
-from tests.support.result_sets import LATE
+from tests.support.result_sets import LATE, write_results
+from tests.support.runs import hand_made
 
 
 class Host:
@@ -67,11 +68,11 @@ def test_it_waits_until_other_processes_are_idle(
     assert heard == pytest.approx(reported)
 
 
-def test_only_runs_with_a_late_generator_are_repeated(make_run: Callable[..., Run]) -> None:
+def test_only_runs_with_a_late_generator_are_repeated() -> None:
     """A run in which a worker died or that is valid is kept."""
-    assert has_lagged(make_run([0.1], invalid_reasons=("a worker died", LATE)))
-    assert not has_lagged(make_run([0.1], invalid_reasons=("a worker died",)))
-    assert not has_lagged(make_run([0.1]))
+    assert has_lagged(hand_made([0.1], invalid_reasons=("a worker died", LATE)))
+    assert not has_lagged(hand_made([0.1], invalid_reasons=("a worker died",)))
+    assert not has_lagged(hand_made([0.1]))
 
 
 class Watcher(Observer):
@@ -94,15 +95,9 @@ class Watcher(Observer):
 
 
 @pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (4.0, 2)])
-def test_a_disturbed_block_is_repeated_for_all_entries(
-    make_results: Callable[..., Scenario],
-    make_run: Callable[..., Run],
-    tmp_path: Path,
-    seconds: float,
-    tries: int,
-) -> None:
+def test_a_disturbed_block_is_repeated_for_all_entries(tmp_path: Path, seconds: float, tries: int) -> None:
     """Its first run is twice disturbed, then valid: while there is patience both runs are repeated; all are kept."""
-    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=0)
+    write_results(tmp_path / "r", blocks=1, requests=50, stop_after=0)
     campaign = Campaign.model_validate_json((tmp_path / "r" / "campaign.json").read_text(encoding="utf-8"))
     campaign = campaign.model_copy(update={"plan": campaign.plan[:2]})
     first, second = (planned.label for planned in campaign.plan)
@@ -114,7 +109,7 @@ def test_a_disturbed_block_is_repeated_for_all_entries(
 
         def run(self, scenario: Scenario, planned: PlannedRun, observer: Observer) -> Run:
             reasons = next(outcomes) if planned.label == first else ()
-            return make_run([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
+            return hand_made([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
 
     watcher = Watcher()
     execute(campaign, tmp_path / "r", Disturbed(), watcher, host.patience(seconds))

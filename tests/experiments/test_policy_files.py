@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
+from experiments.inference.run import SimulatedRunner
 from experiments.results.directory import PlannedRun, PolicyFile, load_results
 from experiments.run_data import Run
 from experiments.running.execute import execute, prepare
@@ -18,7 +19,7 @@ from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Scenario
-from experiments.simulator.run import SimulatedRunner, simulate
+from experiments.simulator.run import simulate
 from experiments.sweep.cells import cells_of, content_of
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import compute, version_of

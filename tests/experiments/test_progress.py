@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,18 @@ from rich.console import Console
 from experiments.generator.ledger import Ledger
 from experiments.platform.terminal import clock
 from experiments.results.directory import Campaign, load_results
-from experiments.run_data import Kind, Place, Run
+from experiments.run_data import Kind, Place
 from experiments.running.progress import CampaignProgress, expected_seconds, remaining
-from experiments.scenario.scenario import Scenario
+from tests.support.result_sets import write_results
+from tests.support.runs import hand_made
 
 PLACES = (Place(worker="emea-0", region="emea"),)
 
 
 @pytest.fixture
-def campaign(make_results: Callable[..., Scenario], tmp_path: Path) -> Campaign:
+def campaign(tmp_path: Path) -> Campaign:
     """Nine planned runs."""
-    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
+    write_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
     return load_results(tmp_path / "r").campaign
 
 
@@ -47,19 +47,19 @@ def test_time_is_shown_as_a_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
-def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Callable[..., Run]) -> None:
+def test_without_a_terminal_a_run_is_one_line(campaign: Campaign) -> None:
     """An invalid run is marked."""
     output = io.StringIO()
     progress = CampaignProgress(campaign, Console(file=output, width=200))
     with progress:
         progress.run_started(campaign.plan[0])
-        run = make_run([0.1, 0.2], kind=[Kind.OK, Kind.RESET], invalid_reasons=("a worker died",))
+        run = hand_made([0.1, 0.2], kind=[Kind.OK, Kind.RESET], invalid_reasons=("a worker died",))
         progress.run_ended(campaign.plan[0], run)
     assert output.getvalue().startswith("[1/10] random: ")
     assert "1 failed  INVALID: a worker died" in output.getvalue()
 
 
-def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Callable[..., Run]) -> None:
+def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign) -> None:
     """None yet, waiting for a quiet machine, starting the fleet, failures; empty after the end."""
     planned = campaign.plan[0]
     progress = CampaignProgress(campaign, Console(file=io.StringIO(), width=100))
@@ -81,7 +81,7 @@ def test_the_panel_shows_the_phase_of_the_run(campaign: Campaign, make_run: Call
     assert "in flight" in seen()
     ledger.ended(ledger.due(0.0), 0.1, Kind.TIMEOUT)
     assert "timeout 1" in seen()
-    progress.run_ended(planned, make_run([0.1]))
+    progress.run_ended(planned, hand_made([0.1]))
     assert "run 2 of 10" in seen()
     assert "entry" not in seen()
 

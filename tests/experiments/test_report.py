@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,39 +16,32 @@ from experiments.commands.session import print_summary
 from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.canvas import shortened
-from experiments.report.document import to_markdown
+from experiments.report.document import chart_script, to_html, to_markdown
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
-from experiments.report.html import chart_script, to_html
-from experiments.report.pages import document_of, write_report
+from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
-    CHOSEN_COLOURS,
     DARK,
-    FURTHER_COLOURS,
     POLICY_COLOURS,
     WHITE,
     luminance,
     policy_colour,
 )
-from experiments.report.tables import Cell, Table
-from experiments.report.terminal_tables import ESSENTIAL, terminal_table
-from experiments.report.text import to_json
+from experiments.report.tables import ESSENTIAL, Cell, Table, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
-from experiments.scenario.scenario import Scenario
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.experiments.hostile import parsed
-from tests.support.result_sets import LATE
+from tests.support.result_sets import LATE, write_results
 
-MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory, make_results: MakeResults) -> Path:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One block of nine entries with failures, `latency-weighted` invalid, and its report."""
     directory = tmp_path_factory.mktemp("reported") / "results"
-    make_results(directory, blocks=1, requests=150, failures=0.02, late="latency-weighted")
+    write_results(directory, blocks=1, requests=150, failures=0.02, late="latency-weighted")
     write_report(directory)
     return directory
 
@@ -155,9 +147,9 @@ def test_one_block_gives_no_verdict(reported: Path) -> None:
     assert not (reported / "figures" / "paired-ratios.png").exists()
 
 
-def test_runs_that_were_measured_again_are_kept_and_listed(make_results: MakeResults, tmp_path: Path) -> None:
+def test_runs_that_were_measured_again_are_kept_and_listed(tmp_path: Path) -> None:
     """In JSON, on the page and at the terminal, with reasons and the number of late runs of each entry."""
-    make_results(tmp_path / "r", blocks=2, requests=60, late="round-robin")
+    write_results(tmp_path / "r", blocks=2, requests=60, late="round-robin")
     before = load_results(tmp_path / "r")
     again = [planned for planned in before.campaign.plan if planned.block == 0]
     set_aside(again, tmp_path / "r")
@@ -193,9 +185,9 @@ def test_what_was_never_measured_is_null_and_never_nan(reported: Path) -> None:
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
 
 
-def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) -> None:
+def test_eight_blocks_give_a_verdict(tmp_path: Path) -> None:
     """Single region and batch 10 are behind round-robin, the repeated entry only gives the noise floor."""
-    make_results(tmp_path / "r", blocks=8, requests=200)
+    write_results(tmp_path / "r", blocks=8, requests=200)
     summary = summarise(load_results(tmp_path / "r"))
     standing = {c.label: c.standing for c in summary.comparisons if c.measure == "throughput"}
     assert summary.verdict.has_verdict
@@ -206,28 +198,26 @@ def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) 
     assert [label for label, _ in summary.verdict.order][-2:] == ["single-region", "random (batch 10)"]
 
 
-def test_an_invalid_run_cannot_hide_its_failures(make_results: MakeResults, tmp_path: Path) -> None:
+def test_an_invalid_run_cannot_hide_its_failures(tmp_path: Path) -> None:
     """The threshold on errors counts every run; here half of them are invalid and all have failures."""
-    make_results(tmp_path / "r", blocks=1, requests=50, failures=0.5, late="round-robin", stop_after=4)
+    write_results(tmp_path / "r", blocks=1, requests=50, failures=0.5, late="round-robin", stop_after=4)
     failed = {judgement.label for judgement in summarise(load_results(tmp_path / "r")).failed_thresholds}
     assert "round-robin" in failed
 
 
 @pytest.mark.second_tier
-def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: Path) -> None:
+def test_a_stopped_campaign_is_reported_on(tmp_path: Path) -> None:
     """Three of ten runs are enough for a report that says what is missing."""
-    make_results(tmp_path / "r", blocks=1, requests=60, stop_after=3)
+    write_results(tmp_path / "r", blocks=1, requests=60, stop_after=3)
     summary = write_report(tmp_path / "r")
     assert summary.missing_runs == 7
     assert "7 planned runs are missing" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.second_tier
-def test_a_campaign_in_which_nothing_succeeded_is_reported_on(
-    make_results: MakeResults, tmp_path: Path
-) -> None:
+def test_a_campaign_in_which_nothing_succeeded_is_reported_on(tmp_path: Path) -> None:
     """Every request failed: the report is written, says so, and ranks nothing."""
-    make_results(tmp_path / "r", blocks=1, requests=20, failures=1.0, stop_after=2)
+    write_results(tmp_path / "r", blocks=1, requests=20, failures=1.0, stop_after=2)
     summary = write_report(tmp_path / "r")
     assert [entry.table.ok for entry in summary.entries] == [0, 0]
     assert summary.verdict.order == ()
@@ -238,20 +228,20 @@ def test_a_campaign_in_which_nothing_succeeded_is_reported_on(
     ("files", "message"), [((), "no results here"), (("campaign.json",), "no run has been")]
 )
 def test_a_directory_without_runs_is_refused_in_one_line(
-    make_results: MakeResults, tmp_path: Path, files: tuple[str, ...], message: str
+    tmp_path: Path, files: tuple[str, ...], message: str
 ) -> None:
     """What is missing is said."""
     if files:
-        make_results(tmp_path / "r", blocks=1, requests=10, stop_after=0)
+        write_results(tmp_path / "r", blocks=1, requests=10, stop_after=0)
     with pytest.raises(BadInputError, match=message):
         write_report(tmp_path / "r")
 
 
-def test_a_campaign_is_never_overwritten(make_results: MakeResults, tmp_path: Path) -> None:
+def test_a_campaign_is_never_overwritten(tmp_path: Path) -> None:
     """A second campaign into the same directory is refused."""
-    make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
+    write_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
     with pytest.raises(BadInputError, match="is not empty"):
-        make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
+        write_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
 
 
 def test_a_policy_has_one_colour_wherever_it_is_drawn() -> None:
@@ -279,7 +269,7 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
 def test_every_policy_has_a_colour_of_its_own() -> None:
     """Light and dark; each can be seen on the page (a contrast of 1.9 at least, of the light amber)."""
     assert set(POLICY_COLOURS) == set(registry.TABLE)
-    drawn = [*CHOSEN_COLOURS.values(), *FURTHER_COLOURS]
+    drawn = [*POLICY_COLOURS.values()]
     for colours, paper in (
         (drawn, WHITE),
         ((DARK[colour] for colour in drawn), DARK[WHITE]),

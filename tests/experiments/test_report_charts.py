@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,23 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.report.charts import MOST_VALUES, latency_charts, rate_charts, tail_charts
+from experiments.report.document import thinly
 from experiments.report.figures_time import MOST_RATES, bins_of, shadings
-from experiments.report.html import thinly
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, Competitor, competitors
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario
-from experiments.scenario.scenario import Scenario
 from tests.experiments.hostile import parsed
 from tests.support.chromium import NARROW, WIDE, chromium, program
 from tests.support.command_line import complaint
-
-MakeResults = Callable[..., Scenario]
+from tests.support.result_sets import write_results
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory, make_results: MakeResults) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two blocks with failures."""
     results = tmp_path_factory.mktemp("charts") / "r"
-    make_results(results, blocks=2, requests=1500, failures=0.05)
+    write_results(results, blocks=2, requests=1500, failures=0.05)
     return results
 
 
@@ -53,8 +50,8 @@ def test_rates_count_every_request(field: list[Competitor]) -> None:
             assert (line.label, line.light, line.dark) == (one.name, one.colour, DARK[one.colour])
 
 
-def test_without_errors_there_is_no_chart_of_them(make_results: MakeResults, tmp_path: Path) -> None:
-    make_results(tmp_path / "r", blocks=1, requests=100)
+def test_without_errors_there_is_no_chart_of_them(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", blocks=1, requests=100)
     assert len(rate_charts(competitors(load_results(tmp_path / "r")), [])) == 1
 
 

@@ -6,9 +6,7 @@ import io
 import math
 import re
 from base64 import b64decode
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,9 +15,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 from PIL import Image
 
+from experiments.inference.run import SimulatedRunner
 from experiments.report.canvas import blank, with_palette
 from experiments.report.drawings import drawings
-from experiments.report.figures_paired import RATIOS, apart
+from experiments.report.figures import RATIOS, apart
 from experiments.report.figures_time import (
     LABEL,
     bins_of,
@@ -31,18 +30,16 @@ from experiments.report.figures_time import (
 from experiments.report.pages import write_report
 from experiments.report.palette import DARK, REGION_COLOURS, SPARE_COLOURS, WHITE, competitors, luminance
 from experiments.results.directory import load_results, save_result
-from experiments.run_data import Run, RunFacts, Samples
+from experiments.run_data import Run
 from experiments.running.execute import prepare
 from experiments.running.runner import Observer
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
-from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.simulator.run import SimulatedRunner
 from experiments.verdict.summary import summarise
 from policies import registry
-
-MakeResults = Callable[..., Scenario]
+from tests.support.result_sets import write_results
+from tests.support.runs import run_of, samples_of
 
 
 def test_workers_keep_their_shades_in_the_dark() -> None:
@@ -63,9 +60,9 @@ def test_a_picture_in_a_figure_has_a_palette() -> None:
         assert (np.asarray(made.convert("RGBA")) == pixels).all()
 
 
-def test_a_failure_is_as_slow_as_the_deadline_over_time(make_results: MakeResults, tmp_path: Path) -> None:
+def test_a_failure_is_as_slow_as_the_deadline_over_time(tmp_path: Path) -> None:
     """Otherwise an entry whose slow requests all time out looks fast. A log does not know a deadline."""
-    scenario = make_results(tmp_path / "r", blocks=1, requests=1500, failures=0.3)
+    scenario = write_results(tmp_path / "r", blocks=1, requests=1500, failures=0.3)
     (one, *_) = field = competitors(load_results(tmp_path / "r"))
     bins, of_log = bins_of(field), bins_of(field, is_mapped=False)
     assert bins is not None
@@ -75,9 +72,9 @@ def test_a_failure_is_as_slow_as_the_deadline_over_time(make_results: MakeResult
     assert of_successes < drawn
 
 
-def test_a_tail_at_the_deadline_is_not_drawn(make_results: MakeResults, tmp_path: Path) -> None:
+def test_a_tail_at_the_deadline_is_not_drawn(tmp_path: Path) -> None:
     """Where every entry fails more than 1 %, a level line says nothing; nor does a panel of ratios of 1."""
-    make_results(tmp_path / "r", blocks=2, requests=1500, failures=0.1)
+    write_results(tmp_path / "r", blocks=2, requests=1500, failures=0.1)
     results = load_results(tmp_path / "r")
     summary = summarise(results)
     found = {drawing.name: drawing for drawing in drawings(results, summary)}
@@ -87,9 +84,9 @@ def test_a_tail_at_the_deadline_is_not_drawn(make_results: MakeResults, tmp_path
     assert panels == ["throughput", "mean"]
 
 
-def test_figures_over_time_have_one_time_axis(make_results: MakeResults, tmp_path: Path) -> None:
+def test_figures_over_time_have_one_time_axis(tmp_path: Path) -> None:
     """All panels of both figures, with the same shading; labels of events are above the lines."""
-    make_results(tmp_path / "r", blocks=2, requests=1500)
+    write_results(tmp_path / "r", blocks=2, requests=1500)
     field = competitors(load_results(tmp_path / "r"))
     events = shadings(load_scenario("region-brownout").events[:1], 1.0)
     bins = bins_of(field)
@@ -156,12 +153,14 @@ def test_the_report_of_a_url_has_no_empty_part(tmp_path: Path) -> None:
     )
     campaign = prepare(scenario, "experiments load http://a/", tmp_path, "measured")
     (planned,) = campaign.plan
-    due, zeros = np.arange(200) / 100, np.zeros(200, dtype=np.int64)
-    ended = due + 0.05 + 0.02 * np.sin(np.arange(200))
-    samples = Samples(due, due, ended, ended, zeros + 200, zeros, zeros - 1, zeros - 1, np.arange(200), zeros)
-    known: Any = {"label": "a", "policy": {}, "mode": "open", "requests": 200, "timeout": 10.0, "places": ()}
-    facts = RunFacts(**known, block=0, order=0, seed=1, offered_rate=100.0, achieved_rate=100.0)
-    save_result(Run(facts, samples), planned, tmp_path)
+    unknown = np.full(200, -1)
+    samples = samples_of(
+        np.arange(200) / 100, 0.05 + 0.02 * np.sin(np.arange(200)), worker=unknown, region=unknown
+    )
+    run = run_of(
+        samples, label="a", policy={}, timeout=10.0, places=(), offered_rate=100.0, achieved_rate=100.0
+    )
+    save_result(run, planned, tmp_path)
     summary = write_report(tmp_path)
     assert summary.verdict.headline.startswith("a: ")
     assert "none of 200 failed; half took at most 5" in summary.verdict.headline

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from balancer.control.admin.page.document import digest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
-from experiments.report.document import Document, Picture, Section, to_markdown
-from experiments.report.html import chart_script, to_html
+from experiments.report.document import Document, Picture, Section, chart_script, to_html, to_markdown
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table
 from experiments.run_data import load_run
@@ -28,6 +26,7 @@ from tests.experiments.browser_look import looked_at
 from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
 from tests.support.chromium import program
 from tests.support.command_line import run_in_process
+from tests.support.result_sets import write_results
 from tests.support.root import ROOT
 
 pytestmark = pytest.mark.second_tier
@@ -98,10 +97,10 @@ def test_every_template_is_package_data() -> None:
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every text of a campaign is hostile."""
     directory = tmp_path_factory.mktemp("hostile") / "results"
-    make_results(directory, blocks=1, requests=60, failures=0.02)
+    write_results(directory, blocks=1, requests=60, failures=0.02)
     rename(directory)
     write_report(directory)
     return directory

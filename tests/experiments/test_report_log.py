@@ -29,8 +29,7 @@ from balancer.log.lines import format_of
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.access_log import KINDS, LEFT_OUT, NEEDED, log_row, read_log
-from experiments.report.access_log.page import write_log_report
-from experiments.report.access_log.runs import log_runs
+from experiments.report.access_log import log_runs, write_log_report
 from experiments.run_data import Kind
 from policies.facts import Endpoint
 from tests.support.command_line import complaint, run_in_process

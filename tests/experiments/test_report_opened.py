@@ -5,7 +5,6 @@ At a desk's and a phone's width, the page is asked for its measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,13 @@ from markupsafe import Markup
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate
-from experiments.report.document import Document, Section
-from experiments.report.html import to_html
+from experiments.report.document import Document, Section, to_html
 from experiments.report.pages import write_report
 from experiments.results.directory import save_result
 from experiments.running.execute import prepare
-from experiments.scenario.scenario import Scenario
 from tests.experiments.browser_look import WIDTHS, looked_at
 from tests.support.chromium import program
+from tests.support.result_sets import write_results
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -31,9 +29,9 @@ pytestmark = [
 ]
 
 
-def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
+def test_a_browser_shows_the_report_whole(tmp_path: Path) -> None:
     """Nine entries with failures, one invalid, eight blocks: every figure there is, at both widths."""
-    make_results(tmp_path / "r", blocks=8, requests=50, failures=0.02, late="latency-weighted")
+    write_results(tmp_path / "r", blocks=8, requests=50, failures=0.02, late="latency-weighted")
     write_report(tmp_path / "r")
     figures = len(list((tmp_path / "r" / "figures").glob("*.png")))
     found, console = looked_at(tmp_path / "r" / "report.html")

@@ -30,7 +30,7 @@ from experiments.reproduce.regions_runs import (
 )
 from experiments.run_data import Kind
 from tests.experiments.reproduced import quick_run
-from tests.support.result_sets import hand_made
+from tests.support.runs import hand_made
 
 SPANS = {"random": 9.0, "random (batch 10)": 78.0, "single-region": 16.0, "round-robin": 8.5}
 SPANS |= {"region-round-robin": 8.4, OURS: 8.2}

@@ -20,16 +20,18 @@ from experiments.platform.terminal import BOUND_MISSED
 from experiments.report import canvas
 from experiments.reproduce.client import ClientAnswer, OneCaller
 from experiments.reproduce.command import reproduce
-from experiments.reproduce.judging import all_met, judged
 from experiments.reproduce.launch import config_text
 from experiments.reproduce.reproduction import (
     Publication,
     ReportProgress,
     Reproduction,
+    all_met,
+    judged,
     run_reproduction,
 )
 from experiments.stats.comparison import Interval
 from tests.support.command_line import complaint
+from tests.support.wire import ScriptedWorker, Wire
 
 NAN = float("nan")
 
@@ -164,26 +166,22 @@ def test_options_of_a_worker() -> None:
 async def test_a_client_opens_a_new_connection_after_one_broke() -> None:
     """The first connection is closed in the middle of a response; the second answers twice."""
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nX-Worker-Service-Time: 0.5\r\n\r\n"
-    heads, connections = list[bytes](), 0
+    heads: list[bytes] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        while head := await reader.readuntil(b"\r\n\r\n"):
+    async def serve(wire: Wire) -> None:
+        while head := await wire.until(b"\r\n\r\n"):
             heads.append(head)
-            writer.write(answer % (len(heads) == 1))
+            await wire.send(answer % (len(heads) == 1))
             if len(heads) in (1, 3):
                 break
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = OneCaller(*server.sockets[0].getsockname()[:2])
-    found = [await client.ask("POST") for _ in range(3)]
-    client.close()
-    server.close()
+    async with ScriptedWorker(serve) as server:
+        client = OneCaller("127.0.0.1", server.port)
+        found = [await client.ask("POST") for _ in range(3)]
+        client.close()
     assert [answer.status for answer in found] == [0, 200, 200]
     assert [answer.is_ok for answer in found] == [False, True, True]
-    assert (found[1].service, connections) == (0.5, 2)
+    assert (found[1].service, len(server.connections)) == (0.5, 2)
     assert b"Content-Length: 0" in heads[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.run_data import Kind, Run, Samples, load_run, save_run
 from experiments.stats.measures import deadline_mapped, errors_by_kind, goodput, statistics_row
+from tests.support.runs import hand_made
 
-MakeRun = Callable[..., Run]
 
-
-def test_a_run_is_read_as_it_was_written(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run([0.1, 0.2, 0.3], kind=[Kind.OK, Kind.RESET, Kind.TIMEOUT], status={"policy": "random"})
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = hand_made([0.1, 0.2, 0.3], kind=[Kind.OK, Kind.RESET, Kind.TIMEOUT], status={"policy": "random"})
     save_run(run, tmp_path / "run.npz")
     again = load_run(tmp_path / "run.npz")
     assert again.facts == run.facts
@@ -25,9 +23,9 @@ def test_a_run_is_read_as_it_was_written(make_run: MakeRun, tmp_path: Path) -> N
         np.testing.assert_array_equal(getattr(again.samples, field.name), getattr(run.samples, field.name))
 
 
-def test_unreached_instants_are_nan(make_run: MakeRun, tmp_path: Path) -> None:
+def test_unreached_instants_are_nan(tmp_path: Path) -> None:
     """A request without a first byte keeps its row."""
-    run = make_run([0.1, 0.2], kind=[Kind.OK, Kind.REFUSED])
+    run = hand_made([0.1, 0.2], kind=[Kind.OK, Kind.REFUSED])
     run.samples.first_byte_at[1] = np.nan
     save_run(run, tmp_path / "run.npz")
     again = load_run(tmp_path / "run.npz").samples
@@ -35,30 +33,30 @@ def test_unreached_instants_are_nan(make_run: MakeRun, tmp_path: Path) -> None:
     assert np.isnan(again.first_byte_at[1])
 
 
-def test_writing_leaves_no_partial_file(make_run: MakeRun, tmp_path: Path) -> None:
-    save_run(make_run([0.1]), tmp_path / "run.npz")
+def test_writing_leaves_no_partial_file(tmp_path: Path) -> None:
+    save_run(hand_made([0.1]), tmp_path / "run.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_columns_of_unequal_length_are_a_programming_error(make_run: MakeRun) -> None:
-    samples = make_run([0.1, 0.2]).samples
+def test_columns_of_unequal_length_are_a_programming_error() -> None:
+    samples = hand_made([0.1, 0.2]).samples
     columns = {field.name: getattr(samples, field.name) for field in fields(samples)}
     with pytest.raises(ValueError, match="differ in length"):
         Samples(**(columns | {"status": np.zeros(1, dtype=np.int64)}))
 
 
-def test_latency_counts_from_due_and_service_time_from_sent(make_run: MakeRun) -> None:
+def test_latency_counts_from_due_and_service_time_from_sent() -> None:
     """A late generator adds to the latency and not to the service time."""
-    samples = make_run([0.5], sent_late=0.2).samples
+    samples = hand_made([0.5], sent_late=0.2).samples
     assert samples.latency[0] == pytest.approx(0.5)
     assert samples.service_time[0] == pytest.approx(0.3)
     assert samples.lag[0] == pytest.approx(0.2)
 
 
-def test_a_row_may_stand_for_several_requests(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_row_may_stand_for_several_requests(tmp_path: Path) -> None:
     """Every measure counts it as often; a file has the column only then, and one of too many requests is refused."""
     plain, file = (
-        make_run([0.1, 0.2, 0.2, 0.5], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET]),
+        hand_made([0.1, 0.2, 0.2, 0.5], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET]),
         tmp_path / "run.npz",
     )
     save_run(plain, file)

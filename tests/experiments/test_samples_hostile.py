@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -18,15 +17,14 @@ import pytest
 
 from experiments import run_data
 from experiments.errors import BadInputError
-from experiments.run_data import Run, Samples, load_run, save_run
-
-MakeRun = Callable[..., Run]
+from experiments.run_data import Samples, load_run, save_run
+from tests.support.runs import hand_made
 
 
 @pytest.fixture
-def parts(make_run: MakeRun, tmp_path: Path) -> dict[str, bytes]:
+def parts(tmp_path: Path) -> dict[str, bytes]:
     """The members of a good file."""
-    save_run(make_run([0.1, 0.2, 0.3]), tmp_path / "good.npz")
+    save_run(hand_made([0.1, 0.2, 0.3]), tmp_path / "good.npz")
     with ZipFile(tmp_path / "good.npz") as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -127,9 +125,8 @@ def test_names_in_facts_are_printable(tmp_path: Path, parts: dict[str, bytes]) -
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_files(tmp_path: Path, make_run: MakeRun, seed: int) -> None:
-    """Bytes changed or missing."""
-    save_run(make_run([0.1, 0.2, 0.3]), tmp_path / "good.npz")
+def test_damaged_files(tmp_path: Path, seed: int) -> None:
+    save_run(hand_made([0.1, 0.2, 0.3]), tmp_path / "good.npz")
     good, rng = (tmp_path / "good.npz").read_bytes(), Random(seed)
     path = tmp_path / "r.npz"
     for _ in range(300):

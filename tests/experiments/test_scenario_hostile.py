@@ -189,19 +189,17 @@ def test_the_number_of_seeds_is_limited(seeds: object) -> None:
 
 VALUES: tuple[Any, ...] = (
     *(0, -1, 10**9, 10**18, 10**400, 0.0, 1e308, 5e-324, INF, -INF, NAN, True, False, None),
-    *(
-        "",
-        "x" * 10_000,
-        "\x1b[31m",
-        "a\nb",
-        "../../x",
-        "\0",
-        "all",
-        "random",
-        "nan",
-        "0-0ms",
-        "lognormal:20ms,10",
-    ),
+    "",
+    "x" * 10_000,
+    "\x1b[31m",
+    "a\nb",
+    "../../x",
+    "\0",
+    "all",
+    "random",
+    "nan",
+    "0-0ms",
+    "lognormal:20ms,10",
     *([], {}, [[]], [1] * 100, {"a": {"a": {}}}, [{}]),
 )
 SHORT = 800

@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -31,79 +30,53 @@ from experiments.switchback.turns import PolicyTurns
 from tests.support.command_line import complaint, run_in_process
 from tests.support.http2_server import Http2Server
 from tests.support.made_up_balancer import MadeUpBalancer
+from tests.support.wire import Script, ScriptedWorker, Wire, playing
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Server = Callable[..., str]
 second_tier = partial(pytest.param, marks=pytest.mark.second_tier)
 
 
-def answers(response: bytes, seen: list[bytes] | None = None, body: int = 0) -> Serve:
+def answers(response: bytes, seen: list[bytes] | None = None, body: int = 0) -> Script:
     """A server that answers every request alike, and adds it to `seen`."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(wire: Wire) -> None:
         while True:
-            request = await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(body)
+            request = await wire.until(b"\r\n\r\n") + await wire.exactly(body)
             if seen is not None:
                 seen.append(request)
-            writer.write(response)
+            await wire.send(response)
 
-    return serve
-
-
-async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer nothing."""
-    while await reader.read(65536):
-        pass
+    return script
 
 
-async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read a request and close the connection."""
-    await reader.readuntil(b"\r\n\r\n")
-
-
-async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request without announcing the end, and close on the second."""
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(OK)
-    await reader.readuntil(b"\r\n\r\n")
+hangs = Wire.closed
+closes = playing(Wire.head)
+answers_once = playing(Wire.head, OK, Wire.head)
+"""Answers one request without announcing the end, and closes on the second."""
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """`server(serve)` runs a server on loopback in another thread and returns its URL; on a socket, its path."""
-    loop, writers = asyncio.new_event_loop(), list[asyncio.StreamWriter]()
+    """`server(script)` runs a server on loopback in another thread and returns its URL; on a socket, its path."""
+    loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    servers: list[asyncio.Server] = []
+    workers: list[ScriptedWorker] = []
 
-    def start(serve: Serve, tls: ssl.SSLContext | None = None, socket: Path | None = None) -> str:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            with suppress(asyncio.IncompleteReadError, ConnectionError):
-                await serve(reader, writer)
-            writer.close()
-
-        starting = (
-            asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
-            if socket is None
-            else asyncio.start_unix_server(handle, socket)
-        )
-        servers.append(asyncio.run_coroutine_threadsafe(starting, loop).result(5))
-        if socket is not None:
-            return str(socket)
-        port = servers[-1].sockets[0].getsockname()[1]
-        return f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    def start(script: Script, tls: ssl.SSLContext | None = None, socket: Path | None = None) -> str:
+        worker = ScriptedWorker(script, tls)
+        asyncio.run_coroutine_threadsafe(worker.start(path=socket), loop).result(5)
+        workers.append(worker)
+        return str(socket or worker.url)
 
     async def stop() -> None:
         # Accept first what clients that have ended have left: `close` breaks an accept under way.
         for _ in range(3):
             await asyncio.sleep(0)
-        for each in servers:
-            each.close()
+        for worker in workers:
+            await worker.stop()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for writer in writers:  # a handler adds its own when it starts
-                writer.transport.abort()
             for task in others:  # an accept may wait for a TLS handshake
                 task.cancel()
             await asyncio.wait(others, timeout=0.01)
@@ -171,7 +144,7 @@ def test_request_is_sent_as_given_and_no_secret_is_written(server: Server, tmp_p
     ],
 )
 def test_answers_and_failures_count_as_what_they_are(
-    server: Server, tmp_path: Path, serve: Serve, kind: Kind, words: str
+    server: Server, tmp_path: Path, serve: Script, kind: Kind, words: str
 ) -> None:
     done = load(tmp_path / "out", server(serve), "--threshold", "errors < 1 %")
     assert done.returncode == (kind is not Kind.OK)
@@ -301,18 +274,17 @@ def test_service_on_a_unix_socket(server: Server, tmp_path: Path) -> None:
 # --- figures for a collector
 
 
-def collects(bodies: list[bytes], response: bytes = OK) -> Serve:
+def collects(bodies: list[bytes], response: bytes = OK) -> Script:
     """A receiver of OTLP over HTTP."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(wire: Wire) -> None:
         while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"POST /v1/metrics HTTP/1.1\r\n")
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            bodies.append(await reader.readexactly(int(length.partition(b":")[2])))
-            writer.write(response)
+            request = await wire.request()
+            assert request.line == b"POST /v1/metrics HTTP/1.1"
+            bodies.append(request.body)
+            await wire.send(response)
 
-    return serve
+    return script
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -343,7 +315,7 @@ def test_figures_go_to_a_collector(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "receiver", [None, hangs, collects([], b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n")]
 )
-def test_failing_collector_disturbs_no_run(server: Server, tmp_path: Path, receiver: Serve | None) -> None:
+def test_failing_collector_disturbs_no_run(server: Server, tmp_path: Path, receiver: Script | None) -> None:
     where = "http://127.0.0.1:9" if receiver is None else server(receiver)
     done = load(tmp_path / "out", f"it={server(answers(OK))}", "--otlp", where)
     assert (done.returncode, done.stderr) == (0, "")
@@ -366,12 +338,12 @@ def test_connections_are_bounded_and_waiting_requests_time_out(server: Server) -
     """More requests than the stack is deep wait for two connections that hang."""
     opened = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(wire: Wire) -> None:
         nonlocal opened
         opened += 1
-        await hangs(reader, writer)
+        await wire.closed()
 
-    generator = asyncio.run(sent(server(serve), 3000, most=2, spacing=0.00002))
+    generator = asyncio.run(sent(server(script), 3000, most=2, spacing=0.00002))
     assert set(generator.ledger.kind) == {Kind.TIMEOUT}
     assert 3 <= opened <= 20  # one to learn the address; two, and two again when the first have timed out
 

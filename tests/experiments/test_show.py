@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from click.testing import CliRunner
 from experiments.__main__ import cli
 from experiments.results.directory import load_results
 from experiments.scenario.files import load_scenario, packaged
-from experiments.scenario.scenario import Scenario
 from tests.support.command_line import run_in_process
+from tests.support.result_sets import write_results
 
 
 def shown(*text: str) -> str:
@@ -36,10 +35,8 @@ def test_every_packaged_scenario_is_shown(name: str) -> None:
     assert kinds.count("event") == len(scenario.events)
 
 
-def test_a_results_directory_is_shown_and_not_changed(
-    make_results: Callable[..., Scenario], tmp_path: Path
-) -> None:
-    make_results(tmp_path / "r", blocks=2, requests=50)
+def test_a_results_directory_is_shown_and_not_changed(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", blocks=2, requests=50)
     before = sorted(tmp_path.rglob("*"))
     text = " ".join(shown(str(tmp_path / "r")).split())
     results = load_results(tmp_path / "r")
@@ -72,11 +69,9 @@ def test_policy_is_shown_with_its_options() -> None:
     assert run_in_process(cli, "experiments", "show", "least-in-flight", "--measure", "p50").returncode == 2
 
 
-def test_name_below_results_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_results: Callable[..., Scenario]
-) -> None:
+def test_name_below_results_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    make_results(tmp_path / "results" / "mine", blocks=1, requests=60)
+    write_results(tmp_path / "results" / "mine", blocks=1, requests=60)
     done = run_in_process(cli, "experiments", "show", "mine")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("regions: ")

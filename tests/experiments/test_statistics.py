@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.run_data import Kind, Run
+from experiments.run_data import Kind
 from experiments.stats import measures
-from tests.support.result_sets import hand_made
-
-MakeRun = Callable[..., Run]
+from tests.support.runs import hand_made
 
 
 @pytest.mark.parametrize(
@@ -41,9 +38,9 @@ def test_a_quantile_needs_a_hundred_samples_beyond_it(count: int, percent: float
     assert measures.has_few_beyond(count, percent) is few
 
 
-def test_the_row_counts_failures_and_measures_successes(make_run: MakeRun) -> None:
+def test_the_row_counts_failures_and_measures_successes() -> None:
     """Times are of successes; the rate is successes over the whole span."""
-    run = make_run([0.1, 0.3, 0.2, 4.97], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET])
+    run = hand_made([0.1, 0.3, 0.2, 4.97], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET])
     row = measures.statistics_row([run])
     assert (row.total, row.ok, row.ko, row.ko_percent) == (4, 3, 1, 25.0)
     assert (row.minimum, row.p50, row.maximum) == pytest.approx((0.1, 0.2, 0.3))
@@ -51,34 +48,34 @@ def test_the_row_counts_failures_and_measures_successes(make_run: MakeRun) -> No
     assert row.mean == pytest.approx(0.2)
 
 
-def test_a_run_without_any_success_has_a_row(make_run: MakeRun) -> None:
+def test_a_run_without_any_success_has_a_row() -> None:
     """Counts are right and times are nan."""
-    row = measures.statistics_row([make_run([0.1, 0.1], kind=[Kind.RESET, Kind.REFUSED])])
+    row = measures.statistics_row([hand_made([0.1, 0.1], kind=[Kind.RESET, Kind.REFUSED])])
     assert (row.ok, row.ko, row.rate) == (0, 2, 0.0)
     assert np.isnan(row.p99)
 
 
-def test_failures_count_as_the_deadline(make_run: MakeRun) -> None:
+def test_failures_count_as_the_deadline() -> None:
     """A reset after 1 ms is as slow as a timeout."""
-    run = make_run([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
+    run = hand_made([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
     assert measures.deadline_mapped(run).tolist() == pytest.approx([0.1, 5.0])
 
 
-def test_goodput_counts_timely_successes(make_run: MakeRun) -> None:
+def test_goodput_counts_timely_successes() -> None:
     """One of four is both successful and within the objective."""
-    run = make_run([0.1, 0.9, 0.1, 0.1], kind=[Kind.OK, Kind.OK, Kind.RESET, Kind.TIMEOUT])
+    run = hand_made([0.1, 0.9, 0.1, 0.1], kind=[Kind.OK, Kind.OK, Kind.RESET, Kind.TIMEOUT])
     assert measures.goodput([run], slo=0.5) == 0.25
 
 
-def test_errors_are_counted_by_kind(make_run: MakeRun) -> None:
+def test_errors_are_counted_by_kind() -> None:
     """Kinds that did not occur are not listed."""
-    run = make_run([0.1, 0.1, 0.1], kind=[Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT])
+    run = hand_made([0.1, 0.1, 0.1], kind=[Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT])
     assert measures.errors_by_kind([run]) == {"timeout": 2}
 
 
-def test_shares_of_workers(make_run: MakeRun) -> None:
+def test_shares_of_workers() -> None:
     """A request without an answer belongs to no worker."""
-    run = make_run([0.1, 0.1, 0.1])
+    run = hand_made([0.1, 0.1, 0.1])
     run.samples.worker[2] = -1
     assert measures.share_per_worker([run]) == {"emea-0": 1.0}
 
@@ -102,10 +99,10 @@ def test_shares_of_workers(make_run: MakeRun) -> None:
     ],
 )  # fmt: skip
 def test_lag_is_judged_by_the_latency_that_it_may_be(
-    make_run: MakeRun, lag: float | list[float], latency: float | list[float], reasons: tuple[str, ...]
+    lag: float | list[float], latency: float | list[float], reasons: tuple[str, ...]
 ) -> None:
     """A run is invalid if the generator's lag, counted twice, may be more than half of its mean or p99."""
-    run = make_run([latency] * 1000 if isinstance(latency, float) else latency)
+    run = hand_made([latency] * 1000 if isinstance(latency, float) else latency)
     late = replace(run.samples, sent_at=run.samples.scheduled_at + np.array(lag))
     found = measures.validity(run.facts, late)
     assert [reason.split("of the ")[1] for reason in found] == list(reasons)
@@ -123,9 +120,9 @@ def test_more_lag_never_makes_a_run_valid(rows: list[tuple[float, float, float]]
     assert len(measures.validity(run.facts, less)) <= len(measures.validity(run.facts, more))
 
 
-def test_lag_of_a_request_that_timed_out_counts(make_run: MakeRun) -> None:
+def test_lag_of_a_request_that_timed_out_counts() -> None:
     """It may have timed out because it was sent late; one that was never sent has no lag."""
-    run = make_run([5.0] * 10, kind=[Kind.TIMEOUT] * 10, sent_late=4.0)
+    run = hand_made([5.0] * 10, kind=[Kind.TIMEOUT] * 10, sent_late=4.0)
     assert measures.validity(run.facts, run.samples) == (
         "generator lag may be 100 % of the mean latency, 50 % allowed",
     )
@@ -133,22 +130,22 @@ def test_lag_of_a_request_that_timed_out_counts(make_run: MakeRun) -> None:
     assert measures.validity(run.facts, never) == ()
 
 
-def test_an_open_loop_that_falls_behind_is_invalid(make_run: MakeRun) -> None:
+def test_an_open_loop_that_falls_behind_is_invalid() -> None:
     """Under 99 % of the offered rate; exactly 99 % is allowed."""
-    late = make_run([0.1], achieved_rate=98.9, offered_rate=100.0)
-    just = make_run([0.1], achieved_rate=99.0, offered_rate=100.0)
+    late = hand_made([0.1], achieved_rate=98.9, offered_rate=100.0)
+    just = hand_made([0.1], achieved_rate=99.0, offered_rate=100.0)
     assert "98.9 % of 100.0/s offered" in measures.validity(late.facts, late.samples)[0]
     assert measures.validity(just.facts, just.samples) == ()
 
 
-def test_a_closed_loop_has_no_offered_rate_but_a_lag(make_run: MakeRun) -> None:
-    run = make_run([0.1], mode="closed", batch=1, achieved_rate=1.0, sent_late=0.0005)
+def test_a_closed_loop_has_no_offered_rate_but_a_lag() -> None:
+    run = hand_made([0.1], mode="closed", batch=1, achieved_rate=1.0, sent_late=0.0005)
     assert measures.validity(run.facts, run.samples) == ()
-    lagging = make_run([0.1], mode="closed", batch=1, sent_late=0.06)
+    lagging = hand_made([0.1], mode="closed", batch=1, sent_late=0.06)
     assert len(measures.validity(lagging.facts, lagging.samples)) == 1
 
 
-def test_an_interrupted_run_is_invalid(make_run: MakeRun) -> None:
+def test_an_interrupted_run_is_invalid() -> None:
     """The reason has the planned and the actual number of requests."""
-    run = make_run([0.1, 0.1], requests=10)
+    run = hand_made([0.1, 0.1], requests=10)
     assert measures.validity(run.facts, run.samples)[0] == "interrupted: 2 of 10 requests were sent"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
 import signal
-import subprocess
 import sys
-import threading
+from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from experiments.platform.terminal import (
     stop_signals,
 )
 from policies.stats.load import RATIO, SHORTEST, Histogram
+from tests.support.wire import Message, ScriptedWorker, answering, response
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -108,68 +106,40 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
             signal.raise_signal(number)
 
 
-class MadeUpUnit(BaseHTTPRequestHandler):
-    """Answers requests as a balancer with one endpoint does; `put` holds the policies that were put in force."""
+class MadeUpUnit(ScriptedWorker):
+    """Answers requests as a balancer with one endpoint does; `put` has the policies that were put in force."""
 
-    protocol_version = "HTTP/1.1"
-    put: queue.Queue[dict[str, Any]]
-    policy: dict[str, Any]
+    def __init__(self) -> None:
+        super().__init__(answering(self._answer))
+        self.put = asyncio.Queue[dict[str, Any]]()
+        self._policy: dict[str, Any] = {"name": "old"}
 
-    def do_GET(self) -> None:
+    def _answer(self, request: Message) -> bytes:
+        if request.line.startswith(b"PUT "):
+            if b"?check " not in request.line:
+                self._policy = json.loads(request.body)
+                self.put.put_nowait(self._policy)
+            return response(b"{}")
         endpoint = {"id": "a", "buckets": list(Histogram().counts), "outcomes": {"error_status": 0}}
-        policy = {"name": self.policy["name"], "spec": self.policy, "fallback_picks": 0}
+        policy = {"name": self._policy["name"], "spec": self._policy, "fallback_picks": 0}
         counters = {"shortest": SHORTEST, "ratio": RATIO, "requests": 0, "errors": {}}
-        self.answer({**counters, "policy": policy, "endpoints": [endpoint]})
-
-    def do_PUT(self) -> None:
-        policy = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not self.path.endswith("?check"):
-            type(self).policy = policy
-            self.put.put(policy)
-        self.answer({})
-
-    def answer(self, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def unit() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
-    """URL of a made-up balancer, and the policies that are put in force."""
-    found: queue.Queue[dict[str, Any]] = queue.Queue()
-    handler = type("Handler", (MadeUpUnit,), {"put": found, "policy": {"name": "old"}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", found
-        server.shutdown()
-        thread.join(10)
+        return response(json.dumps({**counters, "policy": policy, "endpoints": [endpoint]}).encode())
 
 
 @pytest.mark.second_tier
 @pytest.mark.parametrize(
     ("number", "turns"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGHUP, 1), (signal.SIGTERM, 2)]
 )
-def test_a_stopped_load_restores_the_policy(
-    unit: tuple[str, queue.Queue[dict[str, Any]]], tmp_path: Path, number: signal.Signals, turns: int
-) -> None:
+async def test_a_stopped_load_restores_the_policy(tmp_path: Path, number: signal.Signals, turns: int) -> None:
     """During the first run, and during the second, before which an event loop has ended."""
-    url, put = unit
     options = ["--duration", "1s", "--warmup", "0", "--rate", "20", "--out", str(tmp_path / "out")]
-    argv = [sys.executable, "-m", "experiments", "load", url, "--policies", "random,c3", *options]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    tried = [put.get(timeout=60)["name"] for _ in range(turns)]
-    process.send_signal(number)
-    out, error = process.communicate(timeout=60)
+    async with MadeUpUnit() as unit, asyncio.timeout(120):
+        argv = [sys.executable, "-m", "experiments", "load", unit.url, "--policies", "random,c3", *options]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE)
+        tried = [(await unit.put.get())["name"] for _ in range(turns)]
+        process.send_signal(number)
+        out, error = await process.communicate()
     assert process.returncode == STOPPED, error
-    assert put.get(timeout=10) == {"name": "old"}
-    assert put.empty()
+    assert [unit.put.get_nowait() for _ in range(unit.put.qsize())] == [{"name": "old"}]
     assert set(tried) <= {"random", "c3"}
-    assert "'old' is in force again." in out
+    assert "'old' is in force again." in out.decode()

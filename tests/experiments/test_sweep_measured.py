@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,22 +11,19 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.results.directory import load_results
 from experiments.run_data import save_run
-from experiments.scenario.scenario import Scenario
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.grid import checked_grid
 from experiments.sweep.matrix import measured, measured_matrix
 from experiments.sweep.outcome import CellOutcome, numbers_of
 from experiments.sweep.page import write_page
-from tests.support.result_sets import LATE
-
-MakeResults = Callable[..., Scenario]
+from tests.support.result_sets import LATE, write_results
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_results: MakeResults) -> None:
+def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path) -> None:
     """A late run makes its block invalid for all; those runs are counted and not compared."""
-    scenario = make_results(tmp_path / "run", blocks=9, requests=60)
+    scenario = write_results(tmp_path / "run", blocks=9, requests=60)
     late = load_results(tmp_path / "run").runs[0]
     facts = late.facts.model_copy(update={"invalid_reasons": (LATE,)})
     save_run(replace(late, facts=facts), tmp_path / "run" / "runs" / "block-000-run-00.npz")
@@ -55,9 +51,9 @@ def test_measured_campaigns_are_shown_below_the_matrix(tmp_path: Path, make_resu
     assert [square["policy"] for square in content["measured"]] == labels
 
 
-def test_a_block_with_much_lag_counts_for_nothing(tmp_path: Path, make_results: MakeResults) -> None:
+def test_a_block_with_much_lag_counts_for_nothing(tmp_path: Path) -> None:
     """The matrix calls 5 % equal, so lag of more than that under one entry leaves its block out for all."""
-    make_results(tmp_path / "run", blocks=2, requests=60)
+    write_results(tmp_path / "run", blocks=2, requests=60)
     first = load_results(tmp_path / "run").runs[0]
     for share, left_out in ((0.02, {}), (0.03, {"invalid": 9})):
         sent = first.samples.scheduled_at + share * first.samples.latency
@@ -66,8 +62,8 @@ def test_a_block_with_much_lag_counts_for_nothing(tmp_path: Path, make_results: 
         assert measured_matrix([tmp_path / "run"], "p99").left_out == left_out
 
 
-def test_simulated_campaigns_are_rejected_as_measured(tmp_path: Path, make_results: MakeResults) -> None:
-    make_results(tmp_path / "run", blocks=1, requests=60)
+def test_simulated_campaigns_are_rejected_as_measured(tmp_path: Path) -> None:
+    write_results(tmp_path / "run", blocks=1, requests=60)
     results = load_results(tmp_path / "run")
     facts = results.runs[0].facts.model_copy(update={"world": "simulated"})
     with pytest.raises(BadInputError, match="holds simulated runs, not measured ones"):

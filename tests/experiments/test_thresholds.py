@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from experiments.errors import BadInputError
-from experiments.run_data import Kind, Run
+from experiments.run_data import Kind
 from experiments.scenario.thresholds import parse_threshold
 from experiments.verdict.summary import judge
-
-MakeRun = Callable[..., Run]
+from tests.support.runs import hand_made
 
 
 @pytest.mark.parametrize(
@@ -50,22 +47,22 @@ def test_invalid_thresholds_are_rejected(text: str) -> None:
         ("goodput > 60 %", False, "goodput is 50.0 %, missed by 10.0 %"),
     ],
 )
-def test_messages_have_value_and_distance(make_run: MakeRun, text: str, passed: bool, message: str) -> None:
+def test_messages_have_value_and_distance(text: str, passed: bool, message: str) -> None:
     """Of passed and failed thresholds."""
     judgement = judge(
-        parse_threshold(text), "random", [make_run([0.1, 0.49 + 0.01])], slo=0.3, time_scale=1.0
+        parse_threshold(text), "random", [hand_made([0.1, 0.49 + 0.01])], slo=0.3, time_scale=1.0
     )
     assert (judgement.passed, judgement.message) == (passed, message)
 
 
-def test_fast_failures_fail_a_latency_threshold(make_run: MakeRun) -> None:
+def test_fast_failures_fail_a_latency_threshold() -> None:
     """Half of the requests are reset after a millisecond: p50 passes, p99 is the deadline."""
-    run = make_run([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
+    run = hand_made([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
     assert not judge(parse_threshold("p99 < 1 s"), "random", [run], slo=1.0, time_scale=1.0).passed
 
 
-def test_thresholds_follow_the_time_scale(make_run: MakeRun) -> None:
+def test_thresholds_follow_the_time_scale() -> None:
     """At a time scale of 0.1, "800 ms" means 80 ms of measured time."""
-    run = make_run([0.09], timeout=5.0)
+    run = hand_made([0.09], timeout=5.0)
     assert not judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=0.1).passed
     assert judge(parse_threshold("p99 < 800 ms"), "random", [run], slo=1.0, time_scale=1.0).passed

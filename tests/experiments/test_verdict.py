@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.run_data import WorldName
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.stats.comparison import compare_all, inverted
+from experiments.stats.comparison import compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.advice import remedy
 from experiments.verdict.contest import contest_of
@@ -82,12 +82,10 @@ def runs_of(
     ]
 
 
-def verdict_of(
-    runs: list[RunSummary], scenario: Scenario | None = None, world: WorldName = "measured"
-) -> Verdict:
+def verdict_of(runs: list[RunSummary], scenario: Scenario | None = None) -> Verdict:
     """The verdict as a report reaches it."""
     scenario = scenario or scenario_of()
-    contest = contest_of(scenario, world, runs)
+    contest = contest_of(scenario, "measured", runs)
     comparisons, floors = compared(contest, runs)
     return conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
 
@@ -518,8 +516,9 @@ def test_a_factor_to_an_entry_at_the_deadline_is_at_least_that() -> None:
 def test_a_comparison_seen_from_the_other_side() -> None:
     """Ratio and interval are reciprocal, and ahead becomes behind."""
     values = {"a": {n: 1.0 + n / 100 for n in range(8)}, "b": {n: 2.0 + n / 90 for n in range(8)}}
-    pairs = compare_all("p99", values, ["a", "b"])
-    there, back = pairs["a", "b"], pairs["b", "a"]
+    (there,), _ = compare_pairs("p99", values, [("a", "b")])
+    back = inverted(there)
+    assert (back.label, back.baseline) == ("b", "a")
     assert (there.standing, back.standing) == ("ahead", "behind")
     assert back.interval.ratio == pytest.approx(1 / there.interval.ratio)
     assert back.interval.low == pytest.approx(1 / there.interval.high)
@@ -534,6 +533,6 @@ def test_a_runner_up_is_rarely_called_behind_by_chance() -> None:
     for _ in range(300):
         values = {f"e{n}": dict(enumerate(np.exp(rng.normal(0, 0.2, 8)))) for n in range(6)}
         order = sorted(values, key=lambda label: sum(map(np.log, values[label].values())))
-        pair = compare_all("p99", values, order)[order[0], order[1]]
-        wrong += pair.standing == "ahead"
+        first = compare_pairs("p99", values, list(combinations(order, 2)))[0][0]
+        wrong += first.standing == "ahead"
     assert wrong <= 15

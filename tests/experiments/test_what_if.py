@@ -17,13 +17,13 @@ from experiments.errors import BadInputError
 from experiments.generator.arrivals import first_instants
 from experiments.recorded.instants import recorded as instants_in
 from experiments.recorded.recording import read_recording
-from experiments.run_data import Kind, Run, RunFacts, Samples
-from experiments.scenario.places import places_of
+from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
 from experiments.simulator.run import Simulate
 from experiments.what_if.answer import Question, WhatIfAnswer, answer, plain, region_in_words, scenario_of
 from experiments.what_if.fit import fit, longest_span
 from tests.experiments.tapes import Row, Tape, served
+from tests.support.runs import facts_of, run_of, samples_of
 
 
 def traffic(seed: int = 1, count: int = 4000) -> list[Row]:
@@ -56,13 +56,7 @@ def made_up(scenario: Scenario, entry: Entry, block: int, order: int, seed: int)
         1.0 if len(scenario.regions) > 1 else 2.0
     )
     took = rng.choice([0.115, 0.315], size=len(arrived), p=[0.75, 0.25]) * factor
-    ended, zeros = arrived + took, np.zeros(len(arrived), dtype=np.int64)
-    samples = Samples(arrived, arrived, ended, ended, zeros + 200, zeros, zeros, zeros, zeros, zeros)
-    facts = RunFacts(
-        label=entry.label, policy=entry.policy.model_dump(), mode="open", requests=len(arrived), block=block,
-        order=order, seed=seed, timeout=30, places=places_of(scenario),
-    )  # fmt: skip
-    return Run(facts, samples)
+    return run_of(samples_of(arrived, took), **facts_of(scenario, entry, block, order, seed))
 
 
 def lossy(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:

@@ -42,7 +42,6 @@ def replay(seed: int, journal: bool, shrink: bool) -> bool:
 
 
 def show(plan: Plan) -> None:
-    """Print a plan."""
     print(f"settings {plan.settings}\nhosts {plan.hosts}, of which HTTP/2 {plan.http2_hosts}")
     print(f"grain {plan.grain:g} s, idle closes {plan.idle_closes}")
     for client in plan.clients:

@@ -96,7 +96,6 @@ class ClientEnd(End, Reader):
     # --- requests
 
     def begin(self) -> None:
-        """Send the first requests."""
         self._send_next()
 
     def _send_next(self) -> None:

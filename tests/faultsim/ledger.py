@@ -110,5 +110,4 @@ class Ledger:
             self.note(f"{request} ended: {how}")
 
     def left(self) -> list[PlannedRequest]:
-        """Requests that have not ended."""
         return [request for request in self.requests.values() if request.number not in self.ends]

@@ -78,7 +78,6 @@ class Reader(ABC):
         return self._is_in_body or bool(self._rest)
 
     def feed(self, data: bytes) -> None:
-        """Handle bytes as they arrive."""
         if self._rest:
             data = self._rest + data
         at = 0

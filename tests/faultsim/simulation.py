@@ -119,7 +119,6 @@ class Simulation:
     # --- events
 
     def say(self, what: str) -> None:
-        """Write a line to the journal."""
         if self._note is not None:
             self._note(f"{self.timeline.now() - 1000:10.6f} {what}")
 
@@ -145,7 +144,6 @@ class Simulation:
         faults.begin(self, fault)
 
     def heal(self, fault: Fault, end: Callable[[], None]) -> None:
-        """End a fault."""
         self.say(f"over: {fault}")
         end()
 
@@ -156,7 +154,6 @@ class Simulation:
         self._remember()
 
     def apply_policy(self, spec: PolicySpec) -> None:
-        """Replace the policy."""
         self.policy = spec
         self.control_plane.apply_policy(spec)
 

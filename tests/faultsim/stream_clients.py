@@ -36,7 +36,6 @@ class ClientStream(Stream):
 
 
 def head_of(request: PlannedRequest) -> list[tuple[bytes, bytes]]:
-    """The fields of a request."""
     fields = [
         (b":method", request.method),
         (b":scheme", b"http"),
@@ -75,7 +74,6 @@ class StreamClientEnd(StreamsEnd):
     # --- requests
 
     def begin(self) -> None:
-        """Send the first requests."""
         self.announce(PREFACE)
         self._send_next()
 

@@ -81,7 +81,6 @@ class StreamWorkerEnd(StreamsEnd):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request."""
         return not self.streams
 
     # --- what the balancer has written: from now on it may have been received

@@ -129,20 +129,17 @@ class StreamsEnd(End):
         super().leave()
 
     def announce(self, preface: bytes = b"") -> None:
-        """Send the connection preface."""
         settings = struct.pack("!HIHI", 3, self.most_streams, 4, self._stream_window)
         self.emit(preface + frame(SETTINGS, settings))
         if self._room > WINDOW:
             self.emit(frame(WINDOW_UPDATE, struct.pack("!I", self._room - WINDOW)))
 
     def opened(self, stream: Stream) -> None:
-        """Begin a stream, with the windows of this moment."""
         stream.window = self._initial
         stream.room = self._stream_window if self.is_agreed else WINDOW
         self.streams[stream.id] = stream
 
     def send_head(self, stream: Stream, fields: Fields, *, is_last: bool) -> None:
-        """Send a head."""
         flags = END_HEADERS | END_STREAM if is_last else END_HEADERS
         self.emit(frame(HEADERS, block(*fields), stream.id, flags))
         if is_last:
@@ -200,7 +197,6 @@ class StreamsEnd(End):
         """A stream has ended in both directions, or was reset."""
 
     def drop(self, stream: Stream, code: int) -> None:
-        """Reset a stream."""
         if self.streams.pop(stream.id, None) is not None:
             self._ended.add(stream.id)
             self.emit(rst(stream.id, code))
@@ -266,7 +262,6 @@ class StreamsEnd(End):
             raise Violation(f"{self} got a frame of kind {kind}")
 
     def fields_in(self, payload: bytes) -> dict[bytes, bytes]:
-        """Decode a header block."""
         return dict(self._decoder.decode(payload, raw=True))
 
     def _data(self, flags: int, number: int, data: bytes) -> None:

@@ -50,7 +50,6 @@ class Timeline(VirtualLoop):
         heappush(self._timers, (self._at + delay, next(self._order), Event(act, arguments)))
 
     def forget(self) -> None:
-        """Remove all scheduled events."""
         self._timers.clear()
 
     def run_until(self, until: float, look: Callable[[], None]) -> None:

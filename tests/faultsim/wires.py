@@ -242,7 +242,6 @@ class End:
             self.wire.arrive(FIN)
 
     def resume_reading(self) -> None:
-        """Read again."""
         self.is_reading_stopped = False
         if self._coming and not self._is_arriving:
             self._is_arriving = True

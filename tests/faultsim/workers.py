@@ -60,7 +60,6 @@ class Host:
             end.is_reading_stopped = True
 
     def thaw(self) -> None:
-        """Let the worker continue."""
         self.is_frozen = False
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
@@ -98,7 +97,6 @@ class WorkerEnd(End, Reader):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request."""
         return self._request is None
 
     # --- End

@@ -104,7 +104,6 @@ class World:
         self._order = count()
 
     def at(self, time: float, what: Callable[[], None]) -> None:
-        """Call `what` at that time."""
         heapq.heappush(self._events, (time, next(self._order), what))
 
     def lose(self, region: str) -> None:
@@ -115,7 +114,6 @@ class World:
                     router.set_healthy(name, False)
 
     def restore(self, region: str) -> None:
-        """Make them available again."""
         for router in self.routers:
             for name, worker in self.workers.items():
                 if worker.region == region:
@@ -177,13 +175,11 @@ class World:
         return went.count(region) / len(went)
 
     def load(self, region: str, since: float, until: float) -> float:
-        """Requests sent to the region, relative to its capacity."""
         sent = sum(to == region and since <= at < until for at, _, to, _ in self.log)
         room = sum(worker.region == region for worker in self.workers.values()) / SERVICE
         return sent / (until - since) / room
 
     def mean(self, home: str, since: float, until: float) -> float:
-        """Mean latency of requests from `home`, in seconds."""
         took = [seconds for sent, of, _, seconds in self.log if of == home and since <= sent < until]
         return sum(took) / len(took)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from policies import Endpoint, RequestFacts, Router, Trace, make
+from policies import Endpoint, RequestFacts, Router, make
 from policies.algorithms.aperture import Aperture
 from policies.contract import ManualClock, Trial, endpoints
+from tests.support.traces import last, traced
 
 
 def router(weights: list[float], **options: Any) -> Router:
@@ -28,7 +29,6 @@ def window(router: Router) -> set[str]:
 
 
 def balancers_of(weights: list[float], balancers: int, **options: Any) -> list[Router]:
-    """All of the balancers."""
     return [router(weights, balancers=balancers, index=index, **options) for index in range(balancers)]
 
 
@@ -100,8 +100,7 @@ def test_added_endpoint_changes_few_of_each_window() -> None:
 def test_less_loaded_of_two_is_picked() -> None:
     """The two are always different endpoints."""
     r = router([1] * 2)
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     r.find("here-0").in_flight = 9
     assert {r.policy.pick(RequestFacts(), r.available, 0.0).id for _ in range(100)} == {"here-1"}
     assert trace.counts["less-loaded"] == 100
@@ -109,14 +108,12 @@ def test_less_loaded_of_two_is_picked() -> None:
 
 def test_retry_leaves_the_window_only_when_all_of_it_was_tried() -> None:
     r = router([1] * 40, balancers=10, index=2)
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     in_window = window(r)
     some = frozenset(list(in_window)[:4])
     assert r.route(RequestFacts(tried=some, attempt=1)).state.id in in_window - some
     assert r.route(RequestFacts(tried=frozenset(in_window), attempt=1)).state.id not in in_window
-    assert trace.last is not None
-    assert trace.last.reasons[0] == "outside-window"
+    assert last(trace).reasons[0] == "outside-window"
 
 
 def test_single_available_endpoint_is_picked_outside_the_window() -> None:

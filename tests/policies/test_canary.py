@@ -20,6 +20,7 @@ from policies.insight.canary import Canary
 from policies.insight.explanation import Trace
 from policies.insight.shadow import FAULT_LIMIT, Shadow, Shadowed
 from policies.routing.router import Router
+from tests.support.traces import traced
 
 ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]
 
@@ -53,8 +54,6 @@ class Fixed:
 
 
 class Broken(Fixed):
-    """Raises in every hook."""
-
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         raise ValueError("no")
 
@@ -145,8 +144,7 @@ def test_hooks_absent_from_both_policies_are_absent() -> None:
 
 def test_canary_picks_have_a_reason_of_their_own() -> None:
     routes = router(Canary(("a", RoundRobin(Random(1))), ("b", Fixed(1)), Random(3), share=0.5))
-    trace = Trace(keep=50)
-    routes.explain(trace)
+    trace = traced(routes, keep=50)
     serve(routes, 50)
     assert 10 < trace.counts["canary"] < 40
     assert trace.counts["in-turn"] > 10, "the live policy's own reason"

@@ -6,9 +6,10 @@ times the slots plus a few: every slot has work and the worker's queue stays sho
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from random import Random
 from statistics import mean
@@ -31,7 +32,7 @@ OfTime = Callable[[float], float]
 
 class Simulation:
     """A worker with `slots`, `round_trip` seconds away, behind a limit. `rate` is the offered rate per second over
-    time, `slowness` multiplies service times. `log` has (time, limit, requests at the worker) of each response."""
+    time, `slowness` multiplies service times. `log` has (time, limit, requests in flight) of each response."""
 
     def __init__(
         self,
@@ -44,24 +45,36 @@ class Simulation:
     ) -> None:
         self.concurrency = Concurrency(rules or ConcurrencyRules())
         self.log: list[tuple[float, int, int]] = []
-        self._slots = slots
         self._rate = rate
         self._round_trip = round_trip
         self._slowness = slowness
         self._service = service
         self._rng = Random(1)
-        self._events: list[tuple[float, int, str, tuple[float, int]]] = []
-        self._order = 0
-        self._in_flight = self._busy = 0
-        self._before_limit = 0
-        self._at_worker: deque[tuple[float, int]] = deque()
+        self._free = [0.0] * slots
 
     def run(self, seconds: float) -> None:
-        """Simulate so many seconds from the start."""
-        self._at(0.0, "offered")
-        while self._events[0][0] <= seconds:
-            now, _, what, sent = heapq.heappop(self._events)
-            getattr(self, f"_{what}")(now, sent)
+        order = count()
+        events: list[tuple[float, int, tuple[float, int] | None]] = [(0.0, next(order), None)]
+        waiting = in_flight = 0
+        while events[0][0] <= seconds:
+            now, _, sent = heappop(events)
+            if sent is None:
+                waiting = min(WAITING, waiting + 1)
+                heappush(events, (now + self._rng.expovariate(self._rate(now)), next(order), None))
+            else:
+                in_flight -= 1
+                self.concurrency.record(now - sent[0], sent[1], now)
+                self.log.append((now, self.concurrency.limit, in_flight))
+            while waiting and in_flight < self.concurrency.limit:
+                waiting -= 1
+                heappush(events, (self._answered_at(now), next(order), (now, in_flight)))
+                in_flight += 1
+
+    def _answered_at(self, sent_at: float) -> float:
+        starts_at = max(heappop(self._free), sent_at + self._round_trip / 2)
+        ends_at = starts_at + self._rng.expovariate(1 / self._service) * self._slowness(starts_at)
+        heappush(self._free, ends_at)
+        return ends_at + self._round_trip / 2
 
     def limits(self, since: float, until: float = inf) -> list[int]:
         return [limit for at, limit, _ in self.log if since <= at < until]
@@ -69,43 +82,6 @@ class Simulation:
     def throughput(self, since: float, until: float) -> float:
         """Responses per second."""
         return len(self.limits(since, until)) / (until - since)
-
-    def _at(self, at: float, what: str, sent: tuple[float, int] = (0.0, 0)) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (at, self._order, what, sent))
-
-    def _offered(self, now: float, _: object) -> None:
-        self._at(now + self._rng.expovariate(self._rate(now)), "offered")
-        self._before_limit = min(WAITING, self._before_limit + 1)
-        self._let_go(now)
-
-    def _let_go(self, now: float) -> None:
-        while self._before_limit and self._in_flight < self.concurrency.limit:
-            self._before_limit -= 1
-            self._at(now + self._round_trip / 2, "arrived", (now, self._in_flight))
-            self._in_flight += 1
-
-    def _arrived(self, now: float, sent: tuple[float, int]) -> None:
-        self._at_worker.append(sent)
-        self._work(now)
-
-    def _work(self, now: float) -> None:
-        while self._at_worker and self._busy < self._slots:
-            self._busy += 1
-            time = self._rng.expovariate(1 / self._service) * self._slowness(now)
-            self._at(now + time, "served", self._at_worker.popleft())
-
-    def _served(self, now: float, sent: tuple[float, int]) -> None:
-        self._busy -= 1
-        self._at(now + self._round_trip / 2, "answered", sent)
-        self._work(now)
-
-    def _answered(self, now: float, sent: tuple[float, int]) -> None:
-        self._in_flight -= 1
-        sent_at, ahead = sent
-        self.concurrency.record(now - sent_at, ahead, now)
-        self.log.append((now, self.concurrency.limit, self._busy + len(self._at_worker)))
-        self._let_go(now)
 
 
 def steady(rate: float) -> OfTime:
@@ -121,7 +97,7 @@ def test_limit_settles_near_the_number_of_slots(slots: int) -> None:
     worker.run(180)
     assert slots <= mean(worker.limits(90)) <= 2 * slots + 8
     assert worker.throughput(60, 180) > 0.93 * capacity
-    assert mean(at_worker for at, _, at_worker in worker.log if at > 90) < 2 * slots + 8
+    assert mean(in_flight for at, _, in_flight in worker.log if at > 90) < 2 * slots + 8
 
 
 @pytest.mark.no_cover

@@ -13,15 +13,10 @@ from policies.contract import ManualClock, Trial, endpoints
 from policies.insight.explanation import Cost
 from policies.steelyard.costs import PARTS
 from policies.steelyard.policy import Steelyard
+from tests.support.steelyard_routers import Connections
+from tests.support.traces import last, traced
 
 PICKED = Cost("us-1", 0.1, {"distance": 0.09, "service": 0.02, "margin": -0.01, "risk": 1e-9})
-
-
-class Connections:
-    connect_time, round_trip = 0.03, 0.004
-
-    def __init__(self, has_idle: bool) -> None:
-        self.has_idle = has_idle
 
 
 class Priced:
@@ -42,8 +37,7 @@ class Priced:
 def explained(*parts: dict[str, float]) -> Trace:
     members = [Endpoint(name, f"http://{name}", "r") for name in ("a", "b", "c", "d", "e", "f")[: len(parts)]]
     r = Router(members, Priced(*parts), ManualClock(), Random(1))
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     r.route(RequestFacts())
     return trace
 
@@ -56,7 +50,7 @@ def test_parts_of_the_default_policy_add_up_to_its_costs() -> None:
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         if state.id == "here-0" and state.in_flight == 12:
             policy._least_cost._estimate(state).reject(12, now)
-        state.connections = Connections(rng.random() < 0.7)
+        state.connections = Connections(rng.random() < 0.7, round_trip=0.004, connect_time=0.03)
         slow = 4.0 if state.id == "here-1" and now % 10.0 < 2.0 else 1.0
         free[state.id] = max(now, free.get(state.id, 0.0)) + slow * rng.expovariate(60.0)
         kind = OutcomeKind.RESET if rng.random() < 0.02 else OutcomeKind.OK
@@ -117,11 +111,10 @@ def test_parts_of_a_users_policy() -> None:
 def test_bad_parts_are_null_in_json() -> None:
     """As are their scores; endpoints without parts have none."""
     trace = explained({"rent": nan, "fuel": 0.01}, {"rent": -inf}, {})
-    assert trace.last is not None
-    shown = json.loads(json.dumps(trace.last.as_dict(), allow_nan=False))
+    shown = json.loads(json.dumps(last(trace).as_dict(), allow_nan=False))
     assert shown["steps"][0]["candidates"] == [
         {"id": "a", "score": None, "parts": {"rent": None, "fuel": 0.01}},
         {"id": "b", "score": None, "parts": {"rent": None}},
         {"id": "c", "score": 0},
     ]
-    assert (shown["comparison"], trace.last.text.count("\n")) == ("", 2)
+    assert (shown["comparison"], last(trace).text.count("\n")) == ("", 2)

@@ -16,6 +16,7 @@ from policies.facts import OutcomeKind
 from policies.routing.affinity import ByRendezvous, Sticky
 from tests.policies.pools import Pool, mark_unhealthy
 from tests.support.tables import CODES
+from tests.support.traces import last, traced
 
 OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
 
@@ -23,16 +24,14 @@ OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
 def router(name: str, members: list[Endpoint], **options: Any) -> tuple[Router, Trace]:
     """A router with tracing on."""
     found = Router(members, make(name, options, Random(1)), ManualClock(), Random(2))
-    trace = Trace()
-    found.explain(trace)
+    trace = traced(found)
     return found, trace
 
 
 def reasons(router: Router, trace: Trace, region: str | None = REGION) -> tuple[str, ...]:
     """Reasons of the next pick."""
     router.route(RequestFacts(region=region))
-    assert trace.last is not None
-    return trace.last.reasons
+    return last(trace).reasons
 
 
 @pytest.mark.parametrize("name", sorted(registry.TABLE))
@@ -46,8 +45,7 @@ def test_tracing_changes_no_pick(name: str) -> None:
     runs = [
         Trial(lambda rng: make(name, OPTIONS.get(name, {}), rng), endpoints(1, 2, 3), answer) for _ in "ab"
     ]
-    trace = Trace(keep=600)
-    runs[1].router.explain(trace)
+    trace = traced(runs[1].router, keep=600)
     for run in runs:
         run.open_loop(100, 6)
     assert runs[0].log == runs[1].log
@@ -93,10 +91,9 @@ def test_scores_are_the_compared_values() -> None:
     for state, load in zip(found.states, (1, 4), strict=True):
         state.in_flight = load
     assert reasons(found, trace) == ("less-loaded",)
-    assert trace.last is not None
-    scores = dict(zip(trace.last.steps[0].candidates, trace.last.steps[0].scores, strict=True))
+    scores = dict(zip(last(trace).steps[0].candidates, last(trace).steps[0].scores, strict=True))
     assert scores == {found.states[0]: 1.0, found.states[1]: 2.0}
-    assert trace.last.picked is found.states[0]
+    assert last(trace).picked is found.states[0]
     assert reasons(found, trace) == ("tie",)
 
 
@@ -117,9 +114,8 @@ def test_reasons_of_the_region_choice() -> None:
         state.latency.record(0.5, 0, 0.0)
         state.in_flight = 9
     assert reasons(found, trace)[0] == "spilled-over"
-    assert trace.last is not None
-    home, other = trace.last.steps[0].scores
-    assert trace.last.steps[0].candidates == (REGION, "there")
+    home, other = last(trace).steps[0].scores
+    assert last(trace).steps[0].candidates == (REGION, "there")
     assert home > other
     assert reasons(found, trace, region=None)[0] == "cheapest-region"
     found.replace(members[:2])
@@ -140,14 +136,12 @@ def test_session_affinity_explains_kept_and_moved() -> None:
     """Requests without a key are explained by the inner policy alone."""
     sticky = Sticky(make("round-robin", {}, Random(1)), ByRendezvous())
     found = Router(endpoints(1, 1), sticky, ManualClock(), Random(1))
-    trace = Trace()
-    found.explain(trace)
+    trace = traced(found)
     seen = []
     for key, attempt in product(("a key", None), (0, 1)):
         tried = frozenset([f"{REGION}-0", f"{REGION}-1"][:attempt])
         found.route(RequestFacts(key=key, attempt=attempt, tried=tried))
-        assert trace.last is not None
-        seen.append(trace.last.reasons)
+        seen.append(last(trace).reasons)
     assert seen[0] == ("kept",)
     assert seen[1] in {("kept",), ("moved",)}
     assert seen[2:] == [("in-turn",)] * 2
@@ -175,29 +169,26 @@ def test_fallback_pick_explains_the_fault_and_the_pick(fault: str) -> None:
     """The code of the fault, then the reason of the fallback."""
     clock = ManualClock()
     found = Router(endpoints(1, 1), FaultyPolicy(clock, fault), clock, Random(1), cpu=clock.now)
-    trace = Trace()
-    found.explain(trace)
+    trace = traced(found)
     reasons(found, trace)  # after a first slow pick the next ones are measured
     assert reasons(found, trace)[-2:] == (fault, "less-loaded")
-    assert trace.last is not None
-    assert trace.last.picked is not None
-    assert trace.last.picked.id.startswith(REGION)
+    picked = last(trace).picked
+    assert picked is not None
+    assert picked.id.startswith(REGION)
     assert trace.counts[fault] == found.fallback_picks == 2 - (fault == "fallback-too-slow")
 
 
 def test_policy_without_notes_is_explained_as_picked() -> None:
     """As one of another package that writes no notes."""
     found = Router(endpoints(1, 1), FaultyPolicy(ManualClock(), ""), ManualClock(), Random(1))
-    trace = Trace()
-    found.explain(trace)
+    trace = traced(found)
     assert reasons(found, trace) == ("picked",)
 
 
 def test_panic_is_a_reason() -> None:
     """An unhealthy endpoint is picked because too many are unhealthy."""
     pool = Pool(4)
-    trace = Trace()
-    pool.router.explain(trace)
+    trace = traced(pool.router)
     mark_unhealthy(pool, ("a0", "a1", "a2"))
     pool.named.name = "a1"
     assert reasons(pool.router, trace) == ("picked", "panic")
@@ -208,11 +199,9 @@ def test_panic_is_a_reason() -> None:
 def test_trial_request_is_a_reason() -> None:
     """A second after its last failure, one request ignores the penalty; the next does not."""
     pool = Pool(2, rules=EjectionRules(failures=0, success_rate=0.0))
-    trace = Trace()
-    pool.router.explain(trace)
+    trace = traced(pool.router)
     pool.ends("a0", *[OutcomeKind.RESET] * 3)
-    assert trace.last is not None
-    assert trace.last.reasons == ("picked",)
+    assert last(trace).reasons == ("picked",)
     pool.clock.time += 3.0
     seen = [reasons(pool.router, trace) for _ in range(3)]
     assert seen == [("picked", "look"), ("picked",), ("picked",)]
@@ -222,11 +211,10 @@ def test_explanation_as_text_and_as_json() -> None:
     """One line, and JSON without the key; infinite scores are null."""
     found, trace = router("least-in-flight", endpoints(1, 1))
     found.route(RequestFacts(key="secret", region="emea"))
-    assert trace.last is not None
-    names = [state.id for state in trace.last.steps[0].candidates if isinstance(state, EndpointState)]
+    names = [state.id for state in last(trace).steps[0].candidates if isinstance(state, EndpointState)]
     assert str(trace.last) == f"tie({names[0]}=0 {names[1]}=0) -> {names[0]}"
     trace.note("odd", ("emea", "us"), (float("inf"),))
-    shown = json.loads(json.dumps(trace.last.as_dict(), allow_nan=False))
+    shown = json.loads(json.dumps(last(trace).as_dict(), allow_nan=False))
     assert "secret" not in json.dumps(shown)
     assert (shown["picked"], shown["has_key"], shown["offered"]) == (names[0], True, 2)
     odd = {"reason": "odd", "candidates": [{"id": "emea", "score": None}, {"id": "us", "score": None}]}
@@ -235,10 +223,8 @@ def test_explanation_as_text_and_as_json() -> None:
 
 
 def test_trace_keeps_the_latest_explanations() -> None:
-    """Oldest first."""
     found = Router(endpoints(1, 1), make("round-robin", {}, Random(1)), ManualClock(), Random(1))
-    trace = Trace(keep=3)
-    found.explain(trace)
+    trace = traced(found, keep=3)
     for _ in range(5):
         found.route(RequestFacts())
     assert len(trace.recent) == 3

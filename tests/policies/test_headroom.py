@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from policies import Available, EndpointState, Outcome, RequestFacts, Trace, make
+from policies import Available, EndpointState, Outcome, RequestFacts, make
 from policies.algorithms.region_aware import BAND, Room
 from policies.policy import PolicyMaker
 from tests.policies.region_simulation import World
+from tests.support.traces import traced
 
 AWAY = {"ab": 0.1, "ac": 0.2, "bc": 0.2}
 OWN = {0: 160.0, 1: 100.0, 2: 60.0}
@@ -144,8 +145,7 @@ def test_without_reports_headroom_changes_no_pick() -> None:
 def test_headroom_is_a_reason() -> None:
     """First picks are by headroom while no report is known; later ones go to the cheapest region with room."""
     world = World(aware(wait_price=0.0), "abc", "a", rtt)
-    trace = Trace()
-    world.routers[0].explain(trace)
+    trace = traced(world.routers[0])
     world.run({0: 300.0}, 10)
     world.lose("a")
     world.run({0: 300.0}, 20)
@@ -153,12 +153,12 @@ def test_headroom_is_a_reason() -> None:
     assert trace.counts["passed-on"] > 0
 
 
-def room(utilization: float, forwards: int = 0, full: float = 0.9) -> Room:
+def room(utilization: float, forwards: int = 0) -> Room:
     """A region that has reported once, with so many requests in flight."""
     found = Room(5.0)
     found.in_flight = forwards
     found.report(utilization, 0.0)
-    found.look(0.0, full)
+    found.look(0.0, 0.9)
     return found
 
 

@@ -50,7 +50,6 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 
 
 def apply_event(pool: Pool, event: Event) -> None:
-    """Apply one event to one of the endpoints."""
     what, target, detail = event
     states = pool.router.states
     state = states[target % len(states)]

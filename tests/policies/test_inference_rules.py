@@ -14,6 +14,8 @@ from policies.facts import OutcomeKind, RequestFacts
 from policies.inference.first_token import PARTS
 from policies.prompts import Prompt
 from tests.support.inference_routers import BLOCK, Driven, blocks, prompt_of
+from tests.support.steelyard_routers import Connections
+from tests.support.traces import last
 
 RULES = ("pending-tokens", "llm-d", "lmetric", "cache-aware", "dynamo", "prefix-chunks")
 TEXT = blocks(*"abcdefgh")
@@ -75,8 +77,7 @@ def test_scores_are_those_of_the_source(
     """And the least wins."""
     driven, prompt = loaded(name, **options), prompt_of(TEXT)
     assert driven.scores(prompt) == pytest.approx(scores)
-    assert driven.trace.last is not None
-    assert driven.trace.last.reasons == (reason,)
+    assert last(driven.trace).reasons == (reason,)
     assert driven.picks(prompt) == {f"e{scores.index(min(scores))}"}
 
 
@@ -124,16 +125,12 @@ def test_what_is_computed_waits_no_more_and_is_overdue_in_the_end(
 
 
 def test_parts_of_seconds_are_named_and_add_up() -> None:
-    class Away:
-        has_idle, connect_time, round_trip = True, 0.0, 0.3
-
     driven = loaded("pending-tokens")
-    driven.router.states[1].connections = Away()
+    driven.router.states[1].connections = Connections(has_idle=True, round_trip=0.3)
     driven.end(driven.place(2, Prompt(1.0)), OutcomeKind.RESET)
     driven.clock.time += 0.9
     driven.pick(prompt_of(TEXT))
-    assert driven.trace.last is not None
-    [step] = driven.trace.last.steps
+    [step] = last(driven.trace).steps
     assert [sum(parts.values()) for parts in step.parts] == pytest.approx(step.scores)
     away, failing = step.parts[1], step.parts[2]
     assert (away["distance"], away["failure"]) == (0.3, 0.0)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from policies import Endpoint, RequestFacts, Router, SlowStart, Trace, make
+from policies import Endpoint, RequestFacts, Router, SlowStart, make
 from policies.algorithms.maglev import is_prime
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
 from policies.selection import hashing
+from tests.support.traces import traced
 
 KEYED = ("ring-hash", "maglev", "rendezvous")
 KEYS = [f"user-{number}" for number in range(2000)]
@@ -34,7 +35,6 @@ def place(router: Router, key: str | None, tried: frozenset[str] = frozenset()) 
 
 
 def places(router: Router) -> dict[str, str]:
-    """The endpoint of each key."""
     return {key: place(router, key) for key in KEYS}
 
 
@@ -200,8 +200,7 @@ def test_load_bound_counts_earlier_requests_and_those_of_siblings() -> None:
 def test_reasons(name: str) -> None:
     """The owner; the next owner and those passed over; no key."""
     r = router(name, [1] * 5)
-    trace = Trace(keep=3)
-    r.explain(trace)
+    trace = traced(r, keep=3)
     owner = r.route(RequestFacts(key="a")).state
     r.set_enabled(owner.id, False)
     second = r.route(RequestFacts(key="a")).state

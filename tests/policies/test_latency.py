@@ -18,7 +18,6 @@ def state(name: str = "a", region: str = "here", latency_prior: LatencyPrior | N
 def answer(
     s: EndpointState, latency: float, now: float, ahead: int = 0, kind: OutcomeKind = OutcomeKind.OK
 ) -> None:
-    """End one request at `now`."""
     s.count(Outcome(kind, 200, now - latency, None, now), ahead, 0)
 
 

@@ -12,16 +12,10 @@ import pytest
 from policies import registry
 from policies.errors import BadPolicyOption
 from policies.steelyard.costs import Prices, late
-from tests.support.steelyard_routers import costs_by_name, endpoint, measure, picks, router
+from tests.support.steelyard_routers import Connections, costs_by_name, endpoint, measure, picks, router
 
 OBJECTIVE = r"policy\.objective: must be 'tail', 'mean' or \{ deadline = SECONDS \}.*, got "
 PRICES = r"policy\.prices: must be a table of seconds from -3600 to 3600, got "
-
-
-class Connections:
-    """An idle connection, whose handshake took 42 ms."""
-
-    connect_time, has_idle, round_trip = 0.0, True, 0.042
 
 
 def prices(deviations: float = 0.0, deadline: float = inf) -> Prices:
@@ -70,7 +64,7 @@ def test_objective_decides_between_distance_and_service(objective: Any, chosen: 
     r, clock = router(
         endpoint("near"), endpoint("far", "away"), objective=objective, load=0.0, margin=0.0, explore=0.0
     )
-    r.find("far").connections = Connections()
+    r.find("far").connections = Connections(has_idle=True, round_trip=0.042)
     for _ in range(30):
         measure(r, clock, 1, near=0.01, far=0.044)
         measure(r, clock, 1, near=0.095, far=0.061)

@@ -21,11 +21,9 @@ PATIENCE = 1.0
 QUEUE_TIMEOUT = 30.0
 
 
-def answered_in_time(
-    queue: WaitQueue[float], load: Callable[[float], float], seconds: float, seed: int = 1
-) -> float:
+def answered_in_time(queue: WaitQueue[float], load: Callable[[float], float], seconds: float) -> float:
     """The share of requests answered while their client waits; `load` is a multiple of the capacity."""
-    rng, order = Random(seed), count()
+    rng, order = Random(1), count()
     events: list[tuple[float, int, float | None]] = [(0.0, next(order), None)]
     offered = in_time = busy = 0
 

@@ -13,6 +13,7 @@ from policies.algorithms.prequal import SAMPLES_PER_DEGREE, LatencyByLoad, Prequ
 from policies.contract import REGION, ManualClock, endpoints
 from policies.insight.explanation import Trace
 from policies.selection.probe_pool import ProbePool, ProbeResponse
+from tests.support.traces import last, traced
 
 FACTS = RequestFacts(region=REGION)
 
@@ -270,8 +271,7 @@ def test_without_probe_answers_two_choices_decide() -> None:
     r.on_probe = lambda state: None
     r.route(FACTS)
     clock.time += 2.0  # the first probes are too old
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     held = Counter(r.route(FACTS).endpoint.id for _ in range(399))
     assert max(held.values()) <= 104
     assert (r.fallback_picks, trace.counts["no-probes"]) == (0, 399)
@@ -286,8 +286,7 @@ def test_removed_endpoint_is_not_picked_after_a_late_probe() -> None:
         r.probed(state, ReportedLoad(in_flight=1), 0.01, 0.0)
     r.replace(endpoints(1, 1))
     r.probed(gone, ReportedLoad(in_flight=0), 0.01, 0.0)
-    trace = Trace(keep=20)
-    r.explain(trace)
+    trace = traced(r, keep=20)
     for _ in range(20):
         r.route(FACTS)
     assert r.fallback_picks == 0
@@ -313,14 +312,12 @@ def test_sample_belongs_to_the_load_at_arrival() -> None:
     r, policy = router(1)
     state = r.states[0]
     policy.probes(0.0)
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
 
     def latency_at(load: int) -> float:
         r.probed(state, ReportedLoad(in_flight=load), 0.01, 0.0)
         r.settle(r.route(FACTS), Outcome(OutcomeKind.ABANDONED, None, 0.0, 0.0, 0.0))
-        assert trace.last is not None
-        return trace.last.steps[0].scores[0]
+        return last(trace).steps[0].scores[0]
 
     first, second = r.route(FACTS), r.route(FACTS)
     r.settle(first, Outcome(OutcomeKind.OK, 200, -0.1, 0.0, 0.0))

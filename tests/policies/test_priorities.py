@@ -16,8 +16,9 @@ from policies.facts import AdminState
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.priority_levels import Loads, loads_of
-from policies.insight.explanation import BACKUP, Trace
+from policies.insight.explanation import BACKUP
 from policies.policy import Policy
+from tests.support.traces import traced
 
 POLICIES = sorted(set(registry.describe()) - {"single-region"})
 """`single-region` keeps to its region, whatever happens to it."""
@@ -44,7 +45,6 @@ class Levels:
         self.router = Router(members(*sizes, cap=cap), made, self.clock, Random(1), health=health)
 
     def fails(self, *names: str) -> None:
-        """Let the checks of these endpoints fail."""
         for name in names:
             self.router.set_healthy(name, False)
 
@@ -226,8 +226,7 @@ def test_no_list_by_level_while_one_level_gets_all_requests() -> None:
 
 def test_explanation_of_a_backup() -> None:
     levels = Levels(2, 1)
-    trace = Trace(keep=10)
-    levels.router.explain(trace)
+    trace = traced(levels.router, keep=10)
     levels.fails("a0")
     levels.ask(10, tried=frozenset({"a0"}))
     assert trace.counts[BACKUP] == 3

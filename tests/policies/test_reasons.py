@@ -9,7 +9,7 @@ import pytest
 
 from policies import RequestFacts, Router, registry
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.insight.explanation import Trace
+from tests.support.traces import last, traced
 
 FACTS = RequestFacts(region=REGION)
 
@@ -31,8 +31,7 @@ REASONS = [
 def test_each_pick_is_explained(name: str, options: dict[str, Any], reasons: set[str], wins: Any) -> None:
     """The policy's own reasons only, and the picked endpoint has the winning score."""
     trial = Trial(lambda rng: registry.make(name, options, rng), endpoints(1, 2, 3))
-    trace = Trace(keep=5000)
-    trial.router.explain(trace)
+    trace = traced(trial.router, keep=5000)
     trial.open_loop(30, 20)
     assert set(trace.counts) == reasons
     for explanation in trace.recent:
@@ -51,8 +50,6 @@ def test_each_pick_is_explained(name: str, options: dict[str, Any], reasons: set
 def test_single_candidate_is_a_reason(name: str, choices: int) -> None:
     """Nothing is scored without a choice."""
     r = Router(endpoints(1), registry.make(name, {"choices": choices}, Random(1)), ManualClock(), Random(2))
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     r.route(FACTS)
-    assert trace.last is not None
-    assert trace.last.reasons == ("only-one",)
+    assert last(trace).reasons == ("only-one",)

@@ -47,7 +47,6 @@ def trial(name: str, **options: Any) -> tuple[Trial, Fleet]:
 
 
 def shares(t: Trial, since: float) -> dict[str, float]:
-    """Share of requests per region."""
     by_region: Counter[str] = Counter()
     for endpoint, n in t.picked(since).items():
         by_region[endpoint.partition("-")[0]] += n

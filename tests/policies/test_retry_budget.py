@@ -9,17 +9,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.overload.retry_budget import WINDOW_SLICES, RetryBudget
+from policies.overload.retry_budget import WINDOW, RetryBudget
 from tests.policies.pools import Pool
 
 EVENTS = st.lists(
     st.tuples(st.floats(0.0, 4.0), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60
 )
 """Seconds that pass, then numbers of requests and of retries asked for."""
-
-
-def slice_of(at: float) -> int:
-    return int(at / (10.0 / WINDOW_SLICES))
 
 
 @given(
@@ -38,15 +34,15 @@ def test_retries_of_any_window_stay_within_share_and_reserve(
         now += seconds
         budget.note(total, now)
         total += requests
-        asked.append((slice_of(now), requests))
+        asked.append((int(now), requests))
         for _ in range(retries):
-            oldest = slice_of(now) - WINDOW_SLICES + 1
+            oldest = int(now) - WINDOW + 1
             spent = sum(at >= oldest for at in taken)
             put_in = 10.0 * per_second + share * sum(count for at, count in asked if at >= oldest)
             is_allowed = budget.take(total, now)
             assert is_allowed == (put_in - spent >= 1.0 - 1e-9) or abs(put_in - spent - 1.0) < 1e-9
             if is_allowed:
-                taken.append(slice_of(now))
+                taken.append(int(now))
 
 
 def test_reserve_after_an_idle_time() -> None:

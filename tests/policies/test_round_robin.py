@@ -15,8 +15,8 @@ from policies.algorithms.join_idle_queue import JoinIdleQueue
 from policies.algorithms.reported_load import EndpointReport, ReportedLoadRoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.contract import ManualClock
-from policies.insight.explanation import Trace
 from policies.policy import PolicyMaker
+from tests.support.traces import traced
 
 FACTS = RequestFacts(region="x")
 TURNS = [SmoothRoundRobin, EdfRoundRobin, ReportedLoadRoundRobin]
@@ -136,8 +136,7 @@ class Reporting:
         self.clock = ManualClock()
         self.policy = ReportedLoadRoundRobin(Random(11), **options)
         self.router = router(lambda rng: self.policy, [1, 1, 1], clock=self.clock)
-        self.trace = Trace(keep=900)
-        self.router.explain(self.trace)
+        self.trace = traced(self.router, keep=900)
 
     def run(self, loads: dict[str, float], rates: dict[str, int], seconds: int) -> None:
         """For so many seconds, each endpoint answers at this rate and reports its utilization."""

@@ -218,15 +218,6 @@ def test_pick_that_is_not_available_is_replaced_by_the_fallback() -> None:
     assert r.fallback_picks == 4
 
 
-def test_first_endpoint_is_picked_if_policy_and_fallback_raise() -> None:
-    """The fault is counted once."""
-    policy, fallback = First(), First()
-    policy.raises = fallback.raises = True
-    r = Router(endpoints(1, 1), policy, ManualClock(), Random(1), fallback=fallback)
-    assert r.route(FACTS).state is r.available[0]
-    assert r.fallback_picks == 1
-
-
 def test_faults_are_counted_anew_for_each_policy() -> None:
     """Also under the same policy installed again; the total only grows."""
     policy = First()
@@ -242,13 +233,6 @@ def test_faults_are_counted_anew_for_each_policy() -> None:
     r.route(FACTS)
     assert (r.fallback_picks, r.active.all_fallback_picks) == (1, 2)
     assert "First" in str(r.last_fault)
-
-
-def test_fallback_policy_can_be_chosen() -> None:
-    policy = First()
-    policy.raises = True
-    r = Router(endpoints(1, 1, 1), policy, ManualClock(), Random(1), fallback=RoundRobin(Random(1)))
-    assert len({r.route(FACTS).endpoint.id for _ in range(3)}) == 3
 
 
 def test_hooks_are_called_in_order() -> None:

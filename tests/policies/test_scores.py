@@ -11,7 +11,7 @@ import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
 from policies.algorithms.c3 import C3
-from policies.algorithms.least_in_flight import LeastInFlight, RecentRequests
+from policies.algorithms.least_in_flight import LeastInFlight
 from policies.algorithms.least_time import LeastTime
 from policies.algorithms.peak_ewma import Cost, PeakEwma
 from policies.algorithms.prequal import Prequal
@@ -137,14 +137,6 @@ def test_failures_are_charged_five_seconds_at_least() -> None:
     assert policy.score(state, 1.2) == pytest.approx(0.1 * exp(-0.11))
 
 
-def test_only_latency_to_the_first_byte_counts() -> None:
-    """Not the size of the response, nor the client's speed."""
-    policy = PeakEwma(Random(1))
-    r = router(policy, 1)
-    policy.observe(r.states[0], answered(0.2, 9.0, body=3.0), 9.0)
-    assert policy.score(r.states[0], 9.0) == pytest.approx(0.2)
-
-
 # --- least time
 
 
@@ -172,10 +164,16 @@ def test_least_time_without_samples_is_on_trial() -> None:
     assert policy.score(state, 10.5) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("until", "seconds"), [("first-byte", 0.2), ("last-byte", 3.2)])
-def test_least_time_to_first_or_last_byte(until: str, seconds: float) -> None:
-    """nginx's header and last_byte."""
-    policy = LeastTime(Random(1), until=until)
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        (PeakEwma(Random(1)), 0.2),
+        (LeastTime(Random(1), until="first-byte"), 0.2),
+        (LeastTime(Random(1), until="last-byte"), 3.2),
+    ],
+)
+def test_latency_to_the_first_or_last_byte(policy: Any, seconds: float) -> None:
+    """nginx's header and last_byte. To the first one, neither the size of a response nor the client's speed counts."""
     r = router(policy, 1)
     policy.observe(r.states[0], answered(0.2, 9.0, body=3.0), 9.0)
     assert policy.score(r.states[0], 9.0) == pytest.approx(seconds)
@@ -248,7 +246,7 @@ def test_least_in_flight_of_all() -> None:
 
 def test_ties_broken_by_rate() -> None:
     """HAProxy's case in small: 160 idle endpoints, 100 000 requests, two choices. At random the busiest has a seventh
-    more than its share; by the rate of the last second, a fiftieth."""
+    more than its share; by the rate, a fiftieth."""
     excess = {}
     for tie in ("random", "rate"):
         policy = LeastInFlight(Random(1), tie=tie)
@@ -264,20 +262,6 @@ def test_ties_broken_by_rate_follow_weights() -> None:
     r = router(policy, 1, 2, 3)
     seen = Counter(policy.pick(FACTS, r.available, n / 100).id for n in range(6000))
     assert [seen[f"here-{i}"] for i in range(3)] == pytest.approx([1000, 2000, 3000], rel=0.02)
-
-
-def test_rate_of_recent_requests() -> None:
-    """A request counts in full in its second and fades over the next."""
-    rates = RecentRequests()
-    state = router(LeastInFlight(Random(1)), 2).states[0]
-    for n in range(10):
-        rates.count(state, n / 10)
-    assert rates.of(state, 0.9) == 5.0
-    assert rates.of(state, 1.5) == pytest.approx(2.5)
-    rates.count(state, 1.75)
-    assert rates.of(state, 1.75) == pytest.approx((1 + 10 * 0.25) / 2)
-    assert rates.of(state, 2.5) == pytest.approx(0.25)
-    assert rates.of(state, 9.0) == 0.0
 
 
 def test_least_in_flight_counts_rates_only_if_configured() -> None:

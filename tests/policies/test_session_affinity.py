@@ -8,9 +8,11 @@ from random import Random
 import pytest
 
 from policies.algorithms.random_choice import RandomChoice
+from policies.algorithms.regions import RegionRoundRobin
 from policies.algorithms.rendezvous import DEPTH
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.policy import PolicyMaker
 from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky
 from policies.routing.router import Router
 
@@ -131,3 +133,11 @@ def test_hooks_of_the_inner_policy_are_called() -> None:
     one.tick()
     assert inner.seen == ["observe"]
     assert one.last_fault is None
+
+
+@pytest.mark.parametrize("policy", [RandomChoice, RegionRoundRobin])
+def test_panic_is_that_of_the_policy_around_which_it_is(policy: PolicyMaker) -> None:
+    """Per region under a policy that sends a region its share however few endpoints are left there."""
+    sticky = Sticky(policy(Random(1)), ByRendezvous())
+    found = Router(endpoints(1), sticky, ManualClock(), Random(1))
+    assert found.health.panic.keeps_to_regions == (policy is RegionRoundRobin)

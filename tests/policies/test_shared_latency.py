@@ -76,7 +76,7 @@ def test_pool_without_samples_is_empty() -> None:
     empty = LatencyModel()
     empty.pool(NOTHING)
     assert not empty.successes
-    assert not empty.is_measured(0.0)
+    assert empty.measured_at == LatencyModel().measured_at
 
 
 def test_failures_of_siblings_are_charged() -> None:

@@ -15,7 +15,6 @@ from benchmarks.harness.open_load import without_collections
 from policies import EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
 from policies.endpoint.latency_prior import GUESS
-from policies.insight.explanation import Trace
 from policies.routing.assignment import Assignment
 from policies.steelyard.costs import expected_wait
 from policies.steelyard.estimate import Estimate
@@ -24,6 +23,7 @@ from policies.steelyard.policy import Steelyard
 from policies.steelyard.service_time import CONCURRENCIES, EndpointService, RegionService, Shape, Sums
 from tests.support.steelyard_routers import (
     HOME,
+    Connections,
     answer,
     costs_by_name,
     endpoint,
@@ -32,16 +32,7 @@ from tests.support.steelyard_routers import (
     picks,
     router,
 )
-
-
-class Connections:
-    """Idle connections, or none; opening one takes 90 ms, its TCP handshake `round_trip` seconds."""
-
-    connect_time = 0.09
-
-    def __init__(self, has_idle: bool, round_trip: float = 0.0) -> None:
-        self.has_idle = has_idle
-        self.round_trip = round_trip
+from tests.support.traces import last, traced
 
 
 def costs(r: Router) -> tuple[float, ...]:
@@ -213,9 +204,9 @@ def test_failing_endpoint_is_tried_once_a_second() -> None:
     assert not r.doubts(bad)
 
 
-def hang(r: Router, clock: ManualClock, requests: int = 5) -> list[Assignment]:
-    """Have requests to "a" hang while it and "b" answer all others for six seconds."""
-    hanging = [r.route(RequestFacts(region="near", tried=frozenset("b"))) for _ in range(requests)]
+def hang(r: Router, clock: ManualClock) -> list[Assignment]:
+    """Have five requests to "a" hang while it and "b" answer all others for six seconds."""
+    hanging = [r.route(RequestFacts(region="near", tried=frozenset("b"))) for _ in range(5)]
     measure(r, clock, 60, a=0.02, b=0.02)
     return hanging
 
@@ -270,13 +261,11 @@ def test_slow_body_is_no_silence() -> None:
         assignment.answered(clock.time)
     a = r.find("a")
     assert (a.awaiting, a.in_flight) == (0, 4)
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
 
     def cost() -> float:
         r.route(HOME)
-        assert trace.last is not None
-        step = trace.last.steps[0]
+        step = last(trace).steps[0]
         return step.scores[step.candidates.index(a)]
 
     before = cost()
@@ -345,13 +334,11 @@ def test_stale_endpoint_is_explored() -> None:
     """At the configured rate, and by one request at a time."""
     r, clock = router(endpoint("near"), endpoint("far", "away"), explore=1.0)
     clock.time = 100.0
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     measure(r, clock, near=0.02)
     while r.route(HOME).state.id != "far":
         pass
-    assert trace.last is not None
-    assert trace.last.reasons == (EXPLORED,)
+    assert last(trace).reasons == (EXPLORED,)
     assert set(picks(r)) == {"near"}
 
 
@@ -389,11 +376,9 @@ def test_large_regions_are_sampled() -> None:
     """Sixteen of each region are compared, different ones each time."""
     r, clock = router(*(endpoint(f"e{n}") for n in range(30)), explore=0.0)
     measure(r, clock, 10, **{f"e{n}": 0.02 for n in range(30)})
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     assert len(picks(r, 200)) == 30
-    assert trace.last is not None
-    assert len(trace.last.steps[0].candidates) == 16
+    assert len(last(trace).steps[0].candidates) == 16
 
 
 def test_endpoint_that_moves_to_another_region_is_learned_anew() -> None:

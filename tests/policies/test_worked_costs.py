@@ -12,15 +12,9 @@ from policies.facts import Endpoint
 from policies.steelyard.costs import DEVIATIONS, LOAD, Prices
 from policies.steelyard.least_cost import LeastCost
 from tests.support.documentation import cells_of
+from tests.support.steelyard_routers import Connections
 
 WORKED = cells_of("docs/policies.md", "| in flight | distance | usual service | slower |")
-
-
-class Connections:
-    """No idle connection, if opening one takes time."""
-
-    def __init__(self, seconds: float) -> None:
-        self.connect_time, self.has_idle, self.round_trip = seconds, not seconds, 0.0
 
 
 @pytest.mark.parametrize("row", WORKED, ids=" ".join)
@@ -47,7 +41,7 @@ def test_the_policy_agrees_with_the_costs_worked_out_by_hand(row: list[str]) -> 
     region.concurrency, region.shape.variation = slots, variation
     estimate.seconds, estimate.distance = usual / 1e3, distance / 1e3
     estimate.pace.advance(slower * 1e9, 1_000_000_000, now)
-    state.connections = Connections(connect / 1e3)
+    state.connections = Connections(not connect, connect_time=connect / 1e3)
     state.in_flight = int(in_flight)
     if failed:
         state.latency.successes, state.latency.failures = 99.0, 99.0 * failed / (1.0 - failed)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from balancer.config.loading import read_settings
+from balancer.configuration import load
 from policies import RequestFacts, contract, describe, from_spec, registry
 from policies.contract import Trial, endpoints
 from policies.loading.library import Library
 from policies.registry import GROUP
+from tests.support.documentation import block_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
-
-
-def block(name: str) -> str:
-    """The fenced block after the comment of that name."""
-    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block '{name}'"
-    return found[1]
+block = partial(block_of, "docs/write-a-policy.md")
 
 
 @pytest.fixture
@@ -93,6 +87,6 @@ def test_the_policy_with_a_memory(tmp_path: Path) -> None:
     assert found == {"here-0", "here-1", "here-2"} - {loaded}
     endpoint = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:1"\n'
     (tmp_path / "balancer.toml").write_text(block("key") + endpoint)
-    settings = read_settings(tmp_path / "balancer.toml", {})
+    settings = load(tmp_path / "balancer.toml", {})
     assert settings.policy.options == {"seconds": 300}
     assert (settings.key.by, settings.key.name) == ("header", "X-User")

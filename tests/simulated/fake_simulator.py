@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.run_data import Kind, Place, Run, RunFacts, Samples
+from experiments.run_data import Kind, Run
 from experiments.scenario.scenario import Entry, Scenario
+from tests.support.runs import facts_of, run_of, samples_of
 
 STAGE = "STEELYARD_FAKE_SIMULATOR"
 LATE = 4
@@ -27,44 +28,20 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     follow_stage(entry.label, seed)
     name = entry.policy.name
     rng = np.random.default_rng([seed, len(name), round(scenario.load.rate), len(scenario.name)])
-    count = 400
-    scheduled = np.arange(count) / scenario.load.rate
+    count, rate = 400, scenario.load.rate
     latency = rng.exponential(0.01 * len(name), count)
     kind = np.full(count, Kind.OK, dtype=np.int64)
     kind[7] = Kind.RESET
-    places = tuple(
-        Place(worker=f"{region.name}-{number}", region=region.name)
-        for region in scenario.regions
-        for number in range(region.workers)
-    )
-    worker = rng.integers(0, len(places), count)
-    facts = RunFacts(
-        label=entry.label,
-        policy=entry.policy.model_dump(),
-        mode="open",
-        offered_rate=scenario.load.rate,
-        achieved_rate=scenario.load.rate,
-        requests=count,
-        block=block,
-        order=order,
-        seed=seed,
-        timeout=scenario.timeout,
-        places=places,
-    )
-    ones = np.ones(count, dtype=np.int64)
-    samples = Samples(
-        scheduled_at=scheduled,
-        sent_at=scheduled,
-        first_byte_at=scheduled + latency,
-        ended_at=scheduled + latency,
+    facts = facts_of(scenario, entry, block, order, seed)
+    samples = samples_of(
+        np.arange(count) / rate,
+        latency,
         status=200 * (kind == Kind.OK),
         kind=kind,
-        worker=worker,
-        region=0 * ones,
-        sequence=np.arange(count),
-        attempts=ones,
+        worker=rng.integers(0, len(facts["places"]), count),
+        attempts=np.ones(count, dtype=np.int64),
     )
-    return Run(facts, samples)
+    return run_of(samples, offered_rate=rate, achieved_rate=rate, **facts)
 
 
 def follow_stage(label: str, seed: int) -> None:

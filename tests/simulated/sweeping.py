@@ -39,7 +39,6 @@ def swept(path: Path, grid: Grid, keep: bool = False, faster: float = 1.0) -> Pa
 
 
 def main(grid: str, out: str, *words: str) -> int:
-    """Run a sweep as the command does."""
     keep, scheduler = "keep" in words, next((word for word in words if "://" in word), None)
     workers = None if scheduler else 2
     options = SweepOptions(

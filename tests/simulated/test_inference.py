@@ -16,7 +16,7 @@ import pytest
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.inference.prompts import prompts_of, synthetic
-from experiments.inference.run import InferenceRunner, simulate
+from experiments.inference.run import SimulatedRunner, simulate
 from experiments.inference.simulation import InferenceSimulation
 from experiments.recorded.inference_trace import Prompts
 from experiments.results.directory import PlannedRun, load_results
@@ -100,7 +100,7 @@ def simulated(
     )
     count = len(due)
     prompts = Prompts([tokens] * count, [output] * count, [[]] * count, [""] * count, 16)
-    simulation.run(list(due), [0] * count, prompts)
+    simulation.run(np.array(due), [0] * count, prompts)
     return simulation
 
 
@@ -108,8 +108,9 @@ def test_a_request_to_an_idle_engine() -> None:
     """A step for the prompt, ten for the further tokens; the round trip is added to each instant."""
     found = simulated([1.0], rtt=0.2)
     assert found.first_at == [pytest.approx(1.0 + 0.2 + 0.51)]
-    assert found.ended_at == [pytest.approx(1.0 + 0.2 + 0.51 + 0.1)]
-    assert (found.workers, found.kinds, found.statuses, found.attempts) == ([0], [Kind.OK], [200], [1])
+    rows = found.columns
+    assert rows.ended == [pytest.approx(1.0 + 0.2 + 0.51 + 0.1)]
+    assert (*rows.workers, *rows.kinds, *rows.statuses, *rows.attempts) == (0, Kind.OK, 200, 1)
     assert found.generated == [11]
 
 
@@ -157,24 +158,24 @@ def test_a_report_has_queue_and_cache() -> None:
 def test_a_refused_request_goes_to_another_engine() -> None:
     """Until each has refused it: then it fails with 503."""
     found = simulated([0.0] * 8, max_waiting=1, engines=2)
-    assert max(found.attempts) == 3
+    assert max(found.columns.attempts) == 3
     assert found.retried > 0
-    answered = [status for status in found.statuses if status == 200]
-    refused = [number for number, status in enumerate(found.statuses) if status == 503]
+    answered = [status for status in found.columns.statuses if status == 200]
+    refused = [number for number, status in enumerate(found.columns.statuses) if status == 503]
     assert len(answered) + len(refused) == 8
-    assert all(found.kinds[number] == Kind.ERROR_STATUS for number in refused)
+    assert all(found.columns.kinds[number] == Kind.ERROR_STATUS for number in refused)
     assert len(answered) == 4  # one computed and one waiting at each
 
 
 def test_a_request_without_a_first_token_is_given_up() -> None:
     """Its client leaves, the engine drops it, and the next one is computed."""
     found = simulated([0.0, 0.1, 0.2], tokens=5000, output=200, timeout=8.0)
-    assert found.kinds == [Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT]
-    assert found.ended_at[1:] == pytest.approx([8.1, 8.2])
-    assert found.statuses == [200, 0, 0]
+    assert found.columns.kinds.tolist() == [Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT]
+    assert found.columns.ended[1:] == pytest.approx([8.1, 8.2])
+    assert found.columns.statuses.tolist() == [200, 0, 0]
     assert np.isnan(found.first_at[1])
     later = simulated([0.0, 0.1, 9.0], tokens=4000, timeout=6.0)
-    assert later.kinds == [Kind.OK, Kind.TIMEOUT, Kind.OK]
+    assert later.columns.kinds.tolist() == [Kind.OK, Kind.TIMEOUT, Kind.OK]
 
 
 # --- runs
@@ -199,7 +200,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     planned = PlannedRun(block=0, order=0, label="llm-d", seed=5)
     files = [BytesIO(), BytesIO()]
     for file in files:
-        write_run(InferenceRunner().run(scenario, planned), file)
+        write_run(SimulatedRunner().run(scenario, planned), file)
     assert files[0].getvalue() == files[1].getvalue()
 
 

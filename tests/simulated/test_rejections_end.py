@@ -10,6 +10,7 @@ import pytest
 
 from balancer.cluster.admission import Admission, AdmissionRules
 from balancer.cluster.wait_queue import RequestQueue
+from balancer.config.schema.queue import LevelConfig
 from balancer.errors import Shed
 from experiments.measured.runner import measure
 from experiments.results.directory import plan_block
@@ -22,7 +23,6 @@ from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.endpoint.state import EndpointState
 from policies.errors import Overloaded
 from policies.facts import OutcomeKind
-from policies.overload.admission import Level
 from policies.routing.router import Router
 
 SERVICE = 0.05
@@ -57,7 +57,6 @@ def scenario_of(
 
 
 def run(pool: tuple[int, int], load: float, burst: float, seed: int = 1, **changes: Any) -> Samples:
-    """Samples of a simulated run."""
     scenario = scenario_of(pool, load, burst, **changes)
     return simulate(scenario, scenario.entries[0], 0, 0, seed).samples
 
@@ -142,7 +141,11 @@ class Levelled(Trial):
 
     def __init__(self) -> None:
         super().__init__(LeastInFlight, endpoints(1), self._answer)
-        rng, rules, levels = Random(1), ConcurrencyRules(), (Level("high"), Level("low", in_flight=0.8))
+        rng, rules, levels = (
+            Random(1),
+            ConcurrencyRules(),
+            (LevelConfig(name="high"), LevelConfig(name="low", in_flight=0.8)),
+        )
         self.router = Router(endpoints(1), LeastInFlight(rng), self.clock, rng, concurrency=rules)
         queue = RequestQueue(self.router, self.clock.now, 100, 1.0, len(levels))
         self.admission = Admission(AdmissionRules(None, None, levels, 1), self.router, queue, self.clock.now)

@@ -11,7 +11,7 @@ from experiments.generator.arrivals import first_instants
 from experiments.scenario.files import load_scenario
 from experiments.scenario.overrides import Overrides, overridden
 from experiments.scenario.scenario import Entry, PolicySpec, Scenario
-from experiments.simulator.run import model_of, warm_up
+from experiments.simulator.run import model_of
 from experiments.simulator.simulation import Simulation
 from policies import registry
 from policies.registry import TABLE, reads_reports
@@ -29,7 +29,6 @@ def latencies(scenario: Scenario, policy: PolicySpec, *, reports: bool) -> list[
     entry = Entry(label="one", policy=policy)
     model = replace(model_of(scenario, entry, 1), reports=reports)
     simulation = Simulation(model, 1, "one")
-    warm_up(simulation, scenario, entry)
     simulation.begin_steps()
     return list(simulation.open(first_instants(scenario.load, 1, 1.0)).latencies)
 

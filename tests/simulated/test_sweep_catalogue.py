@@ -12,10 +12,10 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue, CatalogueError, chosen_grid, differences
 from experiments.sweep.cells import Cell, cells_of
-from experiments.sweep.comparison import changes
 from experiments.sweep.driver import only_driver
 from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import CellOutcome, compute, version_of
+from experiments.sweep.tables import changes
 from tests.simulated.fake_simulator import simulate
 from tests.simulated.sweeping import small_grid, swept
 
@@ -27,12 +27,10 @@ def small(seeds: int = 2) -> Grid:
 
 
 def filled(path: Path, seeds: int = 2, keep: bool = False, faster: float = 1.0) -> Path:
-    """A catalogue with every cell computed here."""
     return swept(path, small(seeds), keep, faster)
 
 
 def altered(path: Path, statement: str) -> Path:
-    """The catalogue after a change."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
     return path
@@ -129,7 +127,6 @@ def test_comparison_of_catalogues_with_common_cells(tmp_path: Path) -> None:
 
 
 def error_of(path: Path) -> str:
-    """The error message, equal for reading and writing."""
     with pytest.raises(BadInputError) as reading:
         catalogues.to_read(path)
     with pytest.raises(BadInputError) as writing:
@@ -156,7 +153,7 @@ def test_unknown_schema_is_rejected(tmp_path: Path) -> None:
 def test_missing_catalogue_or_grid_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         catalogues.to_read(tmp_path / "a.sqlite")
-    catalogues.to_write(tmp_path / "a.sqlite").close()
+    catalogues.to_write(tmp_path / "a.sqlite").connection.close()
     with catalogues.to_read(tmp_path / "a.sqlite") as empty, pytest.raises(BadInputError, match="no grid"):
         chosen_grid(empty, None)
     with (

@@ -39,7 +39,6 @@ def small() -> Grid:
 
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole sweep, computed here."""
     return swept(tmp_path_factory.mktemp("sweep") / "small.sqlite", small())
 
 

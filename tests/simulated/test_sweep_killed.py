@@ -55,7 +55,6 @@ class Stage:
         self._received = b""
 
     def hold(self) -> None:
-        """Make late cells wait."""
         os.mkfifo(self.directory / "hold")
 
     def release(self) -> None:
@@ -102,12 +101,10 @@ class Stage:
         return line.decode()
 
     def results(self) -> int:
-        """The number of results in the catalogue."""
         with catalogues.to_read(self.catalogue) as catalogue:
             return sum(row.state != "missing" for row in catalogue.rows("small"))
 
     def differences(self, other: Path) -> list[str]:
-        """Differences between two catalogues; empty if they are equal."""
         with catalogues.to_read(self.catalogue) as ours, catalogues.to_read(other) as theirs:
             return list(differences(ours, theirs, None))
 

@@ -79,8 +79,8 @@ def row(
     return CellRow(cell, scenario, policy, named, json.dumps(knobs or {}), seed, state, numbers)
 
 
-def marks(matrix: Matrix, scenario: str = "steady") -> dict[str, str]:
-    return {square.policy: square.mark for square in matrix.column(scenario)}
+def marks(matrix: Matrix) -> dict[str, str]:
+    return {square.policy: square.mark for square in matrix.column("steady")}
 
 
 def test_best_is_the_lowest_and_near_ones_are_practically_equal() -> None:

@@ -37,6 +37,13 @@ def cells_of(page: str, head: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
+def block_of(page: str, name: str) -> str:
+    """The fenced block of a page after the comment of that name."""
+    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)```", text_of(page), re.DOTALL)
+    assert found, f"{page} has no block '{name}'"
+    return found[1]
+
+
 def group_of(package: str) -> click.Group:
     group = importlib.import_module(f"{package}.__main__").cli
     assert isinstance(group, click.Group)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 from hpack import Encoder
 
+from balancer.http.h1.body import SMALL_BYTES
 from balancer.http.h2.client_engine import CannotOpenStream, ClientEngine
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import CANCEL, CLOSED, DATA, HEAD, INTERIM, OVERSIZED, RESET, TRAILERS
 from balancer.http.h2.events import Event as EngineEvent
-from balancer.http.h2.limits import SMALL_BYTES, Http2Limits
+from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import UnsendableFields
 from balancer.http.h2.server_engine import ServerEngine
 from tests.support import frames
@@ -38,12 +39,10 @@ HEADS: tuple[tuple[tuple[bytes, bytes], ...], ...] = (
     ((b":method", b"CONNECT"), (b":protocol", b"websocket"), *GET[1:]),
     *((*GET, (b"content-length", b"5")), (*OK, (b"content-length", b"5")), ((b":status", b"204"),)),
     *((*GET, (b"x", b"y" * 600)), (*OK, (b"x", b"y" * 600)), ((b"a", b"trailer"),), (*GET, *GET), ()),
-    *(
-        (*GET, (b"connection", b"close")),
-        (*OK, (b"x", b"a\r\nb: c")),
-        (*GET, (b"Upper", b"x")),
-        (*GET, (b"", b"")),
-    ),
+    (*GET, (b"connection", b"close")),
+    (*OK, (b"x", b"a\r\nb: c")),
+    (*GET, (b"Upper", b"x")),
+    (*GET, (b"", b"")),
     *((*GET, (b"transfer-encoding", b"chunked")), (*GET, (b"te", b"trailers")), (*GET, (b"x", b" padded "))),
 )
 """Header lists of the peer and of the owner, legal or not in their place."""

@@ -44,11 +44,9 @@ class GrpcWorker:
     async def stop(self, grace: float | None = None) -> None:
         await self.server.stop(grace)
 
-    async def set_health(self, is_serving: bool, service: str = "") -> None:
-        status = health_pb2.HealthCheckResponse.ServingStatus.Value(
-            "SERVING" if is_serving else "NOT_SERVING"
-        )
-        await self.health.set(service, status)
+    async def set_health(self, is_serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        await self.health.set("", response.SERVING if is_serving else response.NOT_SERVING)
 
     def _note(self, method: str, context: Context) -> None:
         self.called.append((method, dict(context.invocation_metadata())))

@@ -22,7 +22,6 @@ Fields = tuple[tuple[bytes, bytes], ...]
 
 
 def fields(path: bytes = b"/", *others: tuple[bytes, bytes], method: bytes = b"GET") -> Fields:
-    """The fields of a request."""
     return (
         (b":method", method),
         (b":scheme", b"http"),
@@ -79,7 +78,6 @@ class Http2Client:
         return stream
 
     def begin(self, of_request: Fields, *, is_last: bool = False) -> int:
-        """Send a head."""
         stream = self.engine.request(of_request, is_last=is_last)
         self.answers[stream] = Answer()
         self.flush()

@@ -11,6 +11,8 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes, Settings
 
+from tests.support.wire import Wire
+
 
 @dataclass
 class Request:
@@ -43,7 +45,7 @@ class Http2Server:
         self.connections = 0
         self.resets: asyncio.Queue[int] = asyncio.Queue()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, wire: Wire) -> None:
         self.connections += 1
         connection = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         limits = {
@@ -53,12 +55,12 @@ class Http2Server:
         connection.local_settings = Settings(client=False, initial_values=limits)
         connection.initiate_connection()
         open_streams: dict[int, Request] = {}
-        writer.write(connection.data_to_send())
-        while data := await reader.read(65_536):
+        wire.write(connection.data_to_send())
+        while data := await wire.some():
             further = b""
             for event in connection.receive_data(data):
                 further += self._take(connection, open_streams, event)
-            writer.write(connection.data_to_send() + further)
+            wire.write(connection.data_to_send() + further)
 
     def _take(self, connection: H2Connection, streams: dict[int, Request], event: Event) -> bytes:
         if isinstance(event, RequestReceived):

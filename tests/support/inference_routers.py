@@ -10,9 +10,9 @@ from policies.contract import ManualClock
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.inference.rule import InferenceRule
 from policies.inference.tokens import EndpointTokens
-from policies.insight.explanation import Trace
 from policies.prompts import Answer, Prompt
 from policies.routing.assignment import Assignment
+from tests.support.traces import last, traced
 
 BLOCK = 128.0
 """Tokens of a block, as the balancer makes them."""
@@ -39,8 +39,7 @@ class Driven:
         assert isinstance(policy, InferenceRule)
         self.policy = policy
         self.router = Router(members, policy, self.clock, Random(seed))
-        self.trace = Trace()
-        self.router.explain(self.trace)
+        self.trace = traced(self.router)
 
     def account(self, number: int) -> EndpointTokens:
         """The account of an endpoint as of now."""
@@ -66,8 +65,7 @@ class Driven:
     def scores(self, prompt: Prompt) -> list[float]:
         """The scores of all endpoints for a prompt."""
         self.pick(prompt)
-        assert self.trace.last is not None
-        return list(self.trace.last.steps[-1].scores)
+        return list(last(self.trace).steps[-1].scores)
 
     def answer(
         self,

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import BadInputError
+from experiments.switchback.balancer import LiveBalancer
 from policies.stats.load import RATIO, SHORTEST, Histogram
 
 
-class MadeUpBalancer:
+class MadeUpBalancer(LiveBalancer):
     """Answers 200 requests a second, in a time that depends on the policy; `sleep` advances its time."""
 
     def __init__(self) -> None:

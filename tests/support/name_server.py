@@ -53,10 +53,10 @@ class NameServer(asyncio.DatagramProtocol):
     def alias(self, name: str, target: str, ttl: int = 0) -> None:
         self.records[name, CNAME] = [(ttl, name_bytes(target))]
 
-    def service(self, name: str, *targets: tuple[int, int, int, str], ttl: int = 0) -> None:
+    def service(self, name: str, *targets: tuple[int, int, int, str]) -> None:
         """Set SRV records: priority, weight, port, target."""
         self.records[name, SRV] = [
-            (ttl, struct.pack("!HHH", priority, weight, port) + name_bytes(target))
+            (0, struct.pack("!HHH", priority, weight, port) + name_bytes(target))
             for priority, weight, port, target in targets
         ]
 

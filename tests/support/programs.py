@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from balancer.control.admin.socket_path import found_socket
 from tests.support.admin_requests import local
@@ -131,12 +131,8 @@ class Program:
 TWO_PROCESSES = ("--processes", "2")
 
 
-class Start(Protocol):
-    """`Program.start`; the program is killed at the end of the test."""
-
-    async def __call__(
-        self, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
-    ) -> Program: ...
+Start = Callable[..., Awaitable[Program]]
+"""`Program.start`; the program is killed at the end of the test."""
 
 
 @asynccontextmanager
@@ -144,12 +140,8 @@ async def starting(*always: str) -> AsyncIterator[Start]:
     """A function that starts programs, with the arguments `always` added; they are killed at the end."""
     async with AsyncExitStack() as stack:
 
-        async def started(
-            *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
-        ) -> Program:
-            program = await Program.start(
-                *arguments, *always, launcher=launcher, descriptor=descriptor, **environment
-            )
+        async def started(*arguments: str, **given: Any) -> Program:
+            program = await Program.start(*arguments, *always, **given)
             stack.push_async_callback(program.close)
             return program
 
@@ -278,17 +270,27 @@ async def eventually_true(is_so: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0)
 
 
-async def are_two_without(program: Program, gone: int) -> bool:
+async def is_replaced(program: Program, gone: int, processes: int = 2) -> bool:
+    """Whether all processes answer, and this one is not among them."""
     pids = await program.pids()
-    return len(pids) == 2 and gone not in pids
+    return len(pids) == processes and gone not in pids
 
 
 StartConfigured = Callable[..., Awaitable[Program]]
 
 
-async def restart_both(program: Program) -> None:
-    """Kill both processes, one after the other, and wait for their successors."""
+async def restart_all(program: Program, processes: int = 2) -> None:
+    """Kill all processes, one after the other, and wait for their successors."""
     for pid in await program.pids():
         program.signal(signal.SIGKILL, pid)
         await program.line("started again")
-        await eventually_true(partial(are_two_without, program, pid))
+        await eventually_true(partial(is_replaced, program, pid, processes))
+
+
+async def bodies(program: Program, target: bytes = b"/") -> set[bytes]:
+    """The response bodies from all processes; new connections are spread evenly over them."""
+    clients = [await program.client() for _ in range(16)]
+    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
+    for client in clients:
+        await client.close()
+    return found

@@ -17,9 +17,9 @@ from tests.support.wire import (
 )
 
 
-async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
+async def holding(stage: Stage, go: asyncio.Event) -> ScriptedWorker:
     """A worker that answers once `go` is set."""
-    return await stage.worker(answering_after(go, response(body)))
+    return await stage.worker(answering_after(go, response(b"held")))
 
 
 def patient(body: bytes) -> Script:
@@ -74,6 +74,6 @@ UPGRADE_FIELDS = (b"Connection: Upgrade", b"Upgrade: chat/2, chat/1", b"Sec-Chat
 SWITCHED = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\nSec-Chat-Accept: x\r\n\r\n"
 
 
-def send_then_disconnect(data: bytes, *, cleanly: bool = False) -> Script:
-    """Answer with `data` and reset, or close if `cleanly`."""
-    return playing(Wire.request, data, *(() if cleanly else (lambda _: asyncio.sleep(0), Wire.reset)))
+def send_then_disconnect(data: bytes) -> Script:
+    """Answer with `data` and reset."""
+    return playing(Wire.request, data, lambda _: asyncio.sleep(0), Wire.reset)

@@ -12,10 +12,15 @@ from ssl import SSLContext
 
 import pytest
 
+from tests.support.wire import ScriptedWorker, Wire, client_of
+
 PROGRAM = next(filter(None, map(shutil.which, ("valkey-server", "redis-server"))), None)
 needs_server = pytest.mark.skipif(
     PROGRAM is None, reason="neither valkey-server nor redis-server is installed"
 )
+
+CONNECTED = 3600.0
+"""Seconds for which a client may be connected without a command."""
 
 
 def free_port() -> int:
@@ -58,59 +63,46 @@ class RealStore:
             self._process = None
 
 
-class FakeStore:
+class FakeStore(ScriptedWorker):
     """The commands SUBSCRIBE and PUBLISH of a Redis server, in RESP2; `password` is what AUTH requires."""
 
     def __init__(self, password: str = "", tls: SSLContext | None = None) -> None:
-        self.port = 0
+        super().__init__(self._serve_client, tls)
         self.garbage = b""
         """What is answered to PUBLISH instead of a number."""
         self.delay = 0.0
         """Seconds until each answer."""
         self._password = password
-        self._tls = tls
-        self._listeners: dict[asyncio.StreamWriter, bytes] = {}
-        self._open: set[asyncio.StreamWriter] = set()
+        self._listeners: dict[Wire, bytes] = {}
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        self._server.close()
-        for writer in self._open:
-            writer.transport.abort()
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+    async def _serve_client(self, wire: Wire) -> None:
+        wire.patience = CONNECTED
+        try:
             while True:
-                count = int((await reader.readuntil(b"\r\n"))[1:])
+                count = int((await wire.until(b"\r\n"))[1:])
                 command = []
                 for _ in range(count):
-                    size = int((await reader.readuntil(b"\r\n"))[1:])
-                    command.append((await reader.readexactly(size + 2))[:-2])
+                    size = int((await wire.until(b"\r\n"))[1:])
+                    command.append((await wire.exactly(size + 2))[:-2])
                 await asyncio.sleep(self.delay)
-                self._answer(command, writer)
-        self._open.discard(writer)
-        self._listeners.pop(writer, None)
-        writer.close()
+                self._answer(command, wire)
+        finally:
+            self._listeners.pop(wire, None)
 
-    def _answer(self, command: list[bytes], writer: asyncio.StreamWriter) -> None:
+    def _answer(self, command: list[bytes], wire: Wire) -> None:
         name = command[0].upper()
         if name == b"AUTH" and command[-1] != self._password.encode():
-            writer.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
+            wire.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
         elif name == b"SUBSCRIBE":
-            self._listeners[writer] = command[1]
-            writer.write(array(b"subscribe", command[1]).replace(b"*2", b"*3") + b":1\r\n")
+            self._listeners[wire] = command[1]
+            wire.write(array(b"subscribe", command[1]).replace(b"*2", b"*3") + b":1\r\n")
         elif name == b"PUBLISH":
             heard = [listener for listener, channel in self._listeners.items() if channel == command[1]]
             for listener in heard:
                 listener.write(array(b"message", command[1], command[2]))
-            writer.write(self.garbage or b":%d\r\n" % len(heard))
+            wire.write(self.garbage or b":%d\r\n" % len(heard))
         else:
-            writer.write(b"+OK\r\n")
+            wire.write(b"+OK\r\n")
 
 
 def array(*values: bytes) -> bytes:
@@ -118,47 +110,26 @@ def array(*values: bytes) -> bytes:
     return b"*%d\r\n" % len(values) + b"".join(b"$%d\r\n%b\r\n" % (len(value), value) for value in values)
 
 
-class StallingProxy:
+class StallingProxy(ScriptedWorker):
     """A TCP proxy to `port`, which forwards while `flows` is set."""
 
     def __init__(self, port: int) -> None:
-        self.port = 0
+        super().__init__(self._serve_client)
         self.flows = asyncio.Event()
         self.flows.set()
         self._to = port
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        writers = [writer]
+    async def _serve_client(self, wire: Wire) -> None:
+        store = await client_of(self._to)
+        wire.patience = store.patience = CONNECTED
         try:
-            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
-            writers.append(to_writer)
-            await asyncio.gather(self._forward(reader, to_writer), self._forward(to_reader, writer))
-        except (OSError, asyncio.CancelledError):
-            pass
+            await asyncio.gather(self._forward(wire, store), self._forward(store, wire))
         finally:
-            for each in writers:
-                each.transport.abort()
-            self._tasks.discard(task)
+            store.leave()
+            wire.leave()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
+    async def _forward(self, one: Wire, other: Wire) -> None:
+        while data := await one.some():
             await self.flows.wait()
-            writer.write(data)
-            await writer.drain()
+            await other.send(data)
         raise ConnectionResetError

@@ -221,8 +221,8 @@ class Stage:
         await self.eventually(lambda: worker.requests)
         return client
 
-    def connection_pool(self, endpoint: str = "w0") -> ConnectionPool:
-        pool = self.pool(endpoint)
+    def connection_pool(self) -> ConnectionPool:
+        pool = self.pool()
         assert isinstance(pool, ConnectionPool)
         return pool
 

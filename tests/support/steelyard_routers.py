@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
-from policies.insight.explanation import Trace
 from policies.steelyard.policy import Steelyard
+from tests.support.traces import last, traced
 
 HOME = RequestFacts(region="near")
+
+
+@dataclass
+class Connections:
+    """Idle connections, or none; opening one takes `connect_time`, its TCP handshake `round_trip` seconds."""
+
+    has_idle: bool
+    round_trip: float = 0.0
+    connect_time: float = 0.09
 
 
 def router(*members: Endpoint, **options: Any) -> tuple[Router, ManualClock]:
@@ -58,11 +68,9 @@ def picks(r: Router, number: int = 40) -> Counter[str]:
 
 def costs_by_name(r: Router) -> dict[str, float]:
     """The costs that the policy compares for a request, which ends at once, by endpoint."""
-    trace = Trace()
-    r.explain(trace)
+    trace = traced(r)
     assignment = r.route(HOME)
     r.settle(assignment, outcome(assignment.routed_at, assignment.routed_at, OutcomeKind.ABANDONED))
     r.explain(None)
-    assert trace.last is not None
-    compared = trace.last.steps[0].as_dict()["candidates"]
+    compared = last(trace).steps[0].as_dict()["candidates"]
     return {candidate["id"]: candidate["score"] for candidate in compared}

@@ -56,12 +56,12 @@ def half(data: bytes, short_of: int = 50) -> tuple[bytes, bytes]:
     return data[:-short_of], data[-short_of:]
 
 
-def uploading(whole: bytes, rest: bytes, deadline: str = "request_idle") -> Step:
+def uploading(whole: bytes, rest: bytes) -> Step:
     """A request without its last bytes; the worker has all others."""
     return Step(
         sent=whole.removesuffix(rest),
         rest=rest,
-        deadline=deadline,
+        deadline="request_idle",
         is_there=lambda stage: stage.pool().leased,
     )
 

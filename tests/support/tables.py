@@ -17,13 +17,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from balancer.config.keys import dotted, keys_of, table_at
 from balancer.config.schema.listeners import ListenerConfig
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
-from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED, keys_of
+from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED
 from experiments.scenario.event_kinds import KINDS
 from experiments.scenario.inference import Inference
+from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS
 from tests.support.root import ROOT
@@ -244,8 +246,9 @@ def columns_of_summary(_: str) -> Iterator[str]:
 def simulated_keys(_: str) -> Iterator[str]:
     """Yield a row for each table of `[balancer]` of scenarios: what a simulated run does with its keys."""
     tables: dict[str, list[str]] = {}
-    for key in keys_of():
-        tables.setdefault(key.partition(".")[0], []).append(key)
+    for place in keys_of(Mechanisms):
+        if table_at(Mechanisms, place) is None:
+            tables.setdefault(str(place[0]), []).append(dotted(place))
     for table, keys in tables.items():
         meaningless, refused = ([key for key in keys if key in kind] for kind in (MEANINGLESS, REFUSED))
         found = [[key for key in keys if key not in (*meaningless, *refused)], meaningless, refused]

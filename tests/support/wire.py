@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 ACCEPT_QUEUE = 4096
 """Connections that may wait for a scripted worker: where more do, the kernel may reset one that seems open."""
@@ -268,7 +268,8 @@ def playing(*steps: bytes | asyncio.Event | Callable[[Wire], object]) -> Script:
 
 
 class ScriptedWorker:
-    """A worker that runs `script` for each connection and then closes it; https with `tls`."""
+    """A worker that runs `script` for each connection and then closes it; https with `tls`. In an `async with` it
+    listens on a port of its own."""
 
     def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self._script = script
@@ -278,15 +279,28 @@ class ScriptedWorker:
         self.port = 0
 
     async def start(self, sock: socket.socket | None = None, path: Path | None = None) -> None:
-        """Listen on `sock`, on a Unix socket at `path`, or on a port of its own."""
+        """Listen on `sock`, on a Unix socket at `path`, or on a port of its own, which stays over restarts."""
         if path is not None:
             self._server = await asyncio.start_unix_server(self._serve, path, limit=1 << 20)
             return
-        where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
+        where: dict[str, Any] = (
+            {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": self.port}
+        )
         self._server = await asyncio.start_server(
             self._serve, **where, limit=1 << 20, ssl=self.tls, backlog=ACCEPT_QUEUE
         )
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def requests(self) -> list[Message]:

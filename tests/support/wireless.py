@@ -35,7 +35,7 @@ from balancer.exchange.exchange import Exchange
 from balancer.exchange.responder import Responder
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
-from balancer.process.server import apply_to_process, build, build_cluster
+from balancer.process.server import build, build_cluster
 from tests.support.virtual import Escaped, VirtualLoop
 
 _END = b""
@@ -55,7 +55,7 @@ def reload_with(control_plane: ControlPlane, **tables: Any) -> None:
     """Apply the present configuration with other tables."""
     config = control_plane.config
     control_plane.apply(replace(config, settings=config.settings.model_copy(update=tables)))
-    apply_to_process(control_plane.cluster.process, control_plane.config)
+    control_plane.cluster.process.apply(control_plane.config.settings)
 
 
 class Socket:
@@ -273,10 +273,10 @@ class Peer:
             self.has_ended = True
             self.wire.arrive(_END)
 
-    def vanish(self, error: OSError | None = None) -> None:
+    def vanish(self) -> None:
         """Reset the connection."""
         if self.wire is not None:
-            self.wire.reset(error or ConnectionResetError(104, "Connection reset by peer"))
+            self.wire.reset(ConnectionResetError(104, "Connection reset by peer"))
 
     def stall(self) -> None:
         """Stop reading."""

@@ -6,10 +6,8 @@ Time is virtual here (see virtual_time.py) unless a test is marked `real_time`.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -18,16 +16,12 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.support.programs import running
+from tests.workers.started import RunWorkers, StartWorker
 from tests.workers.virtual_time import SERVICE, Clock, VirtualTimeLoop
 from workers import alarm
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings
-
-StartWorker = Callable[..., Awaitable[Worker]]
-
-RunWorkers = Callable[..., Awaitable[Process]]
-
 
 CLOCK = Clock()
 """One for all tests. It only moves forward."""
@@ -79,17 +73,3 @@ async def run_workers() -> AsyncIterator[RunWorkers]:
     """Runs `python -m workers …`; processes that are left at the end are killed."""
     async with running("workers") as run:
         yield run
-
-
-@pytest.fixture
-def ready_port() -> Callable[[Process], Awaitable[int]]:
-    """Reads a worker's ready line and returns its port."""
-
-    async def read(process: Process) -> int:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        match = re.search(r" ready on https?://127\.0\.0\.1:(\d+) ", line)
-        assert match, line
-        return int(match[1])
-
-    return read

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, ServerDisconnectedError
 
+from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY, SERVICE
-from workers.server import Worker
 from workers.service import Exponential, Fixed
-
-StartWorker = Callable[..., Awaitable[Worker]]
 
 
 async def test_response_describes_the_request(start_worker: StartWorker, session: ClientSession) -> None:

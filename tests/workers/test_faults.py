@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -15,13 +14,12 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import HTTPNotFound
 from yarl import URL
 
+from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY
 from workers.connection_closing import reset
 from workers.faults import Control, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
-
-StartWorker = Callable[..., Awaitable[Worker]]
 
 
 async def _put(session: ClientSession, worker: Worker, **faults: Any) -> dict[str, Any]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession
 
+from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.alarm import DeadlineTimer
 from workers.faults import Faults, GcPause
-from workers.server import Worker
 from workers.service import Fixed, Slots
-
-StartWorker = Callable[..., Awaitable[Worker]]
 
 
 class ManualTimer:

@@ -28,7 +28,6 @@ StartEngine = Callable[..., Awaitable[Worker]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[StartEngine]:
-    """Starts a server."""
     async with AsyncExitStack() as stack:
 
         async def start_engine(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from io import BytesIO
 
@@ -14,6 +12,7 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.web_protocol import RequestHandler
 
+from tests.workers.started import RunWorkers, StartWorker, in_flight, port_of, ready_port
 from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.app import digest_of_generated
 from workers.link import WorkerTransport
@@ -24,14 +23,6 @@ from workers.settings import Settings
 R, S = 0.08, 0.04
 
 GET = b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n"
-
-StartWorker = Callable[..., Awaitable[Worker]]
-RunWorkers = Callable[..., Awaitable[Process]]
-ReadyPort = Callable[[Process], Awaitable[int]]
-
-
-def port_of(worker: Worker) -> int:
-    return int(worker.url.rpartition(":")[2])
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
@@ -61,7 +52,7 @@ async def test_cold_get_takes_two_round_trips_and_warm_get_one(start_worker: Sta
 
 
 @pytest.mark.real_time
-async def test_program_has_at_least_its_round_trip(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+async def test_program_has_at_least_its_round_trip(run_workers: RunWorkers) -> None:
     """As experiments start it. How much longer a busy machine takes is measured by `reproduce keepalive`."""
     port = await ready_port(await run_workers("serve", "--rtt", f"{R}s", "--service", f"fixed:{S}s"))
     cold, warm = await _cold_and_warm(port)
@@ -114,12 +105,6 @@ async def test_bodies_are_identical_both_ways(
     assert sha256(received).hexdigest() == digest_of_generated(length).sha256
 
 
-async def in_flight(session: ClientSession, worker: Worker) -> int:
-    """The number of requests in flight that the worker reports."""
-    async with session.get(f"{worker.url}/healthz") as response:
-        return int(response.headers["X-Worker-In-Flight"])
-
-
 async def test_client_that_does_not_read_stops_the_worker(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
@@ -130,11 +115,11 @@ async def test_client_that_does_not_read_stops_the_worker(
     writer.write(f"GET /work?bytes={length} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
     await reader.readuntil(b"\r\n\r\n")
     await asyncio.sleep(0.2)
-    assert await in_flight(session, worker) == 1
+    assert await in_flight(session, port_of(worker)) == 1
     received = sha256()
     for left in range(length, 0, -(1 << 20)):
         received.update(await reader.readexactly(min(left, 1 << 20)))
-    assert await in_flight(session, worker) == 0
+    assert await in_flight(session, port_of(worker)) == 0
     assert received.hexdigest() == digest_of_generated(length).sha256
     writer.close()
 

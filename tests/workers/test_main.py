@@ -6,19 +6,15 @@ import asyncio
 import json
 import signal
 import socket
-from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import ClientSession
 
 from tests.support.command_line import complaint
+from tests.workers.started import RunWorkers, in_flight, ready_port
 from workers.__main__ import main
 
 pytestmark = pytest.mark.real_time
-
-RunWorkers = Callable[..., Awaitable[Process]]
-ReadyPort = Callable[[Process], Awaitable[int]]
 
 
 async def test_ready_line_has_name_url_and_settings(run_workers: RunWorkers) -> None:
@@ -31,9 +27,7 @@ async def test_ready_line_has_name_url_and_settings(run_workers: RunWorkers) -> 
     assert line.endswith(" (region emea, rtt 350 ms, 2 slots)\n")
 
 
-async def test_sigterm_finishes_requests_in_flight_and_exits_0(
-    run_workers: RunWorkers, ready_port: ReadyPort
-) -> None:
+async def test_sigterm_finishes_requests_in_flight_and_exits_0(run_workers: RunWorkers) -> None:
     """Without further output."""
     process = await run_workers("serve", "--service", "fixed:1s", "--rtt", "20ms")
     port = await ready_port(process)
@@ -50,13 +44,7 @@ async def test_sigterm_finishes_requests_in_flight_and_exits_0(
     assert process.returncode == 0
 
 
-async def in_flight(session: ClientSession, port: int) -> int:
-    """The number of requests in flight that the worker reports."""
-    async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
-        return int(response.headers["X-Worker-In-Flight"])
-
-
-async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers) -> None:
     """`workers fault URL` shows the faults, with options replaces them, with --heal ends them."""
     port = await ready_port(await run_workers("serve", "--service", "fixed:1ms"))
     url = f"http://127.0.0.1:{port}"
@@ -72,7 +60,7 @@ async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers, read
             assert response.status == status
 
 
-async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers) -> None:
     """A worker that refuses connections can only be healed by a signal."""
     process = await run_workers("serve", "--service", "fixed:1ms")
     url = f"http://127.0.0.1:{await ready_port(process)}"

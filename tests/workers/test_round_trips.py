@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import pytest
 from h2.connection import H2Connection
 from h2.events import StreamEnded
 
 from experiments.reproduce.blocking_client import Target, client_context
+from tests.workers.started import StartWorker, port_of
 from tests.workers.virtual_time import EXACTLY
 from workers.server import Worker
 from workers.service import Fixed
@@ -21,7 +21,6 @@ from workers.service import Fixed
 R, S = 0.1, 0.05
 ENOUGH = 1 << 16
 Made = TypeVar("Made")
-StartWorker = Callable[..., Awaitable[Worker]]
 
 
 class LoopClient:
@@ -29,9 +28,7 @@ class LoopClient:
 
     def __init__(self, worker: Worker, session: ssl.SSLSession | None = None) -> None:
         settings = worker.settings
-        port = urlsplit(worker.url).port
-        assert port is not None
-        self.target = Target("127.0.0.1", port, settings.tls, settings.http)
+        self.target = Target("127.0.0.1", port_of(worker), settings.tls, settings.http)
         self._session = session
         self._h2 = H2Connection()
 

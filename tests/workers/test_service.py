@@ -142,12 +142,6 @@ def test_without_a_queue_only_free_slots_count() -> None:
     assert slots.admit(2.0, 1.0) == (2.0, 3.0)
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, 1), (1, -1)])
-def test_slots_reject_invalid_sizes(count: int, limit: int) -> None:
-    with pytest.raises(ValueError, match="at least"):
-        Slots(count, limit)
-
-
 def _mean_wait(slots: Slots, profile: Profile, rate: float, arrivals: int = 200_000) -> float:
     rng, now, waits = Random(3), 0.0, 0.0
     for _ in range(arrivals):

@@ -6,13 +6,10 @@ import asyncio
 import json
 import socket
 import ssl
-from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import cast
-from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -21,6 +18,7 @@ from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, Settin
 
 from experiments.errors import FleetFailedError
 from experiments.reproduce.blocking_client import BlockingConnection, Target, client_context
+from tests.workers.started import RunWorkers, StartWorker, port_of, ready_port
 from workers.app import digest_of_generated
 from workers.errors import CannotCertify
 from workers.http2 import WorkerHttp2Connection
@@ -30,15 +28,9 @@ from workers.settings import Settings
 
 pytestmark = pytest.mark.real_time  # most clients are threads
 
-StartWorker = Callable[..., Awaitable[Worker]]
-RunWorkers = Callable[..., Awaitable[Process]]
-ReadyPort = Callable[[Process], Awaitable[int]]
-
 
 def target_of(worker: Worker, path: str = "/work") -> Target:
-    port = urlsplit(worker.url).port
-    assert port is not None
-    return Target("127.0.0.1", port, worker.settings.tls, worker.settings.http, path)
+    return Target("127.0.0.1", port_of(worker), worker.settings.tls, worker.settings.http, path)
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
@@ -191,9 +183,7 @@ async def test_request_in_service_survives_a_graceful_stop(start_worker: StartWo
     await worker.start()  # for the fixture to stop
 
 
-async def test_faults_are_set_without_tls_and_without_delay(
-    run_workers: RunWorkers, ready_port: ReadyPort
-) -> None:
+async def test_faults_are_set_without_tls_and_without_delay(run_workers: RunWorkers) -> None:
     """On the port that speaks TLS, behind any round trip."""
     port = await ready_port(await run_workers("serve", "--tls", "1.3", "--http", "2", "--rtt", "60s"))
     command = await run_workers("fault", f"http://127.0.0.1:{port}", "--slow", "3")

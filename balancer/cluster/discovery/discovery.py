@@ -7,8 +7,8 @@ bounded in time and in frequency.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from balancer.cluster.discovery.dns_source import DnsSource
@@ -23,48 +23,35 @@ from balancer.tls.contexts import TlsProblem
 if TYPE_CHECKING:
     from balancer.cluster.discovery.kubernetes.source import KubernetesSource
 
-FILE_PERIOD = 1.0
-"""Seconds between polls of the file: one stat(2) each."""
-
 RemoteSource: TypeAlias = "DnsSource | KubernetesSource"
 """Source that is asked in a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None."""
+    """Sources of a configuration, whose files have been read. `found`: the endpoints in a new `file`, else None.
+    `remote`: the DNS sources, then the Kubernetes source."""
 
     file: FileSource | None = None
     found: tuple[EndpointConfig, ...] | None = None
-    names: Mapping[str, DnsSource] = field(default_factory=dict)
-    kubernetes: KubernetesSource | None = None
-
-    @property
-    def remote(self) -> list[RemoteSource]:
-        """The DNS sources, then the Kubernetes source."""
-        return [*self.names.values(), *(() if self.kubernetes is None else (self.kubernetes,))]
-
-    @property
-    def every(self) -> list[FileSource | RemoteSource]:
-        """The file source, if any, then those that are asked."""
-        return [*(() if self.file is None else (self.file,)), *self.remote]
+    remote: tuple[RemoteSource, ...] = ()
 
 
 class Discovery:
     """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
 
-    def __init__(self, registry: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
+    def __init__(self, registry: EndpointRegistry) -> None:
         self._roster = registry
-        self.say = say
+        self.say: Callable[[str], None] = complain
         self._said: dict[str, str] = {}
         self._sources = Sources()
         self._tasks: dict[RemoteSource, asyncio.Task[None]] = {}
-        self._look_at_file_at = 0.0
 
     @property
     def sources(self) -> list[FileSource | RemoteSource]:
         """The file source, if any, then the DNS sources, then the Kubernetes source."""
-        return self._sources.every
+        file, remote = self._sources.file, self._sources.remote
+        return [*remote] if file is None else [file, *remote]
 
     def prepare(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> Sources:
         """Return the sources of a configuration, for `commit`: those that are unchanged, and new ones.
@@ -75,8 +62,7 @@ class Discovery:
         if config.file != (file.config if file is not None else None):
             file = FileSource(config.file) if config.file is not None else None
             found = file.first() if file is not None else None
-        names = {dns.source: self._name(dns, tls) for dns in config.dns}
-        return Sources(file, found, names, self._watched(config.kubernetes, tls))
+        return Sources(file, found, tuple(self._remote(each, tls) for each in config.remote))
 
     def commit(self, sources: Sources) -> list[RemoteSource]:
         """Replace the sources by what `prepare` has returned; the endpoints of removed sources are removed.
@@ -104,25 +90,17 @@ class Discovery:
     async def start(self, now: float) -> None:
         """Wait for the first answer of each source that is asked; each takes no longer than its own timeout."""
         self.tick(now)
-        first = [task for source, task in self._tasks.items() if isinstance(source, DnsSource)]
-        if first:
-            await asyncio.wait(first)
-        kubernetes = self._sources.kubernetes
-        if kubernetes is not None:
-            await kubernetes.answered.wait()
-            self._take(kubernetes, kubernetes.look(now))
+        for source in self._sources.remote:
+            await source.answered.wait()
+        self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Poll the sources that are due; call it several times a second."""
-        file, kubernetes = self._sources.file, self._sources.kubernetes
-        if file is not None and now >= self._look_at_file_at:
-            self._look_at_file_at = now + FILE_PERIOD
-            self._take(file, file.look())
-        if kubernetes is not None:
-            self._take(kubernetes, kubernetes.look(now))
-        for source in self._sources.remote:
-            if now >= source.next_at and source not in self._tasks:
-                self._tasks[source] = asyncio.get_running_loop().create_task(self._ask(source, now))
+        """Poll the sources, and ask those that are due; call it several times a second."""
+        for source in self.sources:
+            self._take(source, source.look(now))
+        for remote in self._sources.remote:
+            if now >= remote.next_at and remote not in self._tasks:
+                self._tasks[remote] = asyncio.get_running_loop().create_task(self._ask(remote, now))
 
     async def close(self, sources: Iterable[RemoteSource]) -> None:
         """Wait for the end of the requests of sources that `apply` has removed."""
@@ -140,15 +118,13 @@ class Discovery:
             if source in self._tasks:
                 self._tasks[source].cancel()
 
-    def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
-        old = self._sources.names.get(config.source)
-        return old if old is not None and old.is_for(config, tls) else DnsSource(config, tls)
-
-    def _watched(self, config: KubernetesDiscovery | None, tls: UpstreamTlsConfig) -> KubernetesSource | None:
+    def _remote(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> RemoteSource:
         """Return the source for a configuration. Raises `ConfigError`."""
-        old = self._sources.kubernetes
-        if config is None or (old is not None and old.is_for(config, tls)):
-            return old if config is not None else None
+        for source in self._sources.remote:
+            if source.is_for(config, tls):
+                return source
+        if isinstance(config, DnsDiscovery):
+            return DnsSource(config, tls)
         # Imported here, because it brings aiohttp; `runtime_config_of` has done so before a reload.
         from balancer.cluster.discovery.kubernetes.api import access_of
         from balancer.cluster.discovery.kubernetes.source import KubernetesSource
@@ -156,16 +132,13 @@ class Discovery:
         return KubernetesSource(config, tls, access_of(config))
 
     async def _ask(self, source: RemoteSource, now: float) -> None:
-        endpoints = None
         try:
-            if isinstance(source, DnsSource):
-                endpoints = await source.look(now)
-            else:
-                await source.follow(now)
+            await source.follow(now)
         finally:
+            source.answered.set()
             del self._tasks[source]
         if source in self._sources.remote:  # unless it was replaced in the meantime
-            self._take(source, endpoints)
+            self._take(source, source.look(now))
 
     def _take(self, source: FileSource | RemoteSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
@@ -174,8 +147,7 @@ class Discovery:
             except TlsProblem as error:
                 source.problem = str(error)
         self._report(source.source, source.problem, "; the endpoints that are known stay")
-        if not isinstance(source, FileSource | DnsSource):
-            self._report(f"notice of {source.source}", source.notice)
+        self._report(f"notice of {source.source}", source.notice)
 
     def _report(self, key: str, text: str | None, effect: str = "") -> None:
         """Log a text with its effect, unless it was the last one under this key."""

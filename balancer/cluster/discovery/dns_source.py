@@ -30,42 +30,47 @@ LONGEST_AFTER_FAILURE = 30.0
 
 class DnsSource:
     """DNS source for one name. `problem`: reason why the last lookup failed, None if it succeeded. `next_at`: time of
-    the next lookup."""
+    the next lookup. `answered`: set once the first lookup has ended."""
+
+    notice: str | None = None
 
     def __init__(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> None:
         self.config = config
         self.problem: str | None = None
         self.lookups = 0
         self.next_at = 0.0
+        self.answered = asyncio.Event()
+        self._new: tuple[EndpointConfig, ...] | None = None
         self._tls = tls
         self._pause = MIN_INTERVAL_S
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return self.config.source
 
-    def is_for(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> bool:
-        """Whether this source has the same configuration."""
+    def is_for(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
         return (config, tls) == (self.config, self._tls)
 
-    async def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
-        """Look up the name; returns its endpoints, None if the lookup failed."""
+    def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
+        """Return the endpoints of a lookup that has succeeded since the last call, None if none has."""
+        found, self._new = self._new, None
+        return found
+
+    async def follow(self, now: float) -> None:
         self.lookups += 1
         self.next_at = now + self._pause
         resolver = Resolver(self.config.servers, self.config.timeout)
         try:
-            endpoints, ttl = await self._found(resolver)
+            self._new, ttl = await self._found(resolver)
         except LookupFailed as error:
             self.problem = f"discovery.dns: {error}"
             self._pause = min(self._pause * 2, LONGEST_AFTER_FAILURE)
-            return None
+        else:
+            self.problem = None
+            self._pause = MIN_INTERVAL_S
+            self.next_at = now + min(max(ttl, MIN_INTERVAL_S), self.config.max_ttl)
         finally:
             await resolver.close()
-        self.problem = None
-        self._pause = MIN_INTERVAL_S
-        self.next_at = now + min(max(ttl, MIN_INTERVAL_S), self.config.max_ttl)
-        return endpoints
 
     async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:
         config = self.config

@@ -20,11 +20,16 @@ from balancer.config.schema.discovery import EndpointList, FileDiscovery
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.sources import FileNames
 
+PERIOD = 1.0
+"""Seconds between polls: one stat(2) each."""
+
 Stamp = tuple[int, int, int, int]
 
 
 class FileSource:
     """File source. `problem`: fault in its last version, None if that is valid."""
+
+    notice: str | None = None
 
     def __init__(self, config: FileDiscovery) -> None:
         self.config = config
@@ -32,10 +37,10 @@ class FileSource:
         self._named: Callable[[Place], str] = lambda place: str(config.path)
         self._seen: Stamp | None = None
         self._taken: Stamp | None = None
+        self._next_at = 0.0
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return f"file {self.config.path}"
 
     def first(self) -> tuple[EndpointConfig, ...]:
@@ -43,8 +48,11 @@ class FileSource:
         self._seen = self._taken = self._stamp()
         return self._read()
 
-    def look(self) -> tuple[EndpointConfig, ...] | None:
-        """Poll the file; returns its endpoints if it has a new valid version, else None."""
+    def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
+        """Poll the file when that is due; returns its endpoints if it has a new valid version, else None."""
+        if now < self._next_at:
+            return None
+        self._next_at = now + PERIOD
         try:
             stamp = self._stamp()
             if stamp == self._taken:

@@ -13,7 +13,16 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints, model_
 
 from balancer.config.schema.endpoint import HostName
 from balancer.config.schema.routes import HOP_BY_HOP, FieldName
-from balancer.config.schema.section import Count, Duration, Port, PositiveShare, Seconds, Section, Share
+from balancer.config.schema.section import (
+    Count,
+    Duration,
+    Port,
+    PositiveShare,
+    RequestPath,
+    Seconds,
+    Section,
+    Share,
+)
 from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -27,12 +36,6 @@ IS_FIELD_VALUE: Final = re.compile(r"[!-~]([ -~]{0,1022}[!-~])?").fullmatch
 
 MAX_SERVICE_NAME_BYTES: Final = 127
 """Of a gRPC service in a check: its length is one byte of the message."""
-
-
-def _path(text: str) -> str:
-    if not (text.startswith("/") and text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError(f"must begin with / and contain only ASCII without spaces, got '{text}'")
-    return text
 
 
 def _service(name: str) -> str:
@@ -55,7 +58,7 @@ class HealthChecksConfig(Section):
     cheap and meaningful on every worker.
     """
 
-    path: Annotated[str, AfterValidator(_path)] | None = Field(
+    path: RequestPath | None = Field(
         default=None,
         description="path | path of the active health check; without it there are none; see [Health](#health)",
     )

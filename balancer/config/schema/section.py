@@ -10,7 +10,7 @@ import os
 import re
 from typing import Annotated, Any, Final, NewType
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -32,7 +32,15 @@ BufferSize = Annotated[int, Field(ge=0, le=1 << 26)]
 QueueLength = Annotated[int, Field(ge=1, le=1_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
-RequestPath = Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")]
+
+
+def _request_path(text: str) -> str:
+    if not (text.startswith("/") and text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError(f"must begin with / and contain only ASCII without spaces, got {text!r}")
+    return text
+
+
+RequestPath = Annotated[str, AfterValidator(_request_path)]
 FileName = NewType("FileName", str)
 """A path of a file as a text; `Path` is another type of such keys."""
 

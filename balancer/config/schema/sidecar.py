@@ -1,8 +1,7 @@
 """The configuration of `balancer sidecar`: origins and their common settings.
 
-Every table has the meaning that it has for `balancer serve`. Each origin becomes a complete `Settings` with one
-endpoint; the common front becomes one without endpoints. The environment is ignored: `BALANCER_…` is for `balancer
-serve`.
+Every table has the meaning that it has for `balancer serve`. Each origin becomes a named cluster with one endpoint. The
+environment is ignored: `BALANCER_…` is for `balancer serve`.
 """
 
 from __future__ import annotations
@@ -41,14 +40,6 @@ LISTEN = "127.0.0.1:8081"
 
 OPTIONS = {"allow_remote": "--allow-remote", "listen": "--listen", "origins": "--origin"}
 """Options of the command line by the keys that they set."""
-
-
-class BareSettings(Settings):
-    """`Settings` of which the endpoints are optional."""
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        return self
 
 
 class OriginConfig(Section):
@@ -118,12 +109,15 @@ class SidecarConfig(Section):
         alike = sum(other.url_host == origin.url_host and other.host is None for other in self.origins)
         return origin.url_host if alike == 1 else None
 
-    def front(self) -> Settings:
-        """Return the settings of the common front: clients, access log and admin interface."""
-        return _bare(listen=self.listen, log=self.log, admin=self.admin, **self._common())
+    def settings(self) -> SidecarSettings:
+        """Return the settings of the server: those of all clients, and a named cluster for each origin."""
+        keys = ("listen", "log", "admin", "pool", "timeouts", "retry", "limits", "names", "route_watch")
+        common: dict[str, Any] = {key: getattr(self, key) for key in keys}
+        common |= {"headers": {"internal": (MARKER,)}, "health_checks": {"first_connect": False}}
+        common["clusters"] = {origin.name: self._cluster_of(origin) for origin in self.origins}
+        return SidecarSettings(sidecar=self, **common)
 
-    def unit_of(self, origin: OriginConfig) -> Settings:
-        """Return the settings of the proxy for one origin."""
+    def _cluster_of(self, origin: OriginConfig) -> dict[str, Any]:
         endpoint = {
             "id": origin.name,
             "address": origin.url,
@@ -133,26 +127,18 @@ class SidecarConfig(Section):
             "max_in_flight": origin.max_in_flight,
             "tls": origin.tls,
         }
-        common = self._common() | {
-            "pool": origin.pool or self.pool,
-            "timeouts": origin.timeouts or self.timeouts,
-        }
-        return _bare(endpoints=[endpoint], retries=origin.retries, retry=self.retry, **common)
-
-    def _common(self) -> dict[str, Any]:
-        return {
-            "pool": self.pool,
-            "timeouts": self.timeouts,
-            "limits": self.limits,
-            "names": self.names,
-            "route_watch": self.route_watch,
-            "headers": {"internal": (MARKER,)},
-            "health_checks": {"first_connect": False},
-        }
+        own = {key: getattr(origin, key) or getattr(self, key) for key in ("pool", "timeouts")}
+        return {"endpoints": [endpoint], "retries": origin.retries, **own}
 
 
-def _bare(**keys: Any) -> Settings:
-    return BareSettings(**keys)
+class SidecarSettings(Settings):
+    """`Settings` of a sidecar, whose requests have no routes and no default cluster."""
+
+    sidecar: SidecarConfig
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        return self
 
 
 def must_differ(field: str, values: Iterable[str | None]) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from balancer.http.h1.fields import Values, any_of, found, lines_of
 from balancer.syntax.networks import is_this_machine, parsed
+from balancer.syntax.urls import host_in
 
 BODY_LIMIT: Final = 1 << 20
 """Size limit of an admin request's body in bytes; the body is buffered completely before the hand-over."""
@@ -87,13 +88,5 @@ def is_from_this_machine(values: Values) -> bool:
         return False
     if any(value not in (b"none", b"same-origin") for value in values.get(b"sec-fetch-site", [])):
         return False
-    name = host_name(host.decode("latin-1"))
+    name = host_in(host).strip(b"[]").decode("latin-1")
     return is_this_machine(name) or parsed(name) is not None
-
-
-def host_name(host: str) -> str:
-    """Return the name or address in a Host field, without port and brackets."""
-    if host.startswith("["):
-        name, bracket, _ = host[1:].partition("]")
-        return name if bracket else ""
-    return host.partition(":")[0]

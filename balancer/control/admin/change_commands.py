@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import click
 
-from balancer.control.admin.client import BalancerClient, connection_options
+from balancer.control.admin.client import AdminClient, connection_options
 from balancer.control.admin.health import panic_text
-from balancer.control.admin.mirrors_splits_report import split_lines
+from balancer.control.admin.status_command import split_lines
 
 PATH = "/-/endpoints"
 
@@ -35,14 +35,14 @@ Examples:
 @click.pass_context
 def endpoints(context: click.Context, url: str, token: str | None, cluster: str | None) -> None:
     """List and change the endpoints of a running balancer; no request is lost."""
-    context.obj = BalancerClient(url, token, cluster)
+    context.obj = AdminClient(url, token, cluster)
 
 
 @endpoints.command("list", short_help="List the endpoints with their state.")
 @click.pass_obj
-def list_command(balancer: BalancerClient) -> None:
+def list_command(balancer: AdminClient) -> None:
     """List each endpoint with its condition, weight, requests in flight and source."""
-    found = balancer.ask("GET", PATH)
+    found = balancer.document("GET", PATH)
     balancer.show(
         lambda: [
             *filter(None, (panic_text(found),)),
@@ -79,25 +79,25 @@ def line_of(each: dict[str, Any], width: int = 0) -> str:
 @click.option("--priority", type=int, help="Level of a backup; default: 0, not a backup.")
 @click.option("--max-in-flight", type=int, help="Limit of requests in flight; default: none.")
 @click.pass_obj
-def add_command(balancer: BalancerClient, /, name: str, address: str, **options: Any) -> None:
+def add_command(balancer: AdminClient, /, name: str, address: str, **options: Any) -> None:
     """Add an endpoint; it stays until it is removed or the balancer stops."""
     given = {key: value for key, value in options.items() if value is not None}
-    found = balancer.ask("POST", PATH, {"id": name, "address": address, **given})
+    found = balancer.document("POST", PATH, {"id": name, "address": address, **given})
     balancer.show(lambda: [line_of(found)])
 
 
 @endpoints.command("remove")
 @click.argument("name")
 @click.pass_obj
-def remove_command(balancer: BalancerClient, name: str) -> None:
+def remove_command(balancer: AdminClient, name: str) -> None:
     """Remove an endpoint; its requests in flight finish."""
-    found = balancer.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
+    found = balancer.document("DELETE", f"{PATH}/{quote(name, safe='')}")
     balancer.show(lambda: [f"{found['id']:<24} removed     in flight {found['in_flight']}"])
 
 
-def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
+def change(balancer: AdminClient, name: str, **keys: Any) -> None:
     """Send the change of one endpoint and print the result."""
-    found = balancer.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
+    found = balancer.document("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
     balancer.show(lambda: [line_of(found)])
 
 
@@ -107,7 +107,7 @@ def state_command(state: str, text: str, short_help: str | None = None) -> None:
     @endpoints.command(state, help=text, short_help=short_help)
     @click.argument("name")
     @click.pass_obj
-    def command(balancer: BalancerClient, name: str) -> None:
+    def command(balancer: AdminClient, name: str) -> None:
         change(balancer, name, state=state)
 
 
@@ -124,7 +124,7 @@ state_command("ready", "Set an endpoint to ready: it gets requests again.")
 @click.argument("name")
 @click.argument("weight", type=float)
 @click.pass_obj
-def weight_command(balancer: BalancerClient, name: str, weight: float) -> None:
+def weight_command(balancer: AdminClient, name: str, weight: float) -> None:
     """Set an endpoint's weight relative to the others, until the next reload."""
     change(balancer, name, weight=weight)
 
@@ -148,12 +148,12 @@ def split(weights: tuple[str, ...], route: str | None, url: str, token: str | No
       balancer split stable=90 next=10
       balancer split stable=1 next=0 --route '*://*/shop/*'
     """
-    client = BalancerClient(url, token)
+    client = AdminClient(url, token)
     if weights:
         order = {"weights": dict(map(weight_of, weights)), **({"route": route} if route is not None else {})}
-        found = client.ask("PUT", SPLITS, order)
+        found = client.document("PUT", SPLITS, order)
     else:
-        found = client.ask("GET", SPLITS)
+        found = client.document("GET", SPLITS)
     client.show(
         lambda: (
             [line for each in found["splits"] if route in (None, each["route"]) for line in split_lines(each)]

@@ -28,26 +28,34 @@ MAX_RESPONSE_BYTES = 64 << 20
 """Size limit of the response in bytes."""
 
 
-class AdminError(Exception):
+class AdminError(click.ClickException):
     """An admin request failed; the message is one line."""
 
 
 class Unreachable(AdminError):
     """There is no response, or it is not from an admin interface."""
 
+    def format_message(self) -> str:
+        return f"--url: {self.message}"
+
 
 class AdminClient:
-    """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket."""
+    """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket. Its
+    documents are about the cluster of that name.
+    """
 
-    def __init__(self, url: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, cluster: str | None = None, *, timeout: float = TIMEOUT
+    ) -> None:
         self.url = url.rstrip("/")
+        self._cluster = cluster
         self.path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
         self._token = token
         self._timeout = timeout
 
     def document(self, method: str, target: str, body: Any = None) -> Any:
         """Return the JSON document of the response. Raises `AdminError` if it is an error or not JSON."""
-        status, text = self.request(method, target, body)
+        status, text = self.request(method, target_of(target, self._cluster), body)
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -92,6 +100,15 @@ class AdminClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unreachable(one_line(f"no answer from {self.url}: {problem}")) from None
+
+    def show(self, lines: Callable[[], Iterable[str]]) -> None:
+        """Print the lines that `lines` makes of a response, which may be another program's."""
+        try:
+            made = [*lines()]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Unreachable(f"{self.url} is not a balancer") from None
+        for line in made:
+            click.echo(printable(line).replace("\n", " "))
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.path is not None:
@@ -162,40 +179,3 @@ def connection_options(command: Command) -> Command:
         help="Its admin.token; also from the environment.",
     )
     return url(token(command))
-
-
-class BalancerClient:
-    """Admin client for click commands; every error is a `click.ClickException` with one line. Its requests are about
-    the cluster of that name.
-    """
-
-    def __init__(self, url: str, token: str | None, cluster: str | None = None) -> None:
-        self._client = AdminClient(url, token)
-        self._cluster = cluster
-
-    def ask(self, method: str, target: str, body: Any = None) -> Any:
-        """Return the JSON document of the response."""
-        try:
-            return self._client.document(method, target_of(target, self._cluster), body)
-        except Unreachable as error:
-            raise click.ClickException(f"--url: {error}") from None
-        except AdminError as error:
-            raise click.ClickException(str(error)) from None
-
-    def show(self, lines: Callable[[], Iterable[str]]) -> None:
-        """Print the lines that `lines` makes of a response, which may be another program's."""
-        try:
-            made = [*lines()]
-        except (KeyError, TypeError, ValueError, AttributeError):
-            problem = f"--url: {self._client.url} is not a balancer"
-            raise click.ClickException(problem) from None
-        for line in made:
-            click.echo(printable(line).replace("\n", " "))
-
-    def text(self, method: str, target: str, body: Any = None) -> tuple[int, str]:
-        """Return status and text of the response."""
-        try:
-            status, text = self._client.request(method, target, body)
-        except Unreachable as error:
-            raise click.ClickException(f"--url: {error}") from None
-        return status, text.decode(errors="replace")

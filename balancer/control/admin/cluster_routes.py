@@ -20,9 +20,9 @@ from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.route_parts import SplitChange
 from balancer.config.schema.section import EndpointWeight, Seconds, Section
 from balancer.control.admin.channel import SiblingChannel, ways_of
-from balancer.control.admin.mirrors_splits_report import split_status
 from balancer.control.admin.requests import DESCRIBE, body_of, plane_of
 from balancer.control.admin.status import endpoint_status, latency_status, leaving_status, panic_status
+from balancer.control.admin.traffic_report import split_status
 from balancer.control.control_plane import ControlPlane
 from balancer.routes.split import Split
 from policies.facts import AdminState

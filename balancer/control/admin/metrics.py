@@ -1,50 +1,148 @@
-"""/-/metrics: the counters of the data path in Prometheus' text format, read at scrape time.
+"""/-/metrics: the numbers of the status in Prometheus' text format, read at scrape time.
 
-The data path must not count anything for this module alone.
+The data path must not count anything for this module alone. `families.py` explains the tables.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from importlib.metadata import version
-from math import inf
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Any, Final
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from balancer.build import build
-from balancer.cluster.cluster import Cluster
 from balancer.cluster.condition import Condition
 from balancer.config.schema.routes import DEFAULT
-from balancer.control.admin.families import (
-    OF_ENDPOINT,
-    Rows,
-    attributes,
-    buckets_of,
-    counter,
-    exposed,
-    gauge,
-    histogram,
-    of_each,
-    rows_of_each,
-)
-from balancer.control.admin.health import PANIC, SERVING, endpoint_condition, readiness
-from balancer.control.admin.inference_report import inference_families
-from balancer.control.admin.mirrors_splits_report import mirror_families, split_families
-from balancer.control.admin.policy_report import policy_families
-from balancer.control.admin.routes_report import connection_families, route_families
-from balancer.control.admin.status import checks_status
-from balancer.control.admin.traffic_report import (
-    buffering_families,
-    http2_families,
-    queue_families,
-    rate_limit_families,
-)
+from balancer.control.admin.families import buckets_of, exposed, families_of
+from balancer.control.admin.health import PANIC, SERVING
+from balancer.control.admin.routes_report import BOUNDS, EVENTS, PHASES
+from balancer.control.admin.status import cluster_status
+from balancer.control.admin.traffic_report import split_status
 from balancer.control.control_plane import ControlPlane
-from balancer.sharing.exchange import ReportExchange
-from policies.endpoint.state import EndpointState
+from balancer.mirroring.mirror import Mirror
+from balancer.upstream.pool import Pool
+
+OF_PROCESS: Final = families_of("""
+gauge     steelyard_build_info             built{version}.{build}.{python}  Version, build and Python
+gauge     steelyard_ready                  ready                            1: some endpoint may answer
+gauge     steelyard_clients                clients                          Client connections open
+gauge     steelyard_pending_bytes          pending_bytes                    Bytes of requests that wait
+counter   steelyard_connections            connections                      Client connections accepted
+gauge     steelyard_http2_clients          http2.clients                    Client connections in HTTP/2 open
+gauge     steelyard_http2_streams          http2.streams                    Requests open on them
+counter   steelyard_http2_connections      http2.connections                Connections in HTTP/2
+counter   steelyard_http2_requests         http2.requests                   Requests received in HTTP/2
+counter   steelyard_http2_resets           http2.resets                     Requests that clients have reset
+counter   steelyard_http2_ended            http2{reason:floods=flood,violations=violation} Connections ended by us
+counter   steelyard_grpc_responses         grpc{status}                     RPCs of gRPC by status
+counter   steelyard_reloads                reload{result:done,refused}      Configuration read again
+gauge     steelyard_configuration_good     reload.problem!                  1: the last reload was not refused
+counter   steelyard_rate_limit_requests    rate_limits[].{result:passed,denied,elsewhere} Requests under a rate limit
+counter   steelyard_rate_limit_given_away  rate_limits[].given_away         Buckets not yet full that lost their place
+gauge     steelyard_mirror_in_flight       mirrors[].in_flight              Copies in flight
+counter   steelyard_mirror_copies          mirrors[].copies{result}.{reason} Copies by how they ended
+counter   steelyard_mirror_compared        mirrors[].pairs{original}.{copy} Status classes of pairs
+histogram steelyard_mirror_latency_seconds mirrors[].latency{of}            Whole request to response head
+gauge     steelyard_split_share            splits[].clusters[].share        Share of a cluster in a split
+counter   steelyard_split_requests         splits[].clusters[].requests     Requests of a split
+counter   steelyard_log_entries            access_log{result:written,dropped,lost} Entries of the access log
+gauge     steelyard_buffered_bytes         buffering.kept                   Bytes kept for slow clients
+gauge     steelyard_buffered_bytes_limit   buffering.limit                  Bytes that may be kept
+counter   steelyard_buffered               buffering{body:requests=request,responses=response} Bodies kept whole
+counter   steelyard_buffering_refused      streamed{body}                   Bodies streamed because of the bound
+counter   steelyard_spans                  tracing{result:exported,dropped,lost} Spans of sampled requests
+gauge     steelyard_spans_waiting          tracing.waiting                  Spans that wait for export
+gauge     steelyard_span_export_good       tracing.exporting                1: the last export succeeded
+""")
+
+OF_CLUSTER: Final = families_of("""
+counter   steelyard_requests                requests                       Requests received
+counter   steelyard_retries                 retried                        Requests sent to a further endpoint
+counter   steelyard_retries_denied          retries_denied                 Retries beyond the budget
+counter   steelyard_hedges                  hedging.hedged                 Late requests sent to a second endpoint
+counter   steelyard_hedges_won              hedging.won                    Hedges that answered first
+gauge     steelyard_hedge_losers            hedging.losers                 Attempts that came second
+counter   steelyard_hedges_withheld         hedging{reason:denied=budget,withheld=all_slow} Late requests not hedged
+gauge     steelyard_late_after_seconds      hedging.late_after{region}     Wait for a first byte
+counter   steelyard_abandoned               abandoned                      Requests whose client left
+counter   steelyard_fallback_picks          all_fallback_picks             Picks that the fallback policy made
+gauge     steelyard_tunnels                 tunnels.open                   Upgraded connections open
+counter   steelyard_tunnels_opened          tunnels.opened                 Upgraded connections
+counter   steelyard_tunnel_bytes            tunnels{direction:bytes_in=in,bytes_out=out} Bytes from and to clients
+gauge     steelyard_discovered              discovery[].endpoints          Endpoints of a source
+gauge     steelyard_discovery_good          discovery[].problem!           1: the last look was good
+counter   steelyard_sticky                  placed{placed}                 Requests that belong to an endpoint
+counter   steelyard_pick_reasons            explaining.reasons{reason}     Reasons of explained picks
+histogram steelyard_policy_latency_seconds  policy.canary.arms{role}.latency Picked to last byte, successes
+counter   steelyard_policy_outcomes         policy.canary.arms{role}.outcomes{outcome} Attempts by how they ended
+counter   steelyard_shadow_picks            policy.shadow[].picks{endpoint} Picks that a shadow would have made
+counter   steelyard_shadow_agreed           policy.shadow[].agreed         Of them, the live policy's
+counter   steelyard_shadow_faults           policy.shadow[].faults         Times that a shadow failed
+counter   steelyard_recorded                recording{result:written,dropped} Requests of the last recording
+counter   steelyard_load_probes             load_probes{result:answered,silent,failed,skipped} Load asked for
+counter   steelyard_malformed_load_reports  load_reports.malformed         Load reports that could not be read
+gauge     steelyard_queued                  queued                         Requests waiting for an endpoint
+gauge     steelyard_queue_oldest_seconds    queue.oldest                   Longest wait of the queued requests
+counter   steelyard_queue_joined            queue.joined                   Requests that had to wait
+counter   steelyard_queue_served            queue.served                   Requests sent to an endpoint after a wait
+counter   steelyard_queue_left              queue.left                     Requests whose client left the queue
+counter   steelyard_queue_dropped           queue.dropped{reason}          Requests rejected from the queue or before it
+gauge     steelyard_level_waiting           levels[].waiting               Requests waiting, by level
+counter   steelyard_shed                    levels[].shed                  Requests refused, by level
+gauge     steelyard_panic                   panic_in{region}               1: health is ignored here
+counter   steelyard_panics                  panic.times                    Times that panic began
+counter   steelyard_panic_requests          panic.requests                 Requests routed in panic
+counter   steelyard_errors                  errors{reason}                 Error responses of the balancer
+counter   steelyard_responses               responses{code}                Responses sent to clients, by status
+gauge     steelyard_shared_connected        shared.connected               1: the store answers
+gauge     steelyard_shared_others           shared.others                  Processes of other units that report
+gauge     steelyard_shared_delay_seconds    shared.delay                   Time that a report takes
+counter   steelyard_shared_losses           shared.lost                    Times that the store was lost
+counter   steelyard_shared_reports          shared{result:sent,heard,ignored} Reports by result
+counter   steelyard_names_asked             names{answer:fresh,stale,waited,refused} Connections that needed a name
+counter   steelyard_name_lookups            names{result:answered,failed}  Look-ups of names
+gauge     steelyard_name_age_seconds        names.known[].age              Age of the answer that serves
+counter   steelyard_route_events            route_events{what}             Changes of routes
+counter   steelyard_route_watch_connections visits{result}                 Test connections of the route watch
+counter   steelyard_prompts                 inference.prompts              Requests whose prompt was read
+counter   steelyard_prompts_unread          inference.unread{reason}       Requests whose body has no prompt
+counter   steelyard_tokens                  tokens{kind}                   Tokens of prompts, cached ones, of answers
+histogram steelyard_ttft_seconds            inference.ttft                 Request to first token
+histogram steelyard_tpot_seconds            inference.tpot                 Time per token after the first
+""")
+
+OF_ENDPOINTS: Final = families_of(
+    """
+gauge     steelyard_endpoint_in_flight               in_flight                     Requests in flight
+gauge     steelyard_endpoint_limit                   limit                         Requests it may hold, if limited
+gauge     steelyard_endpoint_load_report_age_seconds load_report_age               Since the last report to a load probe
+gauge     steelyard_endpoint_condition               conditions{condition}         1 for its present condition
+gauge     steelyard_endpoint_available               available                     1: takes requests
+gauge     steelyard_endpoint_healthy                 healthy                       1: its checks pass
+gauge     steelyard_endpoint_ejected                 ejection.ejected              1: left out for failing
+counter   steelyard_endpoint_ejections               ejection.times                Ejections
+gauge     steelyard_endpoint_share                   share                         Part of its weight in force
+counter   steelyard_endpoint_checks                  checks{result:passed,failed}  Active checks by result
+counter   steelyard_endpoint_outcomes                outcomes{outcome}             Attempts by how they ended
+histogram steelyard_endpoint_latency_seconds         latency                       Sent to last byte, successes
+gauge     steelyard_endpoint_connections             connections{state:idle,leased,opening} Connections held
+counter   steelyard_endpoint_connection_events       connection_events{event}      What happened to connections
+counter   steelyard_endpoint_connections_closed      connections.closed_by{by}     Connections by who closed them
+counter   steelyard_endpoint_setup_seconds           setup_seconds{phase}          Time to each phase, summed up
+gauge     steelyard_endpoint_idle_timeout_seconds    connections.idle_timeout      Idle time up to which one is reused
+histogram steelyard_endpoint_idle_close_seconds      idle_close                    Idle age at the worker's close
+counter   steelyard_endpoint_connect_faults          route.faults{kind}            Connections that could not be made
+counter   steelyard_endpoint_tls_handshakes          route.tls{kind:full,resumed}  TLS handshakes
+counter   steelyard_endpoint_tls_handshake_seconds   handshake_seconds{kind}       Time of TLS handshakes
+gauge     steelyard_route_usual_seconds              route{phase:connect,tls}.usual What it usually takes
+gauge     steelyard_route_last_seconds               route{phase:connect,tls}.last What it took the last time
+gauge     steelyard_route_departed                   departed                      1: connecting takes longer than usual
+""",
+    within="endpoints[].",
+)
 
 
 def metrics_text(control_plane: ControlPlane) -> tuple[bytes, str]:
@@ -53,203 +151,80 @@ def metrics_text(control_plane: ControlPlane) -> tuple[bytes, str]:
     return exposed(families), CONTENT_TYPE_LATEST
 
 
-def metric_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield all families from the current counters; with names, clusters have the label `cluster`."""
-    yield from process_families(control_plane)
-    if not control_plane.named:
-        yield from cluster_families(control_plane)
-        return
-    labelled: dict[str, Metric] = {}
-    for name, plane in {DEFAULT: control_plane, **control_plane.named}.items():
-        for family in cluster_families(plane):
-            whole = labelled.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            for sample in family.samples:
-                whole.samples.append(sample._replace(labels={"cluster": name, **sample.labels}))
-    yield from labelled.values()
+def metric_families(control_plane: ControlPlane) -> list[Metric]:
+    """Return all families that have numbers; with named clusters, those of clusters have the label `cluster`."""
+    planes = {DEFAULT: control_plane, **control_plane.named}
+    documents = {name: cluster_numbers(plane) for name, plane in planes.items()}
+    process = process_numbers(control_plane, documents[DEFAULT])
+    families = [family.of(process) for family in OF_PROCESS]
+    for family in (*OF_CLUSTER, *OF_ENDPOINTS):
+        each = {name: family.of(document) for name, document in documents.items()}
+        whole = each[DEFAULT]
+        if control_plane.named:
+            whole.samples = [
+                sample._replace(labels={"cluster": name, **sample.labels})
+                for name, one in each.items()
+                for sample in one.samples
+            ]
+        families.append(whole)
+    return [family for family in families if family.samples]
 
 
-def process_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield what concerns the process and the routes of all clusters."""
-    cluster, process, reloads = (
-        control_plane.cluster,
-        control_plane.cluster.process,
-        control_plane.reload_counts,
-    )
-    built = (version("steelyard"), build(), platform.python_version(), 1)
-    yield gauge("steelyard_build_info", "Version, build and Python", [built], "version", "build", "python")
-    is_ready = readiness(control_plane) in (SERVING, PANIC)
-    yield gauge("steelyard_ready", "1: some endpoint may answer", is_ready)
-    yield gauge("steelyard_clients", "Client connections open", len(process.downstreams))
-    yield gauge("steelyard_pending_bytes", "Bytes of requests that wait", process.usages.budget.kept)
-    yield counter("steelyard_connections", "Client connections accepted", process.counts.connections)
-    yield from http2_families(cluster)
-    results = attributes(reloads, "done", "refused")
-    yield counter("steelyard_reloads", "Configuration read again", results, "result")
-    is_good = reloads.problem is None
-    yield gauge("steelyard_configuration_good", "1: the last reload was not refused", is_good)
-    yield from rate_limit_families(control_plane.rate_limits)
-    yield from mirror_families(control_plane.mirrors)
-    yield from split_families(control_plane.splits)
-    if process.access_log is not None:
-        results = attributes(process.access_log.counts, "written", "dropped", "lost")
-        yield counter("steelyard_log_entries", "Entries of the access log", results, "result")
-    yield from buffering_families(control_plane)
-    spans = process.tracing.spans if process.tracing is not None else None
-    if spans is not None:
-        results = attributes(spans.counts, "exported", "dropped", "lost")
-        yield counter("steelyard_spans", "Spans of sampled requests", results, "result")
-        yield gauge("steelyard_spans_waiting", "Spans that wait for export", spans.waiting)
-        yield gauge("steelyard_span_export_good", "1: the last export succeeded", spans.is_good)
+def process_numbers(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of the process and the routes, with the `document` of the default cluster."""
+    budget = control_plane.cluster.process.buffer_budget
+    streamed = {"request": budget.requests_streamed, "response": budget.responses_streamed}
+    return document | {
+        "built": {document["version"]: {document["build"]: {platform.python_version(): 1}}},
+        "ready": document["readiness"] in (SERVING, PANIC),
+        "mirrors": [mirror_numbers(mirror) for mirror in control_plane.mirrors.by_route.values()],
+        "splits": [split_status(split) for split in control_plane.splits.by_route.values()],
+        "streamed": None if document["buffering"] is None else streamed,
+    }
 
 
-def cluster_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield what concerns one cluster."""
-    cluster = control_plane.cluster
-    yield from request_families(control_plane)
-    yield from endpoint_families(cluster)
-    yield from connection_families(cluster)
-    yield from health_families(control_plane)
-    if control_plane.shared is not None:
-        yield from shared_families(control_plane.shared)
-    yield from route_families(cluster)
-    yield from inference_families(cluster)
-    rows = rows_of_each(cluster.router.states, lambda state: [buckets_of(state.histogram)])
-    text = "Sent to last byte, successes"
-    yield histogram("steelyard_endpoint_latency_seconds", text, rows, *OF_ENDPOINT)
+def mirror_numbers(mirror: Mirror) -> dict[str, Any]:
+    """Return the numbers of a mirror by the labels of their metrics."""
+    counts = mirror.counts
+    pairs: dict[str, dict[str, int]] = {}
+    for (original, copy), number in counts.classes.items():
+        pairs.setdefault(f"{original}xx", {})[f"{copy}xx"] = number
+    return {
+        "route": mirror.route,
+        "cluster": mirror.config.cluster,
+        "in_flight": len(mirror.copies),
+        "copies": {"answered": {"": counts.answered}, "skipped": counts.skipped, "failed": counts.failed},
+        "pairs": pairs,
+        "latency": {"original": buckets_of(counts.original_latency), "copy": buckets_of(counts.copy_latency)},
+    }
 
 
-def request_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield the counts of a cluster's requests, and what decides about them."""
-    cluster, counts, router = (
-        control_plane.cluster,
-        control_plane.cluster.counts,
-        control_plane.cluster.router,
-    )
-    yield counter("steelyard_requests", "Requests received", counts.requests)
-    yield counter("steelyard_retries", "Requests sent to a further endpoint", counts.retried)
-    yield counter("steelyard_retries_denied", "Retries beyond the budget", cluster.retries.budget.denied)
-    yield from hedge_families(cluster)
-    yield counter("steelyard_abandoned", "Requests whose client left", counts.abandoned)
-    picks = router.active.all_fallback_picks
-    yield counter("steelyard_fallback_picks", "Picks that the fallback policy made", picks)
-    yield from tunnel_families(cluster)
-    yield from discovery_families(control_plane)
-    placed = attributes(control_plane.sticky_counts, "kept", "moved")
-    yield counter("steelyard_sticky", "Requests that belong to an endpoint", placed, "placed")
-    reasons = control_plane.explanations.reasons.items()
-    yield counter("steelyard_pick_reasons", "Reasons of explained picks", reasons, "reason")
-    yield from policy_families(control_plane)
-    recorded = control_plane.recording.status()
-    kept = [(result, recorded[result]) for result in ("written", "dropped")]
-    yield counter("steelyard_recorded", "Requests of the last recording", kept, "result")
-    results = attributes(control_plane.load_probes.counts, "answered", "silent", "failed", "skipped")
-    yield counter("steelyard_load_probes", "Load asked for out of band", results, "result")
-    malformed = cluster.reports.malformed
-    yield counter(
-        "steelyard_malformed_load_reports", "Load reports of workers that could not be read", malformed
-    )
-    yield from queue_families(cluster)
-    yield from panic_families(cluster)
-    yield counter("steelyard_errors", "Error responses of the balancer", counts.errors.items(), "reason")
-    responses = [(str(code), number) for code, number in enumerate(counts.responses) if number]
-    yield counter("steelyard_responses", "Responses sent to clients, by status", responses, "code")
+def cluster_numbers(control_plane: ControlPlane) -> dict[str, Any]:
+    """Return the status of a cluster, and what only its metrics show."""
+    cluster, document = control_plane.cluster, cluster_status(control_plane, buckets_of)
+    watch, panic, inference = cluster.pools.routes.watch, document["panic"], document["inference"]
+    regions = sorted({state.region for state in cluster.router.states})
+    kinds = ("prompt", "cached", "output")
+    pools = cluster.pools.by_id
+    return document | {
+        "all_fallback_picks": cluster.router.active.all_fallback_picks,
+        "placed": asdict(control_plane.sticky_counts),
+        "panic_in": {"": panic["everywhere"], **{one: one in panic["regions"] for one in regions}},
+        "route_events": watch.counts,
+        "visits": {"made": watch.connects - watch.failed, "failed": watch.failed},
+        "tokens": None if inference is None else {kind: inference[f"{kind}_tokens"] for kind in kinds},
+        "endpoints": [each | endpoint_numbers(each, pools[each["id"]]) for each in document["endpoints"]],
+    }
 
 
-def hedge_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield the counts of hedges, if there are any."""
-    hedges, counts = cluster.hedges, cluster.counts
-    if hedges is None:
-        return
-    hedging = hedges.hedging
-    yield counter("steelyard_hedges", "Late requests sent to a second endpoint", counts.hedged)
-    yield counter("steelyard_hedges_won", "Hedges that answered first", counts.hedges_won)
-    yield gauge("steelyard_hedge_losers", "Attempts that came second", len(hedges.losers))
-    withheld = [("budget", hedging.denied), ("all_slow", hedging.withheld)]
-    yield counter("steelyard_hedges_withheld", "Late requests that were not hedged", withheld, "reason")
-    yield gauge("steelyard_late_after_seconds", "Wait for a first byte", hedging.usual.items(), "region")
-
-
-def discovery_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield the endpoints of each source, and whether it was read."""
-    sources, registry = [*control_plane.discovery.sources], control_plane.registry
-    named = [(source.source, registry.count(source.source)) for source in sources]
-    yield gauge("steelyard_discovered", "Endpoints of a source", named, "source")
-    good = [(source.source, source.problem is None) for source in sources]
-    yield gauge("steelyard_discovery_good", "1: the last look was good", good, "source")
-
-
-def tunnel_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield the counts of upgraded connections."""
-    tunnels = cluster.tunnels
-    yield gauge("steelyard_tunnels", "Upgraded connections open", len(tunnels))
-    yield counter("steelyard_tunnels_opened", "Upgraded connections", tunnels.opened)
-    passed = [("in", tunnels.bytes_in), ("out", tunnels.bytes_out)]
-    text = "Bytes through tunnels, from and to clients"
-    yield counter("steelyard_tunnel_bytes", text, passed, "direction")
-
-
-def endpoint_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield load and outcomes of the endpoints."""
-    states, pools = cluster.router.states, cluster.pools.by_id
-    in_flight = of_each(states, lambda state: state.in_flight_here)
-    yield gauge("steelyard_endpoint_in_flight", "Requests in flight", in_flight, *OF_ENDPOINT)
-    reported = [state for state in states if state.reported_at > -inf]
-    ages = of_each(reported, lambda state: cluster.now() - state.reported_at)
-    text = "Since the last load report to a load probe"
-    yield gauge("steelyard_endpoint_load_report_age_seconds", text, ages, *OF_ENDPOINT)
-    available = of_each(states, lambda state: state.available)
-    yield gauge("steelyard_endpoint_available", "1: takes requests", available, *OF_ENDPOINT)
-    held = rows_of_each(states, lambda state: attributes(pools[state.id], "idle", "leased", "opening"))
-    yield gauge("steelyard_endpoint_connections", "Connections held", held, *OF_ENDPOINT, "state")
-    ended = rows_of_each(
-        states, lambda state: [(kind.value, count) for kind, count in state.outcomes.items()]
-    )
-    yield counter("steelyard_endpoint_outcomes", "Attempts by how they ended", ended, *OF_ENDPOINT, "outcome")
-
-
-def panic_families(cluster: Cluster) -> Iterator[Metric]:
-    """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole cluster."""
-    panic, router = cluster.router.health.panic, cluster.router
-    regions = sorted({state.region for state in router.states})
-    now = [("", panic.is_everywhere), *((region, region in panic.regions) for region in regions)]
-    yield gauge("steelyard_panic", "1: health is ignored here", now, "region")
-    yield counter("steelyard_panics", "Times that panic began", panic.times)
-    yield counter("steelyard_panic_requests", "Requests routed in panic", panic.requests(router.routed))
-
-
-def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
-    states = control_plane.cluster.router.states
-
-    def conditions(state: EndpointState) -> Rows:
-        present = endpoint_condition(control_plane, state)["condition"]
-        return [(one.value, one.value == present) for one in Condition]
-
-    def checks(state: EndpointState) -> Rows:
-        found = checks_status(control_plane, state)
-        return [(result, found[result]) for result in ("passed", "failed")]
-
-    rows = rows_of_each(states, conditions)
-    yield gauge(
-        "steelyard_endpoint_condition", "1 for its present condition", rows, *OF_ENDPOINT, "condition"
-    )
-    healthy = of_each(states, lambda state: state.passes_checks)
-    yield gauge("steelyard_endpoint_healthy", "1: its checks pass", healthy, *OF_ENDPOINT)
-    ejected = of_each(states, lambda state: state.is_ejected)
-    yield gauge("steelyard_endpoint_ejected", "1: left out for failing", ejected, *OF_ENDPOINT)
-    share = of_each(states, lambda state: state.share)
-    yield gauge("steelyard_endpoint_share", "Part of its weight in force", share, *OF_ENDPOINT)
-    ejections = of_each(states, lambda state: state.record.count)
-    yield counter("steelyard_endpoint_ejections", "Ejections", ejections, *OF_ENDPOINT)
-    rows = rows_of_each(states, checks)
-    yield counter("steelyard_endpoint_checks", "Active checks by result", rows, *OF_ENDPOINT, "result")
-
-
-def shared_families(shared: ReportExchange) -> Iterator[Metric]:
-    """Yield the state of the store shared with other units, and the reports by result."""
-    yield gauge("steelyard_shared_connected", "1: the store answers", shared.is_connected)
-    yield gauge("steelyard_shared_others", "Processes of other units that report", shared.others)
-    yield gauge("steelyard_shared_delay_seconds", "Time that a report takes", shared.delay)
-    yield counter("steelyard_shared_losses", "Times that the store was lost", shared.counts.lost)
-    results = attributes(shared.counts, "sent", "heard", "ignored")
-    yield counter("steelyard_shared_reports", "Reports by result", results, "result")
+def endpoint_numbers(status: dict[str, Any], pool: Pool) -> dict[str, Any]:
+    """Return what only the metrics of an endpoint show."""
+    counts, tls = pool.counts, pool.route.resumption
+    return {
+        "conditions": {one.value: one.value == status["condition"] for one in Condition},
+        "connection_events": {event: getattr(counts, event) for event in EVENTS},
+        "setup_seconds": {phase: getattr(counts, phase) for phase in PHASES},
+        "idle_close": ([*zip(BOUNDS, accumulate(counts.lost_ages), strict=True)], counts.lost_seconds),
+        "handshake_seconds": {"full": tls.full_seconds, "resumed": tls.resumed_seconds},
+        "departed": pool.route.trip.is_departed,
+    }

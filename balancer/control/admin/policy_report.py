@@ -1,13 +1,10 @@
-"""The live policy, its canary and its shadows in status and metrics; every value is read at request time."""
+"""The live policy, its canary and its shadows in the status; every value is read at request time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import Metric
-
-from balancer.control.admin.families import buckets_of, counter, histogram
 from policies.insight.shadow import Shadow
 from policies.stats.load import Histogram
 
@@ -17,8 +14,9 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.9, 0.99)
 
-Describe = Callable[[Histogram], dict[str, Any]]
-"""How a histogram is shown: its `summary`, or `raw` for a sibling process, because quantiles cannot be merged."""
+Describe = Callable[[Histogram], Any]
+"""How a histogram is shown: its `summary`, `raw` for a sibling process, because quantiles cannot be merged, or its
+`buckets_of` for metrics."""
 
 
 def summary(histogram: Histogram) -> dict[str, float | None]:
@@ -97,27 +95,3 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
         "faults": shadow.faults,
         "last_fault": shadow.last_fault,
     }
-
-
-def policy_families(control_plane: ControlPlane) -> Iterator[Metric]:
-    """Yield the metrics of the canary and the shadows, if any."""
-    canary, shadows = control_plane.cluster.canary, control_plane.shadows
-    if canary is not None:
-        latency = [(arm.name, arm.role, *buckets_of(arm.latency)) for arm in canary.arms]
-        text = "Picked to last byte, successes"
-        yield histogram("steelyard_policy_latency_seconds", text, latency, "policy", "role")
-        outcomes = [
-            (arm.name, arm.role, kind.value, number)
-            for arm in canary.arms
-            for kind, number in arm.outcomes.items()
-        ]
-        text = "Attempts by how they ended"
-        yield counter("steelyard_policy_outcomes", text, outcomes, "policy", "role", "outcome")
-    if shadows:
-        picks = [(shadow.name, *pick) for shadow in shadows for pick in shadow.picks.items()]
-        text = "Picks that a shadow would have made"
-        yield counter("steelyard_shadow_picks", text, picks, "policy", "endpoint")
-        agreed = [(shadow.name, shadow.agreed) for shadow in shadows]
-        yield counter("steelyard_shadow_agreed", "Of them, the live policy's", agreed, "policy")
-        faults = [(shadow.name, shadow.faults) for shadow in shadows]
-        yield counter("steelyard_shadow_faults", "Times that a shadow failed", faults, "policy")

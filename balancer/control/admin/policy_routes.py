@@ -24,13 +24,13 @@ from balancer.control.admin.policy_report import policy_status
 from balancer.control.admin.requests import (
     DESCRIBE,
     ENTRANCE,
-    AdminRefused,
     is_from_sibling,
     json_of,
     plane_of,
     problem,
 )
 from balancer.control.control_plane import ControlPlane
+from balancer.errors import CommandRefused
 from policies.errors import PoliciesError
 from policies.loading.reference import references_in
 from policies.loading.source import Source
@@ -119,7 +119,7 @@ class PolicyRoutes:
             await asyncio.to_thread(spec.require_picks, endpoints, region)  # a file's code may take its time
             if is_applied:
                 plane.apply_policy(spec)
-        except AdminRefused as error:
+        except CommandRefused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
             return problem(422, first_problem(error, PolicySpec))
@@ -128,14 +128,14 @@ class PolicyRoutes:
         return self._answer(request)
 
     def _spec(self, request: web.Request, document: Any) -> PolicySpec:
-        """Return the specification in a request. Raises `AdminRefused` if it may not load the files that it names."""
+        """Return the specification in a request. Raises `CommandRefused` if it may not load the files that it names."""
         if is_from_sibling(request):
             spec = spec_in(document)
             self._files_named.update(references_in(spec.spec))
             return spec
         spec = PolicySpec.model_validate(document)
         if not self._may_load(request, spec):
-            raise AdminRefused(403, FILES_REFUSED)
+            raise CommandRefused(FILES_REFUSED, 403)
         return spec
 
     def _may_load(self, request: web.Request, spec: PolicySpec) -> bool:

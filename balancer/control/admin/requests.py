@@ -14,7 +14,7 @@ from balancer.config.schema.section import Section
 from balancer.control.admin.access import Entrance
 from balancer.control.admin.policy_report import Describe
 from balancer.control.control_plane import ControlPlane
-from balancer.errors import EndpointConflict, LogFailed, RecordingRefused, UnknownCluster, UnknownSplit
+from balancer.errors import CommandRefused, LogFailed
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 
@@ -38,33 +38,27 @@ def is_from_sibling(request: web.Request) -> bool:
 def plane_of(request: web.Request) -> ControlPlane:
     """Return the control plane of the cluster that a request is about: that of `?cluster=NAME`, or the default one.
 
-    Raises `UnknownCluster`, which is answered before a handler is called.
+    Raises `CommandRefused`, which is answered before a handler is called.
     """
     front: ControlPlane = request.app[FRONT]
     return front.of_cluster(request.query.get("cluster"))
 
 
-class AdminRefused(Exception):
-    """An admin request was refused; has the message, one line, and the status."""
-
-    def __init__(self, status: int, problem: str) -> None:
-        super().__init__(problem)
-        self.status = status
-
-
 STATUSES: Final[dict[type[Exception], int]] = {
-    ConfigError: 422, TlsProblem: 422, EndpointConflict: 409, LogFailed: 409, UnknownEndpoint: 404, UnknownSplit: 404,
-    UnknownCluster: 404, RecordingRefused: 409,
-}  # fmt: skip
+    ConfigError: 422,
+    TlsProblem: 422,
+    LogFailed: 409,
+    UnknownEndpoint: 404,
+}
 """Status of the answer to a request that ends with such an error."""
 
-REFUSALS: Final[tuple[type[Exception], ...]] = (AdminRefused, *STATUSES)
+REFUSALS: Final[tuple[type[Exception], ...]] = (CommandRefused, *STATUSES)
 """Errors of handlers that are answered."""
 
 
 def refusal(error: Exception) -> web.Response:
     """Return the answer to a request that ends with one of `REFUSALS`."""
-    status = error.status if isinstance(error, AdminRefused) else STATUSES[type(error)]
+    status = error.status if isinstance(error, CommandRefused) else STATUSES[type(error)]
     return problem(status, str(error))
 
 
@@ -74,31 +68,31 @@ def problem(status: int, line: str) -> web.Response:
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:
-    """Return the request's JSON body as a model. Raises `AdminRefused`."""
+    """Return the request's JSON body as a model. Raises `CommandRefused`."""
     document = await json_of(request)
     if not isinstance(document, dict):
-        raise AdminRefused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
+        raise CommandRefused(f"must be a JSON object, got {json.dumps(document)[:60]}", 422)
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise AdminRefused(422, first_problem(error, model)) from None
+        raise CommandRefused(first_problem(error, model), 422) from None
 
 
 async def json_of(request: web.Request) -> Any:
     """Return the request's body parsed as JSON, in UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises
-    `AdminRefused`.
+    `CommandRefused`.
     """
     body = await request.read()
     try:
         document: Any = json.loads(body.decode())
     except RecursionError:
-        raise AdminRefused(400, "JSON is nested too deep") from None
+        raise CommandRefused("JSON is nested too deep", 400) from None
     except ValueError as error:
-        raise AdminRefused(400, f"not JSON: {error}") from None
+        raise CommandRefused(f"not JSON: {error}", 400) from None
     try:
         check_limits(document)  # validation and serialization recurse once per level
     except ValueError as error:
         is_deep = str(error) == TOO_DEEP
         problem = f"JSON is nested too deep: at most {MAX_DEPTH} levels" if is_deep else f"not JSON: {error}"
-        raise AdminRefused(400, problem) from None
+        raise CommandRefused(problem, 400) from None
     return document

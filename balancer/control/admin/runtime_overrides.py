@@ -22,7 +22,7 @@ from balancer.control.admin.policy_routes import files_in, order_of, spec_in
 from balancer.control.admin.requests import is_from_sibling
 from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
-from balancer.errors import UnknownSplit
+from balancer.errors import CommandRefused
 from balancer.log.output import complain
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
@@ -109,7 +109,7 @@ class RuntimeOverrides:
                 if name in overrides["clusters"]:
                     self._apply(plane, overrides["clusters"][name])
             for order in overrides["splits"]:
-                with suppress(UnknownSplit):  # the siblings have another configuration, which is reported
+                with suppress(CommandRefused):  # the siblings have another configuration, which is reported
                     self._control_plane.splits.change(**order)
         self._is_synced.set()
 

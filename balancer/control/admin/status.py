@@ -15,8 +15,6 @@ from balancer.config.schema.endpoint import CLIENT
 from balancer.config.schema.listeners import url_of
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.health import endpoint_condition, health_of, readiness
-from balancer.control.admin.inference_report import inference_status
-from balancer.control.admin.mirrors_splits_report import mirrors_status, splits_status
 from balancer.control.admin.policy_report import Describe, policy_status, raw, summary
 from balancer.control.admin.routes_report import (
     connections_status,
@@ -30,9 +28,12 @@ from balancer.control.admin.traffic_report import (
     concurrency_status,
     grpc_status,
     http2_status,
+    inference_status,
     level_status,
+    mirrors_status,
     queue_status,
     rate_limits_status,
+    splits_status,
 )
 from balancer.routes.table import own_route
 from policies.endpoint.state import EndpointState
@@ -255,16 +256,6 @@ def ejection_status(cluster: Cluster, state: EndpointState) -> dict[str, Any]:
     return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
 
 
-def rest_status(cluster: Cluster, state: EndpointState) -> float:
-    """Return the seconds for which it still rests because it has refused a request as busy."""
-    return round(max(0.0, cluster.rests.until.get(state.id, 0.0) - cluster.now()), 3)
-
-
-def report_age(cluster: Cluster, state: EndpointState) -> float | None:
-    """Return the seconds since the endpoint last reported its load to a load probe; None if it never did."""
-    return round(cluster.now() - state.reported_at, 3) if state.reported_at > -inf else None
-
-
 def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return the active checks since the start, and the fault of the last failed one."""
     check = control_plane.checks.by_id.get(state.id)
@@ -278,7 +269,7 @@ def endpoint_facts(control_plane: ControlPlane, state: EndpointState) -> dict[st
     """Return what status and live page have in common: identity, admin state, health, load, outcomes. `share` is less
     than 1 during a slow start.
     """
-    endpoint = state.endpoint
+    cluster, endpoint = control_plane.cluster, state.endpoint
     return {
         "id": endpoint.id,
         "address": endpoint.address,
@@ -291,8 +282,8 @@ def endpoint_facts(control_plane: ControlPlane, state: EndpointState) -> dict[st
         "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
-        "ejection": ejection_status(control_plane.cluster, state),
-        "rests_for": rest_status(control_plane.cluster, state),
+        "ejection": ejection_status(cluster, state),
+        "rests_for": round(max(0.0, cluster.rests.until.get(state.id, 0.0) - cluster.now()), 3),
         "in_flight": state.in_flight_here,
         "limit": int(state.limit) if state.limit < inf else None,
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
@@ -304,7 +295,7 @@ def endpoint_status(
 ) -> dict[str, Any]:
     """Return one endpoint: its facts, connections, and latency of successes."""
     cluster, endpoint = control_plane.cluster, state.endpoint
-    pool = cluster.pools.by_id[state.id]
+    pool, now = cluster.pools.by_id[state.id], cluster.now()
     return endpoint_facts(control_plane, state) | {
         "host": endpoint.host.decode() or CLIENT,
         "transport": pool.transport,
@@ -312,10 +303,10 @@ def endpoint_status(
         "source": control_plane.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
         "checks": checks_status(control_plane, state),
-        "connections": connections_status(pool, cluster.now()),
+        "connections": connections_status(pool, now),
         "route": route_status(pool.route),
         "latency": describe(state.histogram),
-        "load_report_age": report_age(cluster, state),
+        "load_report_age": round(now - state.reported_at, 3) if state.reported_at > -inf else None,
     }
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import click
 
-from balancer.control.admin.client import BalancerClient, connection_options
-from balancer.control.admin.inference_report import inference_line
-from balancer.control.admin.mirrors_splits_report import mirror_lines, split_lines
+from balancer.control.admin.client import AdminClient, connection_options
 from balancer.syntax.printable import printable, with_digits
 from policies.loading.reference import label_of
 from policies.stats.load import Histogram
@@ -44,26 +42,26 @@ def status(url: str, token: str | None, is_watching: bool, is_json: bool) -> Non
       balancer status --watch
       balancer status --url http://127.0.0.1:9000 --json
     """
-    client = BalancerClient(url, token)
+    client = AdminClient(url, token)
     if is_watching:
         watch(client, is_json)
         return
-    document = client.ask("GET", "/-/status")
+    document = client.document("GET", "/-/status")
     if is_json:
         click.echo(json.dumps(document, indent=2))
         return
-    now = client.ask("GET", "/-/latency") if "policy" in document else None
+    now = client.document("GET", "/-/latency") if "policy" in document else None
     client.show(lambda: lines_of(document, now))
 
 
-def watch(client: BalancerClient, is_json: bool) -> None:
+def watch(client: AdminClient, is_json: bool) -> None:
     """Show the status every second; on a terminal each table replaces the last. A lost balancer is waited for."""
     readings: deque[tuple[float, dict[str, Any]]] = deque(maxlen=WINDOW + 1)
     is_first = True
     while True:
         try:
-            document = client.ask("GET", "/-/status")
-            now = client.ask("GET", "/-/latency") if "policy" in document else None
+            document = client.document("GET", "/-/status")
+            now = client.document("GET", "/-/latency") if "policy" in document else None
         except click.ClickException as error:
             if is_first:
                 raise
@@ -79,7 +77,7 @@ def watch(client: BalancerClient, is_json: bool) -> None:
 
 
 def show_next(
-    client: BalancerClient,
+    client: AdminClient,
     document: dict[str, Any],
     now: dict[str, Any] | None,
     readings: deque[tuple[float, dict[str, Any]]],
@@ -149,10 +147,9 @@ def problem_lines(document: dict[str, Any]) -> list[str]:
 
 def counts_line(document: dict[str, Any]) -> str:
     """Format the counts of requests of a balancer or of one of its clusters."""
-    errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
     return (
         f"in flight {document['in_flight']}, queued {document.get('queued', 0)}, "
-        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}"
+        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {_reasons(document['errors'])}"
     )
 
 
@@ -183,6 +180,56 @@ def cluster_lines(
     return lines if now is None else [*lines, "", *endpoint_table(document, now, before, seconds)]
 
 
+def inference_line(status: dict[str, Any]) -> str:
+    """Format the status for a terminal."""
+    prompts, tokens, output = (status[name] for name in ("prompts", "prompt_tokens", "output_tokens"))
+    cached = f"{status['cached_tokens'] / tokens:.0%} cached" if tokens else "none cached"
+    times = ", ".join(
+        f"{name.upper()} p50 {_seconds(status[name]['p50'])} p99 {_seconds(status[name]['p99'])}"
+        for name in ("ttft", "tpot")
+    )
+    unread = sum(status["unread"].values())
+    return f"prompts {prompts}, unread {unread}, tokens {tokens} ({cached}), output {output}, {times}"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{with_digits(value, 3)} s"
+
+
+def mirror_lines(mirror: dict[str, Any]) -> list[str]:
+    """Format a mirror of the status for a terminal."""
+    lines = [
+        f"mirror {mirror['name']}: share {with_digits(mirror['share'], 3)}, in flight {mirror['in_flight']}, "
+        f"sent {mirror['sent']}, skipped: {_reasons(mirror['skipped'])}, failed: {_reasons(mirror['failed'])}"
+    ]
+    if mirror["compared"]:
+        original, copy = mirror["latency"]["original"], mirror["latency"]["copy"]
+        times = ", ".join(
+            f"{name} {with_digits(original[name] * 1000, 3)} ms (copy {with_digits(copy[name] * 1000, 3)})"
+            for name in ("p50", "p99")
+        )
+        same = mirror["same_class"] / mirror["compared"]
+        lines.append(f"  compared {mirror['compared']}: same status class {same:.2%}, {times}")
+    return lines
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {number}" for reason, number in counts.items()) or "none"
+
+
+def split_lines(split: dict[str, Any]) -> list[str]:
+    """Format a split of the status for a terminal."""
+    shares = ", ".join(
+        f"{each['name']} {with_digits(each['share'] * 100, 3)}% ({each['requests']} requests)"
+        for each in split["clusters"]
+    )
+    notes = [f"by {split['by']}"] if split["by"] else []
+    notes += [f"canary {split['canary']}"] if split["canary"] else []
+    notes += ["changed since the configuration was read"] if split["changed"] else []
+    lines = [f"split {split['route']}: {'; '.join((shares, *notes))}"]
+    return [*lines, f"  {split['reason']}"] if split["reason"] else lines
+
+
 @click.command("admin", short_help="Send an admin request to a running balancer.")
 @click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
 @click.argument("path")
@@ -205,10 +252,10 @@ def admin(method: str, path: str, body: str | None, url: str, token: str | None)
             document = json.loads(body)
         except ValueError:
             document = body
-    code, text = BalancerClient(url, token).text(
+    code, text = AdminClient(url, token).request(
         method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
     )
-    click.echo(printable(text.rstrip("\n")))
+    click.echo(printable(text.decode(errors="replace").rstrip("\n")))
     if not 200 <= code < 300:
         sys.exit(1)
 

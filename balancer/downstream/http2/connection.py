@@ -46,24 +46,6 @@ RESETS_BEFORE_SWEEP: Final = 100
 class Http2Connection(OpenStreams):
     """A client's HTTP/2 connection; the protocol of its transport."""
 
-    __slots__ = (
-        "_admin_exchange",
-        "_frames",
-        "_heads",
-        "_is_refused",
-        "_late",
-        "_late_at",
-        "_left_at",
-        "_resets",
-        "_routes",
-        "_steps",
-        "_ticked_at",
-        "_unsent",
-        "_unstarted",
-        "ends_late",
-        "is_begun",
-    )
-
     def __init__(
         self,
         cluster: Cluster,
@@ -247,7 +229,6 @@ class Http2Connection(OpenStreams):
         return stream
 
     def _begin(self, stream_id: int, fields: FieldPairs, has_ended: bool) -> None:
-        """Begin a request whose head has come."""
         stream = self._open(stream_id)
         try:
             request = self._heads.read(fields, has_ended)
@@ -281,7 +262,6 @@ class Http2Connection(OpenStreams):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the timeouts of the connection and of its streams; `now` is the cached time."""
         cluster, engine = self._cluster, self.engine
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
@@ -295,11 +275,13 @@ class Http2Connection(OpenStreams):
         for stream in list(self._ended.values()):
             stream.check_reader(now)
         quiet = now - self.idle_since
-        if self.transport.is_closing():
-            self._check_closing(now)
-        elif self._left_at:
-            if not (self._streams or self._ended):
-                self._check_left(now)
+        if self.transport.is_closing():  # and takes nothing of the last bytes
+            if not self._makes_progress(self.transport.get_write_buffer_size(), now):
+                self.abort()
+        elif self._left_at:  # and the client does not end it, nor take anything of the last responses
+            unsent = engine.unsent_in_all + self.transport.get_write_buffer_size()
+            if not (self._streams or self._ended or self._makes_progress(unsent, now)):
+                self._end(NO_ERROR)
         elif not self._process.keeps_alive or engine.is_worn:
             self._leave()
         elif not (self._streams or self._ended):
@@ -307,16 +289,6 @@ class Http2Connection(OpenStreams):
                 self._end(NO_ERROR)
             elif quiet > self._process.idle_limit:
                 self._leave()
-
-    def _check_left(self, now: float) -> None:
-        """End a connection whose client does not, once it takes nothing of the last responses."""
-        if not self._makes_progress(self.engine.unsent_in_all + self.transport.get_write_buffer_size(), now):
-            self._end(NO_ERROR)
-
-    def _check_closing(self, now: float) -> None:
-        """Abort a client that takes nothing of the last bytes."""
-        if not self._makes_progress(self.transport.get_write_buffer_size(), now):
-            self.abort()
 
     def _makes_progress(self, unsent: int, now: float) -> bool:
         """Return whether a client that is left has done or taken anything within `timeouts.linger`."""

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Final
 from balancer.cluster.cluster import Cluster
 from balancer.errors import MalformedResponse
 from balancer.exchange.responder import ClientSide
-from balancer.http.h1.field_list import fields_of
-from balancer.http.h2.events import NO_ERROR, Fields
+from balancer.http.h1.field_list import Fields, fields_of
+from balancer.http.h1.fields import OF_ONE_CONNECTION
+from balancer.http.h2.events import NO_ERROR
 from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import UnsendableFields, sendable
 from balancer.http.h2.server_engine import ServerEngine
 
 if TYPE_CHECKING:
     from balancer.downstream.http2.stream import Http2Stream
-
-
-_OF_ONE_CONNECTION: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")
-)
 
 
 class StreamResponseHeads:
@@ -47,7 +43,7 @@ def translated(status: int, block: bytes) -> Fields:
     has_no_length = status < 200 or status == 204  # RFC 9110 § 8.6, which clients of HTTP/2 enforce
     for name, value in fields_of(block):
         lower = name.lower()
-        if lower not in _OF_ONE_CONNECTION and not (has_no_length and lower == b"content-length"):
+        if lower not in OF_ONE_CONNECTION and not (has_no_length and lower == b"content-length"):
             pairs.append((name, value))
     try:
         return sendable(pairs)
@@ -73,18 +69,6 @@ BYTES_PER_WRITE: Final = 131_072
 class OpenStreams(ClientSide):
     """The part of a connection that its streams use; abstract."""
 
-    __slots__ = (
-        "_ended",
-        "_flush_is_due",
-        "_high",
-        "_is_reading",
-        "_streams",
-        "_watched",
-        "engine",
-        "response_heads",
-        "write",
-    )
-
     write: Callable[[bytes], None]
 
     def __init__(self, cluster: Cluster, limits: Http2Limits) -> None:
@@ -101,11 +85,6 @@ class OpenStreams(ClientSide):
     @property
     def answering(self) -> int:
         return len(self._streams)
-
-    @property
-    def unsent_when_full(self) -> int:
-        """Bytes in the transport while it takes no more, else 0."""
-        return self.transport.get_write_buffer_size() if self.is_write_paused else 0
 
     def count_fault(self) -> None:
         """Count a request that is refused by the client's fault as a reset; many share a trusted proxy's connection."""

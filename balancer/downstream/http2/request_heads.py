@@ -16,6 +16,7 @@ from balancer.config.schema.limits import Limits
 from balancer.errors import RequestRejected
 from balancer.http.grpc.call import has_grpc_type
 from balancer.http.h1.client import Client
+from balancer.http.h1.fields import OF_ONE_CONNECTION
 from balancer.http.h1.request_head import HTTP11, Request
 from balancer.http.h1.request_reader import takes_method
 from balancer.http.h1.traced_head import heads_for
@@ -32,9 +33,7 @@ the table from there; with it, 20 bytes would become a head of 32 KiB. Clients d
 MIN_COUNTED_BYTES: Final = 256
 """Bytes of a name or a value from which on it counts."""
 
-_OF_ONE_CONNECTION: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
-)
+_OF_ONE_CONNECTION: Final = OF_ONE_CONNECTION
 _SCHEMES: Final = frozenset((b"http", b"https"))
 _USUAL_METHODS: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"))
 _OF_WEBSOCKET: Final = frozenset((b"sec-websocket-key", b"content-length"))
@@ -179,7 +178,8 @@ class StreamRequestHeads:
             if len(value) > MIN_COUNTED_BYTES or len(name) > MIN_COUNTED_BYTES:
                 repeated += _repeated_bytes(name, value, seen)
                 if repeated > MAX_REPEATED_BYTES:
-                    raise _repetitive()
+                    detail = f"at most {MAX_REPEATED_BYTES} bytes of fields that the head has already"
+                    raise RequestRejected(431, "head_too_large", detail)
             _check(name, value)
             if name == b"cookie":  # § 8.2.3
                 cookies.append(value)
@@ -230,11 +230,6 @@ def _check(name: bytes, value: bytes) -> None:
         is_legal = _is_name(name) is not None and _is_value(value) is not None
     if not is_legal:
         raise RequestRejected(400, "malformed_request", "a field with characters that HTTP forbids")
-
-
-def _repetitive() -> RequestRejected:
-    detail = f"at most {MAX_REPEATED_BYTES} bytes of fields that the head has already"
-    return RequestRejected(431, "head_too_large", detail)
 
 
 def _for_log(method: bytes, path: bytes) -> bytes:

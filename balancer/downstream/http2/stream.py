@@ -20,13 +20,13 @@ from balancer.exchange.tunnel import PendingUpgrade
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import head_for, trailers_for
 from balancer.http.h1.chunks import passing_trailers
-from balancer.http.h1.field_list import fields_of
+from balancer.http.h1.field_list import Fields, fields_of
 from balancer.http.h1.fields import without
 from balancer.http.h1.own_responses import ErrorAnswer
 from balancer.http.h1.request_head import Request
 from balancer.http.h1.response_head import Response
 from balancer.http.h1.upgrades import accepts_websocket
-from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR, Fields
+from balancer.http.h2.events import CANCEL, INTERNAL_ERROR, NO_ERROR
 from balancer.http.h2.sendable import sendable
 from balancer.upstream.bounded_reader import LONGEST_READ
 
@@ -41,31 +41,13 @@ class Http2Stream(Responder):
     """A stream. `expects_body`: the request has not ended. `is_long`: a part of the response may wait for the
     client. `cut_code`: the code by which it is reset behind a response that breaks off, NO_ERROR if none does."""
 
-    __slots__ = (
-        "_body_limit",
-        "_connection",
-        "_fields",
-        "_handler",
-        "_id",
-        "_is_detached",
-        "_read_size",
-        "_received",
-        "_seen_unsent",
-        "_takes_trailers",
-        "_tunnel",
-        "_withheld",
-        "cut_code",
-        "expects_body",
-        "is_long",
-    )
-
     def __init__(self, cluster: Cluster, connection: OpenStreams, stream_id: int) -> None:
         super().__init__(cluster, connection.idle_since)
         self.is_stream = True
         self.client = connection.client
         self.usage = connection.usage
         self._connection = connection
-        self._id = stream_id
+        self.id = stream_id
         self._handler: RequestHandler | None = None
         self._tunnel: StreamTransport | None = (
             None  # in place of the handler's methods, for what may be a tunnel
@@ -83,13 +65,9 @@ class Http2Stream(Responder):
         self.cut_code = NO_ERROR
 
     @property
-    def id(self) -> int:
-        return self._id
-
-    @property
     def unsent(self) -> int:
         """Bytes of the response that wait for the client."""
-        return self._connection.engine.unsent(self._id)
+        return self._connection.engine.unsent(self.id)
 
     # --- the request
 
@@ -116,7 +94,6 @@ class Http2Stream(Responder):
         handler.start()
 
     def start(self) -> None:
-        """Start answering."""
         if self._handler is not None:
             self._handler.start()
 
@@ -147,7 +124,7 @@ class Http2Stream(Responder):
         elif self.is_held:
             self._withheld += size
         else:
-            self._connection.engine.acknowledge(self._id, size)
+            self._connection.engine.acknowledge(self.id, size)
 
     def ended(self, trailers: bytes) -> None:
         """Take the end of the request; `trailers` is a block of fields or b""."""
@@ -170,7 +147,7 @@ class Http2Stream(Responder):
         self.is_held &= ~reason
         if self._withheld and not self.is_held:
             size, self._withheld = self._withheld, 0
-            self._connection.engine.acknowledge(self._id, size)
+            self._connection.engine.acknowledge(self.id, size)
             self._connection.flush_soon()
 
     # --- the response
@@ -207,7 +184,7 @@ class Http2Stream(Responder):
         passing = passing_trailers(trailers) if self._takes_trailers else b""
         self.send(self._take_fields(), b"".join(pieces), is_last=not passing)
         if passing:
-            self._connection.engine.send_trailers(self._id, fields_of(passing))
+            self._connection.engine.send_trailers(self.id, fields_of(passing))
 
     def send_interim(self, response: Response, fields: bytes) -> None:
         self._send_interim(self.heads_of(response.status, fields))
@@ -227,19 +204,19 @@ class Http2Stream(Responder):
         return fields
 
     def _send_interim(self, head: Fields) -> None:
-        self._connection.engine.interim(self._id, head)
+        self._connection.engine.interim(self.id, head)
         self._connection.flush_soon()
 
     def send(self, head: Fields | None, data: bytes, *, is_last: bool) -> None:
         """Send a part of a response; the last one goes out when the exchange ends, which follows."""
         connection = self._connection
         if head is not None and len(data) <= SHORT_BYTES:
-            connection.engine.respond_checked(self._id, head, data, is_last=is_last)
+            connection.engine.respond_checked(self.id, head, data, is_last=is_last)
         else:
             if head is not None:
-                connection.engine.respond_checked(self._id, head, b"", is_last=False)
+                connection.engine.respond_checked(self.id, head, b"", is_last=False)
             if data or is_last:
-                connection.engine.send_data(self._id, data, is_last=is_last)
+                connection.engine.send_data(self.id, data, is_last=is_last)
         if not is_last:
             self.is_long = True
             connection.watch(self)
@@ -270,7 +247,7 @@ class Http2Stream(Responder):
         """End the stream with its response; what the client still sends of the request is not read."""
         self._handler = None
         if self.expects_body:
-            self._connection.engine.discard(self._id)
+            self._connection.engine.discard(self.id)
         self._let_go()
         self._connection.stream_ended(self, now)
 
@@ -324,7 +301,6 @@ class Http2Stream(Responder):
     # --- ends
 
     def check(self, now: float) -> None:
-        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts, call = self._cluster.timeouts, self.call
         if self._is_detached and self._process.is_draining:  # the live page would never end
             self.reset(CANCEL)
@@ -347,8 +323,9 @@ class Http2Stream(Responder):
     def check_reader(self, now: float) -> None:
         """Reset the stream of a client that has taken nothing of the response for the idle timeout; while the transport
         is full, nothing of any stream."""
-        unsent = self.unsent
-        seen = unsent + self._connection.unsent_when_full
+        unsent, connection = self.unsent, self._connection
+        is_full = connection.is_write_paused
+        seen = unsent + (connection.transport.get_write_buffer_size() if is_full else 0)
         if seen != self._seen_unsent or not unsent:
             self._seen_unsent, self.idle_since = seen, now
             self.uncharge(unsent)
@@ -375,14 +352,14 @@ class Http2Stream(Responder):
             self.is_long, self.expects_body = True, False
         elif self.is_long:
             self.send(None, b"", is_last=False)
-            self._connection.engine.send_trailers(self._id, trailers_for(fault))
+            self._connection.engine.send_trailers(self.id, trailers_for(fault))
         else:  # the worker's head has not been sent
             self.send(head_for(fault), b"", is_last=True)
         self.exchange_ended(False)
 
     def reset(self, code: int = CANCEL) -> None:
         """Reset the stream, and abandon the request if it is being answered."""
-        self._connection.engine.reset(self._id, code)
+        self._connection.engine.reset(self.id, code)
         self._connection.flush_soon()
         self.lost(None)
 
@@ -410,5 +387,5 @@ class Http2Stream(Responder):
     def finish(self) -> None:
         """Read nothing more of the client."""
         self._let_go()
-        self._connection.engine.discard(self._id)
+        self._connection.engine.discard(self.id)
         self._connection.stream_ended(self, 0.0)

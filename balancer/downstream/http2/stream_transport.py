@@ -33,19 +33,8 @@ class StreamTransport(asyncio.Transport):
 
     def arrived(self, data: bytes) -> None:
         """Deliver data of the client."""
-        protocol = self._protocol
-        if self._is_closing:
-            return
-        if not isinstance(protocol, asyncio.BufferedProtocol):
-            cast(asyncio.Protocol, protocol).data_received(data)
-            return
-        view = memoryview(data)
-        while view:
-            buffer = cast(memoryview, protocol.get_buffer(-1))
-            size = min(len(buffer), len(view))
-            buffer[:size] = view[:size]
-            protocol.buffer_updated(size)
-            view = view[size:]
+        if not self._is_closing:
+            cast(asyncio.Protocol, self._protocol).data_received(data)
 
     def ended(self) -> None:
         """Deliver the end of the client's data."""

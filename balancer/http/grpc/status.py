@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from balancer.errors import ForwardingError, StreamReset
+from balancer.http.h1.field_list import Fields
 from policies.facts import OutcomeKind
 
 NAMES: Final = (
@@ -99,8 +100,6 @@ def code_of_reset(code: int) -> int:
     return _OF_RESET.get(code, INTERNAL)
 
 
-Fields = list[tuple[bytes, bytes]]
-
 _BY_REASON: Final = {
     "deadline_passed": DEADLINE_EXCEEDED,
     "response_timeout": DEADLINE_EXCEEDED,
@@ -126,7 +125,6 @@ _HEAD: Final[Fields] = [(b":status", b"200"), (b"content-type", b"application/gr
 
 
 def code_of(error: ForwardingError) -> int:
-    """Return the status of gRPC for an error."""
     if isinstance(error, StreamReset):
         return code_of_reset(error.code)
     return _BY_REASON.get(error.reason) or _BY_STATUS.get(error.status, UNKNOWN)

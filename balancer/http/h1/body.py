@@ -34,9 +34,9 @@ _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?>(?:%b)*)" % _EXTENSION)
 _SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
 """All legal prefixes of such a line and of its CRLF: any other input is rejected without waiting for more."""
 
-_TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)+)" % _TOKEN)
-_NAME_RUN: Final = re.compile(_TOKEN)
-_VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
+_TRAILERS: Final = re.compile(rb"(?>(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)*)" % _TOKEN)
+_TRAILER_BEGINS: Final = re.compile(rb"(?:%b(?::[\t\x20-\x7e\x80-\xff]*+\r?)?|\r)?" % _TOKEN)
+"""All legal prefixes of a trailer, and of the empty line behind the last one."""
 
 MOST_DIGITS: Final = 8
 """Digits of a chunk's size up to which it is parsed without an expression: such a chunk comes in one read."""
@@ -47,7 +47,8 @@ WORTH_ONE: Final = 8
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 SMALL_BYTES: Final = 512
-"""Bytes of a chunk below which it counts as small: it costs one to four microseconds, whatever it brings."""
+"""Bytes of a chunk, or of a frame, below which it counts as small: it costs one to four microseconds, whatever it
+brings."""
 
 UNLIMITED: Final = 1 << 62
 
@@ -57,30 +58,17 @@ SIZE_LINE_LIMIT: Final = 1024
 _SIZE: Final = 0
 _DATA: Final = 1
 _DATA_END: Final = 2
-_LINE: Final = 3
-_NAME: Final = 4
-_VALUE: Final = 5
-_LINE_LF: Final = 6
-_LAST_LF: Final = 7
-"""Parser state: what comes next. From `_LINE` on it is the trailer section; `_LINE` is the start of a line."""
+_TRAILER: Final = 3
+"""Parser state: what comes next."""
 
 _CR: Final = 0x0D
 _LF: Final = 0x0A
-_COLON: Final = 0x3A
 _ZERO: Final = 0x30
 _NINE: Final = 0x39
 _A: Final = 0x61
 _F: Final = 0x66
 _LOWER: Final = 0x20
 """Bit that distinguishes the letters a to f from A to F."""
-
-_BEHIND: Final = {
-    _NAME: (_COLON, _VALUE),
-    _VALUE: (_CR, _LINE_LF),
-    _LINE_LF: (_LF, _LINE),
-    _LAST_LF: (_LF, _LINE),
-}
-"""For each part, the byte that must follow it and the next state."""
 
 
 class Body:
@@ -143,8 +131,7 @@ class ChunkedBody(Body):
         self._data = b""  # from `_at` on, what has not been parsed
         self._at = 0
         self._begin = 0  # of the data of a whole chunk
-        self._lines = bytearray()  # bytes of the trailer section so far
-        self._trailers_begun = 0
+        self._lines = b""  # complete lines of the trailer section
 
     def feed(self, data: bytes) -> bytes:
         self.is_canonical = self.is_late = False
@@ -237,7 +224,7 @@ class ChunkedBody(Body):
         self._left = int(match[1], 16)
         self._count_chunk(self._left)
         self._at = end + 2
-        self._state = _DATA if self._left else _LINE
+        self._state = _DATA if self._left else _TRAILER
         return True
 
     def _take_data(self, pieces: list[bytes]) -> bool:
@@ -263,66 +250,25 @@ class ChunkedBody(Body):
         return True
 
     def _take_trailers(self) -> bool:
-        """Parse all received data of the trailer section. Data of earlier reads is not scanned again."""
-        begin = self._at
-        while self._at < len(self._data) and not self.is_ended:
-            if self._state != _LINE or not self._take_lines():
-                self._take_trailer_part()
-        self._lines += self._data[begin : self._at]
-        size = len(self._lines) - (2 if self.is_ended else self._state == _LAST_LF)
-        if size > self._trailer_limit:
+        """Parse the complete lines of the trailer section, and judge what has come of the next one."""
+        data = self._data
+        lines = _TRAILERS.match(data, self._at)
+        end = self._at if lines is None else lines.end()
+        self._lines += data[self._at : end]
+        self.is_ended = data.startswith(b"\r\n", end)
+        self._at = end + 2 if self.is_ended else end
+        begun = data[self._at :] if not self.is_ended else b""
+        if begun and _TRAILER_BEGINS.fullmatch(begun) is None:
+            raise MalformedBody("a trailer is not name, colon, value and CRLF")
+        if begun == b"\r":  # of the empty line, perhaps
+            begun = b""
+        if len(self._lines) + len(begun) > self._trailer_limit:
             raise MalformedBody(f"more than {self._trailer_limit} bytes of trailers")
-        if self.is_ended and size > 0:
-            self.trailers = b"\r\n" + bytes(self._lines[:size])
-        return False
-
-    def _take_lines(self) -> bool:
-        """Parse the complete lines that come next, the empty line included. Returns whether there were any."""
-        data, begin = self._data, self._at
-        lines = _TRAILERS.match(data, begin)
-        at = begin if lines is None else lines.end()
-        self._count_trailers(data.count(b"\n", begin, at))
-        if data.startswith(b"\r\n", at):
-            at += 2
-            self.is_ended = True
-        self._at = at
-        return at > begin
-
-    def _count_trailers(self, more: int) -> None:
-        self._trailers_begun += more
-        if self._trailers_begun > self._trailers_limit:
+        if self._lines.count(b"\n") + (begun != b"") > self._trailers_limit:
             raise MalformedBody(f"more than {self._trailers_limit} trailers")
-
-    def _take_trailer_part(self) -> None:
-        """Parse a trailer's name, value or LF, as far as it has come, and the byte behind it."""
-        data, at, state = self._data, self._at, self._state
-        if state == _LINE:
-            if data[at] == _CR:
-                state, self._at = _LAST_LF, at + 1
-            else:
-                if _end_of_run(_NAME_RUN, data, at) == at:  # a folded line begins without a name, too
-                    raise MalformedBody("a trailer's name is not a token")
-                self._count_trailers(1)
-                state = _NAME
-            self._state = state
-            return
-        if state == _NAME:
-            at = _end_of_run(_NAME_RUN, data, at)
-        elif state == _VALUE:
-            at = _end_of_run(_VALUE_RUN, data, at)
-        if at < len(data):
-            byte, self._state = _BEHIND[state]
-            if data[at] != byte:
-                raise MalformedBody("a trailer is not name, colon, value and CRLF")
-            at += 1
-            self.is_ended = state == _LAST_LF
-        self._at = at
-
-
-def _end_of_run(run: re.Pattern[bytes], data: bytes, at: int) -> int:
-    """Return the end of the possibly empty run of bytes that begins at `at`."""
-    match = run.match(data, at)
-    return at if match is None else match.end()
+        if self.is_ended and self._lines:
+            self.trailers = b"\r\n" + self._lines
+        return False
 
 
 def body_of(framing: Framing, length: int) -> Body:

@@ -10,7 +10,6 @@ from typing import Final
 
 from balancer.config.schema.limits import READ
 from balancer.http.h1.internal_fields import InternalFields
-from balancer.http.h1.last_line import LastLine
 from balancer.http.h1.request_hints import HintFields
 from balancer.tracing.tracing import Tracing
 
@@ -22,6 +21,28 @@ HTTP2: Final = b"2"
 OWN_NAME: Final = b"steelyard-%b" % os.urandom(6).hex().encode()
 """Name in Via by which a request that returns is recognised: random, since host and port are internal. The processes of
 one balancer share it, as they are forked; another balancer has another one."""
+
+
+class LastLine:
+    """Texts of the last line of the access log about a client, most of which its next line repeats, each beside the
+    values that it was formatted from.
+
+    `fields` are those of the head, up to the request id, that `host` and `client` were formatted from; b"" if the next
+    line cannot have the same.
+    """
+
+    def __init__(self) -> None:
+        self.fields = b""
+        self.is_http10 = self.has_own_id = False
+        self.host = ""
+        self.client = ""
+        self.asked = ""  # from the end of the time to the request id
+        self.method = self.target = b""
+        self.end = ""  # of a request that did not fail; "": `asked` holds no more
+        self.answer = ""  # from the status on
+        self.status = -1
+        self.size = self.bytes_in = 0
+        self.sample = ""
 
 
 class Client:
@@ -76,7 +97,13 @@ class Client:
 
     def forwarding(self, addresses: bytes, proto: bytes) -> bytes:
         """Return the fields that are added to a request, up to the host's name."""
-        return (self.certificate or b"") + forwarding(addresses, proto, self.version, self.own_name)
+        return b"%bX-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b %b\r\nX-Forwarded-Host: " % (
+            self.certificate or b"",
+            addresses,
+            proto,
+            self.version,
+            self.own_name,
+        )
 
     def forwarded(self, host: bytes) -> bytes:
         """Return the Forwarded line with one element (RFC 7239 § 4)."""
@@ -90,12 +117,3 @@ class Client:
     def visible_trailers(self, block: bytes) -> bytes:
         """Return the trailers of a response without internal fields."""
         return self.internal.without(block) if block and self.internal is not None else block
-
-
-def forwarding(addresses: bytes, proto: bytes, version: bytes, own_name: bytes) -> bytes:
-    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: %b %b\r\nX-Forwarded-Host: " % (
-        addresses,
-        proto,
-        version,
-        own_name,
-    )

@@ -13,19 +13,18 @@ from http import HTTPStatus
 from typing import Final
 
 from balancer.errors import MalformedResponse
+from balancer.http.h1.fields import OF_ONE_CONNECTION
+from balancer.http.h1.response_head import BODILESS_STATUSES
 
 Fields = list[tuple[bytes, bytes]]
 
-_OF_ONE_CONNECTION: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")
-)
+_OF_ONE_CONNECTION: Final = OF_ONE_CONNECTION
 _SPECIAL: Final = _OF_ONE_CONNECTION | {b"host", b"content-length"}
 _find_fields: Final = re.compile(rb"\r\n([^:\r]+):[ \t]*([^\r]*)").findall
 _is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-BODILESS: Final = frozenset((204, 304))
 
 
 class FieldList:
@@ -92,7 +91,7 @@ def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | 
     if not (100 <= status <= 999 and _is_value(phrase)):
         raise MalformedResponse(f"{status} is no status of HTTP, or its phrase has control characters")
     block, has_length = _block(fields)
-    if not (has_length or status < 200 or status in BODILESS):
+    if not (has_length or status < 200 or status in BODILESS_STATUSES):
         block += b"Transfer-Encoding: chunked\r\n"
     return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase, block)
 

@@ -20,6 +20,9 @@ END_OF_HEAD: Final = b"\r\n\r\n"
 
 HOP_BY_HOP: Final = ("connection", "keep-alive", "proxy-connection", "te", "upgrade")  # RFC 9110 § 7.6.1
 FRAMING: Final = ("content-length", "transfer-encoding")
+OF_ONE_CONNECTION: Final = frozenset(name.encode() for name in (*HOP_BY_HOP, "transfer-encoding"))
+"""Fields of HTTP/1.1 that HTTP/2 does not have (RFC 9113 § 8.2.2), except `TE: trailers`."""
+
 OF_PROXIES: Final = ("forwarded", "x-forwarded-*", "x-real-ip", "x-request-start")
 REWRITTEN: Final = ("x-request-id", "expect", "via")
 

@@ -19,22 +19,13 @@ class FieldRemoval:
     stands for all that a worker may confuse with it."""
 
     def __init__(self, names: Iterable[str], *, as_in_cgi: bool = False) -> None:
-        self._next = re.compile(rb"\n(?=%b:)" % any_of(names, as_in_cgi=as_in_cgi)).search
+        self._find = re.compile(rb"\n(?=%b:)" % any_of(names, as_in_cgi=as_in_cgi)).finditer
 
     def without(self, block: bytes) -> bytes:
         """Return `block` without these fields."""
         lower = block.lower()
-        match = self._next(lower)
-        if match is None:
-            return block
-        kept, at = [], 0
-        while match is not None:
-            start = match.start()  # the LF before the line; the line's CRLF is removed with the preceding one
-            kept.append(block[at : start - 1])
-            at = lower.index(b"\r", start)
-            match = self._next(lower, at)
-        kept.append(block[at:])
-        return b"".join(kept)
+        starts = [match.start() for match in self._find(lower)]  # of the LF before each line
+        return cut(block, [(start - 1, lower.index(b"\r", start)) for start in starts])
 
     def without_in_head(self, head: bytes) -> bytes:
         """Return a whole head without these fields."""

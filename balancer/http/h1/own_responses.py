@@ -47,7 +47,6 @@ class ErrorBodies:
 
 
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
-    """Return the JSON body of an error response."""
     document = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
     return json.dumps(document).encode()
 

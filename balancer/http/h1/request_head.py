@@ -46,9 +46,6 @@ _SPACE: Final = 32
 _WORTH_KEEPING: Final = 1024
 """Maximum bytes of a head that is kept between requests, to recognise it when the client repeats it."""
 
-WORTH_SHELVING: Final = 1024
-"""Bytes of fields beyond which a waiting request gives up its second copy of them."""
-
 
 class Request:
     """A parsed request: `head` is sent to the worker, `id` is its X-Request-ID, `raw` is the head as received.
@@ -74,23 +71,6 @@ class Request:
         self.id = request_id
         self.fields = fields
         self.raw = raw
-        self._ends: tuple[bytes, bytes] | None = None  # of `head` while it is shelved
-
-    def shelve(self) -> None:
-        """Give up `head` while the request waits: its fields are kept for all requests of the client that repeat
-        them."""
-        head, outgoing = self.head, self.fields.outgoing
-        at = head.find(b"\r\n")
-        if len(outgoing) > WORTH_SHELVING and head.startswith(outgoing, at):
-            self._ends = head[:at], head[at + len(outgoing) :]
-            self.head = b""
-
-    def unshelve(self) -> None:
-        """Build `head` again, if it was shelved."""
-        if self._ends is not None:
-            begin, end = self._ends
-            self.head = b"".join((begin, self.fields.outgoing, end))
-            self._ends = None
 
     def key_by(self, key_of: KeyOf, client: Client) -> str | None:
         """Return the key that `key_of` finds; further calls for the same one do not search again."""
@@ -194,13 +174,11 @@ class RequestHeads:
         return self._request(line, method, target, fields, raw)
 
     def _block_of(self, received: bytes) -> bytes:
-        """Return the fields to parse."""
         return received
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes
     ) -> Request:
-        """Return the request for a worker."""
         request_id = fields.request_id or self._fresh_id()
         head = line + fields.outgoing + request_id + END_OF_HEAD  # in half the time of a join
         return Request(method, target, head, request_id, fields, raw)

@@ -6,6 +6,9 @@ Pure functions, no I/O; the only state is caches, which change no result.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import inf
 from typing import ClassVar, Final
 
 from balancer.errors import MalformedResponse
@@ -20,6 +23,7 @@ from balancer.http.h1.fields import (
     any_of,
     connection_options,
     cut,
+    first_value_of,
     found,
     lines_of,
     restated,
@@ -267,8 +271,8 @@ def bound_size(head: bytes) -> None:
         raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
 
 
-FIELD: Final = b"\nkeep-alive:"
-TIMEOUT: Final = re.compile(rb'[:,\s]timeout\s*=\s*"?([0-9]{1,6})')
+_KEEP_ALIVE_FIELD: Final = first_value_of(b"keep-alive")
+_TIMEOUT: Final = re.compile(rb'(?i)(?:^|[,\s])timeout\s*=\s*"?([0-9]{1,6})')
 
 
 def keep_alive_timeout(data: bytes) -> float:
@@ -277,10 +281,28 @@ def keep_alive_timeout(data: bytes) -> float:
     `Keep-Alive: timeout=N` (RFC 2068 § 19.7.1.1) is a hint that many servers still send. A malformed value is ignored.
     """
     end = data.find(END_OF_HEAD)
-    head = (data[: end + 2] if end >= 0 else data).lower()
-    at = head.find(FIELD)
-    if at < 0:
-        return 0.0
-    line_end = head.find(b"\r\n", at)
-    match = TIMEOUT.search(head[at + len(FIELD) - 1 : line_end if line_end >= 0 else len(head)])
+    found = _KEEP_ALIVE_FIELD.search(data, 0, end if end >= 0 else len(data))
+    match = _TIMEOUT.search(found[1]) if found is not None else None
     return float(match[1]) if match is not None else 0.0
+
+
+_RETRY_AFTER: Final = first_value_of(b"retry-after")
+MOST_DIGITS: Final = 9
+
+
+def retry_after(block: bytes, today: datetime | None = None) -> float | None:
+    """Return the seconds that Retry-After in a block of fields asks to wait (RFC 9110 § 10.2.3), None where it states
+    none that can be read."""
+    found = _RETRY_AFTER.search(block)
+    if found is None:
+        return None
+    value = found[1].strip()
+    if value.isdigit():
+        return float(value) if len(value) <= MOST_DIGITS else inf
+    try:
+        date = parsedate_to_datetime(value.decode("latin-1"))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        return None
+    return max(0.0, (date - (today or datetime.now(UTC))).total_seconds())

@@ -11,15 +11,18 @@ from collections.abc import Callable
 from typing import Final
 
 from balancer.http.h1.client import Client
+from balancer.http.h1.fields import cut
 from balancer.http.h1.request_fields import RequestFields
 from balancer.http.h1.request_head import Request, RequestHeads
 from balancer.tracing.context import LENGTH, flags_of, state_of, traceparent_of
 from balancer.tracing.identifiers import Identifiers
 from balancer.tracing.tracing import Tracing
 
-_find_context: Final = re.compile(rb"\n[tT](?i:race(?:(p)arent|state)):[ \t]*").search
-"""Finds the next line of the trace context; the group is there if it is a traceparent. Fields without one are searched
-in half the time of an expression that ignores the case of its first letter."""
+_CONTEXT: Final = re.compile(rb"\n[tT](?i:race(?:(p)arent|state)):[ \t]*")
+"""Begins a line of the trace context; the group is there if it is a traceparent. Fields without one are searched in
+half the time of an expression that ignores the case of its first letter."""
+
+_find_context: Final = _CONTEXT.search
 
 _CR: Final = 13
 
@@ -112,32 +115,27 @@ class TracedHeads(RequestHeads):
                 if self._believes:
                     self._parent, self._tracestate = parent, b""
                 return self._block  # nothing else has changed since the last request
-        match = _find_context(block)
-        return block if match is None else self._without_context(block, match)
+        return block if _find_context(block) is None else self._without_context(block)
 
-    def _without_context(self, block: bytes, match: re.Match[bytes]) -> bytes:
-        """Take the trace context out of fields that have one, in any spelling and number; `match` is its first line."""
+    def _without_context(self, block: bytes) -> bytes:
+        """Take the trace context out of fields that have one, in any spelling and number."""
         parents: list[bytes] = []
         states: list[bytes] = []
-        kept: list[bytes] = []
-        at = 0
-        following: re.Match[bytes] | None = match
-        while following is not None:
-            begin, value_at = following.span()
-            kept.append(block[at : begin - 1])
-            at = block.find(b"\r", value_at)
-            value = block[value_at:at].rstrip(b" \t")
-            if following[1] is None:
+        spans: list[tuple[int, int]] = []
+        for match in _CONTEXT.finditer(block):
+            begin, value_at = match.start() - 1, match.end()
+            end = block.find(b"\r", value_at)
+            spans.append((begin, end))
+            value = block[value_at:end].rstrip(b" \t")
+            if match[1] is None:
                 states.append(value)
             else:
                 parents.append(value)
-                self._at, self._name = begin - 1, block[begin - 1 : value_at]
-            following = _find_context(block, at)
-        kept.append(block[at:])
+                self._at, self._name = begin, block[begin:value_at]
         parent = traceparent_of(parents[0]) if self._believes and len(parents) == 1 else b""
         if parent:
             self._parent, self._tracestate = parent, state_of(states) if states else b""
-        return b"".join(kept)
+        return cut(block, spans)
 
     def _request(
         self, line: bytes, method: bytes, target: bytes, fields: RequestFields, raw: bytes

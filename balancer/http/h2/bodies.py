@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from balancer.http.h2.events import Fields
+from balancer.http.h1.field_list import Fields
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.limits import LONGEST_FRAME
 
@@ -79,7 +79,6 @@ class Bodies:
         self.parts += 1
 
     def send_trailers(self, stream_id: int, fields: Fields) -> None:
-        """End a message with trailers."""
         backlog = self.waiting.get(stream_id)
         if backlog is not None:
             backlog.trailers = fields

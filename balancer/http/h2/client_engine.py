@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from balancer.errors import MalformedResponse, StreamRefused, StreamReset, UpstreamError
-from balancer.http.h1.field_list import BODILESS, REASONS, FieldList
+from balancer.http.h1.field_list import REASONS, FieldList, Fields
+from balancer.http.h1.response_head import BODILESS_STATUSES
 from balancer.http.h2.engine import Engine
-from balancer.http.h2.events import REFUSED_STREAM, RESET, Event, Fields, name_of
+from balancer.http.h2.events import REFUSED_STREAM, RESET, Event, name_of
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.limits import Http2Limits
 from balancer.http.h2.sendable import sendable
@@ -87,7 +88,7 @@ def response_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:
         raise MalformedResponse("a :status that is no status")
     code = int(status)
     lines[0] = b"HTTP/1.1 %b %b\r\n" % (status, REASONS.get(code, b""))
-    if not (has_length or code < 200 or code in BODILESS):
+    if not (has_length or code < 200 or code in BODILESS_STATUSES):
         lines.append(b"Transfer-Encoding: chunked\r\n")
     return code, b"".join(lines)
 

@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from balancer.http.h1.body import SMALL_BYTES
 from balancer.http.h2.bodies import Bodies
 from balancer.http.h2.events import (
     CLOSED,
@@ -38,7 +39,7 @@ from balancer.http.h2.events import (
     join_data,
     name_of,
 )
-from balancer.http.h2.library import DenialOfService, LibraryError, new_session
+from balancer.http.h2.library import DenialOfService, LibraryError, Session
 from balancer.http.h2.limits import (
     ASSUMED_STREAMS,
     BYTES_PER_FRAME,
@@ -50,7 +51,6 @@ from balancer.http.h2.limits import (
     LOST_LIMIT,
     MOST_ALLOWED,
     PIECE,
-    SMALL_BYTES,
     UNLIMITED,
     WINDOW,
     Http2Limits,
@@ -91,7 +91,7 @@ class Engine:
         self._small_data = 0  # events in this read
         self._lost = 0  # bytes of the connection's window that may be lost
         settings |= {4: limits.stream_window, 6: limits.header_list}
-        self._session: Any = new_session(is_server, limits, settings, WINDOW)
+        self._session: Any = Session(is_server, limits, settings, WINDOW)
         self._bodies = Bodies(self._session)
         # bound, because each call would look the method up
         self._receive: Callable[[bytes | memoryview, bool], list[Any]] = self._session.receive

@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 Event = tuple[int, int, Any, bool]
-Fields = list[tuple[bytes, bytes]]
 
 HEAD: Final = 1
 OVERSIZED: Final = 2
@@ -80,5 +79,4 @@ def join_data(events: list[Event]) -> list[Event]:
 
 
 def name_of(code: int) -> str:
-    """Return the name of an error code."""
     return _CODES[code] if code < len(_CODES) else f"code {code:#x}"

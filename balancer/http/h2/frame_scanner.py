@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.http.h2.limits import SMALL_BYTES
+from balancer.http.h1.body import SMALL_BYTES
 
 FRAME_HEAD: Final = 9
 """Bytes before the payload of a frame (§ 4.1)."""

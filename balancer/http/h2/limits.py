@@ -40,9 +40,6 @@ MOST_ALLOWED: Final = 64
 """Multiple of `idle_frames` up to which progress allows idle frames in advance: the client that acknowledges what it
 got in many seconds may do so at once."""
 
-SMALL_BYTES: Final = 512
-"""Bytes of a frame below which it counts as small: it costs one to four microseconds, whatever it brings."""
-
 LAST_ID: Final = 2**31 - 2**20
 LOST_LIMIT: Final = WINDOW // 4
 """Stream id, and bytes of the connection's window that are lost, from which on a connection `is_worn`."""

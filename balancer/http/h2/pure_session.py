@@ -9,6 +9,7 @@ from functools import cache
 
 import ngh2
 
+from balancer.http.h1.field_list import Fields
 from balancer.http.h2.events import (
     CLOSED,
     DATA,
@@ -23,7 +24,6 @@ from balancer.http.h2.events import (
     STREAM_CLOSED,
     TRAILERS,
     Event,
-    Fields,
 )
 from balancer.http.h2.limits import ACK_LIMIT, FIELD_OVERHEAD, HARD_LIMIT_RATIO, LARGEST_HEAD, Http2Limits
 

@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from balancer.http.h2.events import Fields
+from balancer.http.h1.field_list import Fields
+from balancer.http.h1.fields import OF_ONE_CONNECTION
 
-_OF_ONE_CONNECTION: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding")
-)
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":authority", b":path", b":protocol", b":status"))
 _LF: Final = 10
 _CR: Final = 13
@@ -56,7 +54,7 @@ def _checked(name: bytes, value: bytes) -> bytes:
         if value.lower() != b"trailers":
             raise UnsendableFields("a field te other than trailers")
         return lower  # never remembered
-    if lower in _OF_ONE_CONNECTION:
+    if lower in OF_ONE_CONNECTION:
         raise UnsendableFields(f"a field {lower.decode()}, which belongs to one connection")
     if lower not in _PSEUDO and _is_token(lower) is None:
         raise UnsendableFields(f"a name that is no token: {name[:40]!r}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from balancer.http.h1.field_list import Fields
 from balancer.http.h2.engine import Engine
-from balancer.http.h2.events import NO_ERROR, OVERSIZED, RESET, Fields
+from balancer.http.h2.events import NO_ERROR, OVERSIZED, RESET
 from balancer.http.h2.library import LibraryError
 from balancer.http.h2.limits import LEAVING, Http2Limits
 from balancer.http.h2.sendable import sendable

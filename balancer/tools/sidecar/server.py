@@ -1,49 +1,40 @@
 """`balancer sidecar`: a server with one listening socket, a front, and a cluster for each origin.
 
-What is common to all clients belongs to the front, a cluster without endpoints; the exchange belongs to the origin's
-cluster. One sweep serves all.
+What is common to all clients belongs to the front, the default cluster without endpoints; the exchange belongs to the
+origin's, a named cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from aiohttp import web
-from prometheus_client.core import Metric
 
-from balancer.build import build, http2_library
-from balancer.cluster.cluster import Cluster
-from balancer.cluster.discovery.discovery import RemoteSource
-from balancer.cluster.runtime_config import RuntimeConfig, runtime_config_of
-from balancer.config.loading import Settings
+from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.config.problems import ConfigError
-from balancer.config.schema.sidecar import LISTEN, OriginConfig, SidecarConfig, origins_from, read_sidecar
+from balancer.config.schema.sidecar import LISTEN, SidecarConfig, SidecarSettings, origins_from, read_sidecar
 from balancer.control.admin.application import AdminApplication
-from balancer.control.admin.families import counter, exposed
+from balancer.control.admin.families import exposed, families_of
 from balancer.control.admin.handlers import AdminHandlers
 from balancer.control.admin.health import DRAINING, SERVING
-from balancer.control.admin.merge import merged_metrics
 from balancer.control.admin.metrics import metrics_text
 from balancer.control.admin.routes_report import events_status, names_status, watch_status
 from balancer.control.admin.socket_path import AdminSockets
-from balancer.control.admin.status import endpoint_status, log_status, reload_status
+from balancer.control.admin.status import endpoint_status, log_status, process_counts, reload_status
 from balancer.control.control_plane import ControlPlane
-from balancer.control.reload import Prepared, Reloads
+from balancer.control.reload import Reloads
 from balancer.process.lifecycle import attend, say
-from balancer.process.server import Server, build_cluster, new_event_loop
+from balancer.process.server import Server, new_event_loop
 from balancer.routes.table import RouteTable
 from balancer.tls.contexts import TlsProblem, upstream_tls_of
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
 from policies.clock import Clock
-from policies.loading.source import Source
 
 
 class SidecarAdmin(AdminApplication):
@@ -65,11 +56,6 @@ class SidecarAdmin(AdminApplication):
 
     def _new_handlers(self) -> AdminHandlers:
         return SidecarHandlers(self, self._control_plane, self._reloads, self._origins)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it takes requests."""
-        return self.readiness == SERVING
 
     @property
     def readiness(self) -> str:
@@ -104,13 +90,10 @@ class SidecarHandlers(AdminHandlers):
         return web.json_response(sidecar_status(self._control_plane, self._origins))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        texts = [
-            metrics_text(one)
-            for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
-        ]
-        body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in texts])
-        body += exposed(origin_families(self._origins))
-        return web.Response(body=body, headers={"Content-Type": texts[0][1]})
+        text, content_type = metrics_text(self._control_plane)
+        document = sidecar_status(self._control_plane, self._origins)
+        text += exposed(family.of(document) for family in OF_ORIGINS)
+        return web.Response(body=text, headers={"Content-Type": content_type})
 
 
 def is_reachable(origin: Origin) -> bool:
@@ -120,21 +103,19 @@ def is_reachable(origin: Origin) -> bool:
     )
 
 
+SHOWN = (
+    *("version", "build", "http2_library", "pid", "uptime", "draining"),
+    *("clients", "connections", "in_flight", "errors"),
+)
+"""Keys that the status of a sidecar has in common with that of a balancer."""
+
+
 def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
-    front, process = control_plane.cluster, control_plane.cluster.process
+    front, counts = control_plane.cluster, process_counts(control_plane)
     return {
-        "version": version("steelyard"),
-        "build": build(),
-        "http2_library": http2_library(),
-        "pid": os.getpid(),
-        "uptime": round(process.now() - process.started_at, 3),
-        "draining": process.is_draining,
-        "clients": len(process.downstreams),
-        "connections": process.counts.connections,
-        "in_flight": process.in_flight,
+        **{key: counts[key] for key in SHOWN},
         "requests": sum(origin.cluster.counts.requests for origin in origins.all),
-        "errors": dict(front.counts.errors),
         "access_log": log_status(front),
         "reload": reload_status(control_plane),
         "origins": [origin_status(origin) for origin in origins.all],
@@ -143,17 +124,13 @@ def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, A
 
 def origin_status(origin: Origin) -> dict[str, Any]:
     """Return one origin: its selectors, counts, and the status of its endpoint."""
-    cluster, counts = origin.cluster, origin.cluster.counts
+    cluster, counts = origin.cluster, process_counts(origin.control_plane)
     return {
         "id": origin.name,
         "url": origin.url,
         "host": origin.host,
         "prefix": origin.prefix,
-        "requests": counts.requests,
-        "retried": counts.retried,
-        "abandoned": counts.abandoned,
-        "queued": len(cluster.queue),
-        "errors": dict(counts.errors),
+        **{key: counts[key] for key in ("requests", "retried", "abandoned", "queued", "errors")},
         "endpoint": next(
             (endpoint_status(origin.control_plane, state) for state in cluster.router.states), None
         ),
@@ -163,18 +140,10 @@ def origin_status(origin: Origin) -> dict[str, Any]:
     }
 
 
-def origin_families(origins: Origins) -> Iterator[Metric]:
-    """Yield the counters of the origins' clusters."""
-    counts = [(origin.name, origin.cluster.counts) for origin in origins.all]
-    requests = [(name, each.requests) for name, each in counts]
-    yield counter("steelyard_origin_requests", "Requests for an origin", requests, "origin")
-    errors = [(name, *error) for name, each in counts for error in each.errors.items()]
-    text = "Answers of our own in place of the origin's"
-    yield counter("steelyard_origin_errors", text, errors, "origin", "reason")
-
-
-LEAST_CONNECTIONS = 8
-"""Lower limit of connections to each origin."""
+OF_ORIGINS = families_of("""
+counter steelyard_origin_requests origins[].requests       Requests for an origin
+counter steelyard_origin_errors   origins[].errors{reason} Answers of our own in place of the origin's
+""")
 
 
 class SidecarServer(Server):
@@ -186,12 +155,8 @@ class SidecarServer(Server):
         clock: Clock | None = None,
         read: Callable[[], SidecarConfig] | None = None,
     ) -> None:
-        self._read = read or (lambda: config)
-        self._next: tuple[SidecarConfig, list[RuntimeConfig]] = config, []  # of the reload in progress
-        super().__init__(config.front(), clock, self._prepare)
-        self._leaving: list[ControlPlane] = []  # of removed origins with requests in flight
-        self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
-        self._share()
+        super().__init__(config.settings(), clock, lambda _: (config if read is None else read()).settings())
+        self.origins = Origins([])
         self._admin = SidecarAdmin(
             self.control_plane,
             self.reloads,
@@ -200,94 +165,29 @@ class SidecarServer(Server):
             self.listening.admin,
         )
 
-    def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
-        return _named(config, one, build_cluster(runtime_config_of(config.unit_of(one)), self.process))
-
     def _downstream(self, routes: RouteTable) -> OriginConnection:
         return OriginConnection(self.cluster, self._admin.exchange, self.origins)
 
-    @property
-    def control_planes(self) -> list[ControlPlane]:
-        """The control planes of all origins, and of removed ones with requests in flight."""
-        return [*(origin.control_plane for origin in self.origins.all), *self._leaving]
-
-    @property
-    def clusters(self) -> list[Cluster]:
-        return [self.cluster, *(one.cluster for one in self.control_planes)]
-
-    async def start(self) -> None:
-        """Start listening and serving."""
-        for one in self.control_planes:
-            one.cluster.pools.routes.sweep(self.cluster.now())
-        await super().start()
-
-    def _look(self, now: float) -> None:
-        super()._look(now)
-        self._leaving = [one for one in self._leaving if one.cluster.router.in_flight]
-        self._share()
-        for one in self.control_planes:
-            one.sweep(now)
-
-    def _share(self) -> None:
-        """Apply the front's access log to all clusters, and divide the descriptors among them."""
-        every = self.control_planes
-        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(every)))
-        for one in every:
-            one.cluster.pools.limit = room
-            if one.access_log is not self.process.access_log:
-                one.apply_access_log()
-
-    async def stop(self, *, is_patient: bool = False) -> bool:
-        """Drain, stop like any server, then close the clusters of the origins."""
-        is_finished = await super().stop(is_patient=is_patient)
-        for one in self.control_planes:
-            await one.stop()
-        return is_finished
-
-    # --- reload
-
-    def _prepare(self, files: Sequence[Source] = ()) -> Settings:
-        """Read and validate the configuration, in a thread; every expected error is raised here."""
-        config = self._read()
-        self._next = config, [runtime_config_of(config.unit_of(one)) for one in config.origins]
-        return config.front()
-
-    def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
-        config, runtime_configs = self._next
-        known = {origin.name for origin in self.origins.all}
-        new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
-        gone = super()._commit_prepared(prepared)  # nothing can fail from here on
-        self._apply_origins(config, runtime_configs, new)
-        return gone
-
-    def _apply_origins(
-        self, config: SidecarConfig, runtime_configs: list[RuntimeConfig], new: dict[str, Origin]
-    ) -> None:
-        known = {origin.name: origin.control_plane for origin in self.origins.all}
-        kept: list[Origin] = []
-        for one, runtime_config in zip(config.origins, runtime_configs, strict=True):
-            control_plane = known.pop(one.name, None)
-            if control_plane is not None:
-                control_plane.apply(runtime_config)
-                control_plane.registry.apply(runtime_config)
-            kept.append(new[one.name] if control_plane is None else _named(config, one, control_plane))
-        for control_plane in known.values():
-            control_plane.replace_endpoints([])
-            self._leaving.append(control_plane)
-        self.origins.apply(kept, config.own_names)
-        self._share()
-
-
-def _named(config: SidecarConfig, one: OriginConfig, control_plane: ControlPlane) -> Origin:
-    return Origin(one.name, one.url, config.host_of(one), one.prefix, control_plane)
+    def _commit_clusters(self, config: RuntimeConfig, new: dict[str, ControlPlane]) -> None:
+        super()._commit_clusters(config, new)
+        assert isinstance(config.settings, SidecarSettings)
+        sidecar, planes = config.settings.sidecar, self.control_plane.named
+        self.origins.apply(
+            [
+                Origin(one.name, one.url, sidecar.host_of(one), one.prefix, planes[one.name])
+                for one in sidecar.origins
+            ],
+            sidecar.own_names,
+        )
 
 
 def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
     """Read the configuration as `read_sidecar` does. Raises `ConfigError`, also for certificate files."""
     config = read_sidecar(path, overrides)
+    settings = config.settings()
     for at, origin in enumerate(config.origins):
         try:
-            upstream_tls_of(config.unit_of(origin))
+            upstream_tls_of(settings.of_cluster(origin.name))
         except TlsProblem as error:
             raise ConfigError(str(error).replace("endpoints.0.", f"origins.{at}.")) from None
     return config

@@ -175,15 +175,19 @@ async def dial(
 
 def _fault(error: Exception, timeout: float, route: NetworkRoute, tried: Tried) -> ConnectFailed:
     """Convert any error of `_dial` to a `ConnectFailed`, and report it to the route."""
-    host = route.host
+    host, addresses = route.host, [*tried.by_address]
+    told = "" if addresses in ([], [host]) else f" ({host}: {tried})"  # behind the reason, for the log
     if isinstance(error, ConnectFailed):
         fault = error
     elif isinstance(error, TimeoutError):
-        fault = _timed_out(timeout, host, tried)
+        detail = f"no connection within {timeout:g} s"
+        told = told if addresses else f": {host} was still being looked up"
+        fault = ConnectTimeout(detail, detail + told)
     elif isinstance(error, LookupFailed):
         fault = NameUnresolved(NAME_UNRESOLVED, str(error))
     elif isinstance(error, OSError):
-        fault = _failed(error, host, tried)
+        detail = error.strerror or str(error)
+        fault = ConnectFailed(detail, detail + told, kind_of(error))
     else:
         fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")  # UnicodeError: not a valid host name
     route.failed(fault)
@@ -283,24 +287,7 @@ def internal_failure(error: Exception) -> ConnectFailed:
     return ConnectFailed("the connection could not be opened", f"{type(error).__name__}: {error}")
 
 
-def _timed_out(timeout: float, host: str, tried: Tried) -> ConnectTimeout:
-    detail = f"no connection within {timeout:g} s"
-    if not tried.by_address:
-        return ConnectTimeout(detail, f"{detail}: {host} was still being looked up")
-    return ConnectTimeout(detail, f"{detail}{_told(host, tried)}")
-
-
-def _failed(error: OSError, host: str, tried: Tried) -> ConnectFailed:
-    detail = error.strerror or str(error)
-    return ConnectFailed(detail, f"{detail}{_told(host, tried)}", kind_of(error))
-
-
 def kind_of(error: OSError) -> str:
     """Kind of connect failure by `errno`, as counted in `NetworkRoute.faults`."""
     kind = SYSTEM_KINDS.get(error.errno or 0, "other")
     return "reset" if kind == "other" and isinstance(error, ConnectionError) else kind
-
-
-def _told(host: str, tried: Tried) -> str:
-    """The addresses that were tried, for the detail of an error; empty if the host is the only one."""
-    return "" if list(tried.by_address) in ([], [host]) else f" ({host}: {tried})"

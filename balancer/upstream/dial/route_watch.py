@@ -25,7 +25,6 @@ from balancer.log.output import complain
 from balancer.syntax.printable import with_digits
 from balancer.upstream.dial.dial import dial
 from balancer.upstream.dial.phases import DialTimes
-from policies.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.upstream.dial.target import NetworkRoute
@@ -148,21 +147,6 @@ class RouteEvent:
     text: str
 
 
-class RouteBaselines:
-    """Baselines of one endpoint's TCP connect and TLS handshake."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.trip = Baseline()
-        self.tls = Baseline()
-        self.connected_at: float | None = None  # time of the last connect, by a pool or the watch
-
-    @property
-    def is_departed(self) -> bool:
-        """Whether connects take longer than the baseline."""
-        return self.trip.is_departed
-
-
 class RouteWatch:
     """Watch of all routes. `say`: writes a line to the log; `now`: clock in seconds."""
 
@@ -178,35 +162,35 @@ class RouteWatch:
         self.failed = 0
         self._now = now
         self._networks: dict[str, dict[str, None]] = {}  # by name, most recent last
-        self._watched: dict[RouteBaselines, None] = {}
+        self._routes: dict[NetworkRoute, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    def add(self, watched: RouteBaselines) -> None:
+    def add(self, route: NetworkRoute) -> None:
         """Watch one more route; judges its region again if departed."""
-        self._watched[watched] = None
-        self._changed(watched.endpoint.region)
+        self._routes[route] = None
+        self._changed(route.endpoint.region)
 
-    def remove(self, watched: RouteBaselines) -> None:
+    def remove(self, route: NetworkRoute) -> None:
         """Stop watching a route; judges its region again if departed."""
-        self._watched.pop(watched, None)
-        self._changed(watched.endpoint.region)
+        self._routes.pop(route, None)
+        self._changed(route.endpoint.region)
 
     def _changed(self, region: str) -> None:
         if region in self.regions_departed:
             self._judge_region(region, self._now())
 
-    def opened(self, watched: RouteBaselines, phases: DialTimes, now: float) -> None:
+    def opened(self, route: NetworkRoute, phases: DialTimes, now: float) -> None:
         """Record the connect phases of an opened connection."""
-        watched.connected_at = now
+        route.connected_at = now
         if not self.config.enabled:
             return
-        who = watched.endpoint.id
-        has_changed = self._observe(watched.trip, phases.trip, "connect", who, now)
+        who = route.endpoint.id
+        has_changed = self._observe(route.trip, phases.trip, "connect", who, now)
         if phases.handshake > 0:
-            self._observe(watched.tls, phases.handshake, "tls", who, now)
+            self._observe(route.tls, phases.handshake, "tls", who, now)
         if has_changed:
-            self._judge_region(watched.endpoint.region, now)
+            self._judge_region(route.endpoint.region, now)
 
     def resolved(self, name: str, addresses: tuple[str, ...], now: float) -> None:
         """Record the addresses of a name; raises an event if none is in a network seen before."""
@@ -240,10 +224,8 @@ class RouteWatch:
         for route in routes:
             if self.under_way >= most:
                 return
-            watched = route.watched
-            if route.is_down:
-                continue
-            if watched.connected_at is None or now - watched.connected_at >= every:
+            is_due = route.connected_at is None or now - route.connected_at >= every
+            if is_due and not route.is_down:
                 self._start_connect(route, now)
 
     def stop(self) -> list[asyncio.Task[None]]:
@@ -254,16 +236,10 @@ class RouteWatch:
             task.cancel()
         return tasks
 
-    async def close(self) -> None:
-        """Stop the watch, and wait for its connects to end."""
-        tasks = self.stop()
-        if tasks:
-            await asyncio.wait(tasks)
-
     # --- connects by the watch
 
     def _start_connect(self, route: NetworkRoute, now: float) -> None:
-        route.watched.connected_at = now
+        route.connected_at = now
         self.connects += 1
         task = asyncio.get_running_loop().create_task(self._connect(route))
         self._tasks.add(task)
@@ -272,11 +248,9 @@ class RouteWatch:
     async def _connect(self, route: NetworkRoute) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(WatchConnection, route, CONNECT_TIMEOUT_S)
+            await dial(WatchConnection, route, CONNECT_TIMEOUT_S)
         except ConnectFailed:
             self.failed += 1
-        else:
-            visit.leave()
 
     # --- events
 
@@ -290,7 +264,7 @@ class RouteWatch:
     def _judge_region(self, region: str, now: float) -> None:
         """Mark a region as departed if all of its endpoints are, and there are several: the common path is then the
         cause."""
-        trips = [each.trip for each in self._watched if each.endpoint.region == region]
+        trips = [each.trip for each in self._routes if each.endpoint.region == region]
         known = [trip for trip in trips if trip.norm is not None]
         is_away = len(known) > 1 and all(trip.is_departed for trip in known)
         if is_away and region not in self.regions_departed:
@@ -309,16 +283,10 @@ class RouteWatch:
 
 
 class WatchConnection(asyncio.Protocol):
-    """Connection of the watch, which sends no request."""
-
-    _transport: asyncio.BaseTransport | None = None
+    """Connection of the watch, which sends no request and is closed once it is open."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def leave(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        transport.close()
 
 
 def network_of(address: str) -> str:

@@ -18,7 +18,7 @@ from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
 from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolver import LookupFailed, is_literal, lookup_of
-from balancer.upstream.dial.route_watch import RouteBaselines, RouteWatch
+from balancer.upstream.dial.route_watch import Baseline, RouteWatch
 from policies.facts import Endpoint
 
 MAX_LOOKUPS = 16
@@ -130,7 +130,6 @@ class Names:
             self._tasks[host].cancel()
 
     def sweep(self, now: float) -> None:
-        """Start the lookups that are due."""
         if not self.config.prefetch:
             return
         for host, known in self.known.items():
@@ -218,7 +217,9 @@ class NetworkRoute:
         self.is_down = False
         self.faults: Counter[str] = Counter()
         self.resumption = Resumption()
-        self.watched = RouteBaselines(endpoint)
+        self.trip = Baseline()  # of its TCP connects
+        self.tls = Baseline()  # of its handshakes
+        self.connected_at: float | None = None  # time of the last connect, by a pool or the watch
         self.now = routes.now
         self._routes = routes
 
@@ -229,7 +230,7 @@ class NetworkRoute:
     def opened(self, address: str, phases: DialTimes) -> None:
         """Record an opened connection: its address and connect phases."""
         self.best = address
-        self._routes.watch.opened(self.watched, phases, self.now())
+        self._routes.watch.opened(self, phases, self.now())
 
     def failed(self, error: ConnectFailed) -> None:
         """Record a failed connect by kind; a TLS failure also drops the TLS session."""
@@ -259,12 +260,11 @@ class Routes:
         self.by_id[route.endpoint.id] = route
         self._hosts[route.host] += 1
         self.names.add(route.host)
-        self.watch.add(route.watched)
+        self.watch.add(route)
         if before is not None:
             self._leave(before)
 
     def drop(self, endpoint_id: str) -> None:
-        """Remove the route of an endpoint."""
         self._leave(self.by_id.pop(endpoint_id))
 
     def _leave(self, route: NetworkRoute) -> None:
@@ -272,7 +272,7 @@ class Routes:
         if not self._hosts[route.host]:
             del self._hosts[route.host]
             self.names.forget(route.host)
-        self.watch.remove(route.watched)
+        self.watch.remove(route)
 
     def apply(self, names: NamesConfig, watch: RouteWatchConfig) -> None:
         """Apply a configuration; learned state is kept."""
@@ -288,4 +288,4 @@ class Routes:
     async def close(self) -> None:
         """Stop name lookups and the route watch, and wait for pending ones to end."""
         await self.names.close()
-        await self.watch.close()
+        await asyncio.gather(*self.watch.stop(), return_exceptions=True)

@@ -28,11 +28,11 @@ from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.response_head import (
     FIELDS_LIMIT,
     INTERIM_LIMIT,
+    Response,
     ResponseHeads,
     bound_size,
     keep_alive_timeout,
 )
-from balancer.http.h1.response_head import Response as Response  # re-exported for implementations of a sink
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial.phases import NOTHING
@@ -60,8 +60,7 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
 
     `is_reusable`: whether another request may follow, once a response has ended. `closed_by`: which side closed it,
     valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
-    `announced`: keep-alive timeout in seconds that the worker states, 0: none. `phases`: its connect phases.
-    `read_size`: maximum bytes of one read, 0: it has carried no body that spans several reads.
+    `announced`: keep-alive timeout in seconds that the worker states, 0: none.
 
     Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
     `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
@@ -250,7 +249,6 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
             self._sink.upstream_resumed()
 
     def set_read_size(self, size: int) -> None:
-        """Read at most `size` bytes at once from now on."""
         self.read_size = size
         if size >= LONGEST_READ:
             self._bounded = None

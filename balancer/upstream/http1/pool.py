@@ -101,10 +101,7 @@ class ConnectionPool(Pool):
         return upstream
 
     def wait(self, waiter: LeaseWaiter) -> None:
-        """Queue a lease waiter and open a connection for it, unless a connect in progress is unclaimed.
-
-        The waiter gets that connection, or one that is given back sooner. During a backoff it fails instead.
-        """
+        """As in `Pool`; the waiter gets the connection that is opened, or one that is given back sooner."""
         self.counts.cold += 1
         if len(self._waiters) < self.connector.unclaimed:
             self._waiters.append(waiter)
@@ -115,11 +112,7 @@ class ConnectionPool(Pool):
             self.connector.fail_in_backoff(waiter)
 
     def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """Open a connection for this lease waiter alone, so that a retry does not get another stale one.
-
-        During a backoff the waiter fails instead. A trial (`is_trial`), which tests whether connecting works, ignores
-        the backoff.
-        """
+        """As in `Pool`, for this lease waiter alone."""
         self.counts.cold += not is_trial
         if is_trial or self.connector.may_open:
             self.connector.open(self, waiter)
@@ -136,7 +129,7 @@ class ConnectionPool(Pool):
         upstream.idle_since = now
         self._idle[upstream] = None
         if self._waiters:
-            self._serve()
+            self.serve()
 
     def _lease_waited(self) -> UpstreamConnection | None:
         """As `lease`, but quiet: the request that waits may be one that cannot be retried."""
@@ -162,7 +155,6 @@ class ConnectionPool(Pool):
         self.pools.count_closed()
 
     def prune(self, now: float) -> None:
-        """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
         while self._idle:
             oldest = next(iter(self._idle))
             if now - oldest.idle_since < MIN_IDLE_AGE:
@@ -206,7 +198,6 @@ class ConnectionPool(Pool):
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
-        """Open a connection. Raises `ConnectFailed`."""
         timeout = self.pools.connect_timeout
         upstream, phases = await dial(lambda: UpstreamConnection(self), self.route, timeout, tls)
         upstream.phases = phases

@@ -223,7 +223,7 @@ class Http2Session(asyncio.Protocol):
             self.close()
         elif self._may_be_closed or self._has_new_limit:
             self._may_be_closed = self._has_new_limit = False
-            self._pool.room_changed()
+            self._pool.serve()
 
     def _touch(self, stream: UpstreamHttp2Stream) -> None:
         if not stream.is_touched:

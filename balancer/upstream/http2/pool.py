@@ -103,15 +103,11 @@ class MultiplexedPool(Pool):
         return stream
 
     def wait(self, waiter: LeaseWaiter) -> None:
-        """Queue a lease waiter, as `open` does."""
         self.open(waiter)
 
     def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """Queue a lease waiter and serve it as soon as a connection has room; open a connection if none has.
-
-        During a backoff the waiter fails instead. A trial connects in spite of the backoff. A broken connection is not
-        in the pool any more, so a retry cannot get it again.
-        """
+        """As in `Pool`, as soon as a connection has room. A broken connection is not in the pool any more, so a retry
+        cannot get it again."""
         if not self.has_idle:
             self.counts.cold += not is_trial
             if is_trial and not self.opening:
@@ -120,7 +116,7 @@ class MultiplexedPool(Pool):
                 self.connector.fail_in_backoff(waiter)
                 return
         self._waiters.append(waiter)
-        self._serve()
+        self.serve()
 
     def give_back(self, stream: UpstreamStream) -> None:
         """Take back a stream that has ended."""
@@ -130,20 +126,15 @@ class MultiplexedPool(Pool):
         if not connection.leased and (self.is_retired or not has_stream_room(connection)):
             connection.retire()
         if self._waiters:
-            self._serve()
-
-    def room_changed(self) -> None:
-        """Serve the lease waiters: a connection may have room for more streams."""
-        if self._waiters:
-            self._serve()
+            self.serve()
 
     def _lease_waited(self) -> UpstreamRequest | None:
         return self.lease()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Serve lease waiters, and open a connection for those that are left."""
         if not self._is_serving:
-            super()._serve()
+            super().serve()
             self._open_for_waiters()
 
     def _open_for_waiters(self) -> None:
@@ -156,7 +147,6 @@ class MultiplexedPool(Pool):
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> MultiplexedConnection:
-        """Open a connection. Raises `ConnectFailed`."""
         return await self._opener(self, tls)
 
     def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
@@ -178,7 +168,7 @@ class MultiplexedPool(Pool):
             self.connector.record_failed(error)
             self.opening_failed(error, None)
         else:
-            self._serve()
+            self.serve()
             if not connection.leased and not connection.life.idle_since:
                 connection.life.idle_since = self.pools.cached_time
 
@@ -197,7 +187,7 @@ class MultiplexedPool(Pool):
             self.pools.count_closed()
             self._count_lost(connection, by)
         if self._waiters:
-            self._serve()
+            self.serve()
 
     def _count_lost(self, connection: MultiplexedConnection, by: str) -> None:
         self.counts.count_closed(by)

@@ -25,18 +25,6 @@ values."""
 class UpstreamHttp2Stream:
     """A stream of an `Http2Session`; `is_over`: no more events or data pass."""
 
-    __slots__ = (
-        "_is_held",
-        "_is_paused",
-        "_session",
-        "_unreturned",
-        "has_body",
-        "id",
-        "is_over",
-        "is_touched",
-        "upstream_stream",
-    )
-
     def __init__(
         self, session: Http2Session, upstream_stream: UpstreamStream, stream_id: int, has_body: bool
     ) -> None:

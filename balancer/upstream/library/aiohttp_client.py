@@ -213,11 +213,11 @@ class AiohttpConnection(LibraryConnection):
 def client_of(pools: PoolContext, *, keeps_alive: bool) -> AiohttpClient:
     """Return the client session shared by all endpoints; create it on first use."""
     name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
-    client = pools.clients.get(name)
+    client: AiohttpClient | None = pools.clients.get(name)
     if client is None:
         idle = pools.limits.idle_timeout if keeps_alive else None
         client = pools.clients[name] = AiohttpClient(pools.limit, idle)
-    return cast(AiohttpClient, client)
+    return client
 
 
 async def open_client(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:

@@ -172,17 +172,13 @@ class CurlConnection(LibraryConnection):
         self.client.begin(transfer)
         return transfer
 
-    def touch(self, transfer: CurlTransfer) -> None:
-        """Mark a transfer that has events to pass on."""
-        self.client.touch(transfer)
-
 
 def client_of(pools: PoolContext) -> CurlClient:
     """Return the libcurl client shared by all endpoints; create it on first use."""
-    client = pools.clients.get("curl")
+    client: CurlClient | None = pools.clients.get("curl")
     if client is None:
         client = pools.clients["curl"] = CurlClient(pools.limit)
-    return cast(CurlClient, client)
+    return client
 
 
 async def open_client(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:

@@ -169,7 +169,7 @@ class CurlTransfer(LibraryStream):
             self._pending.appendleft(data[size:])
             data = data[:size]
         self.unsent -= len(data)
-        self._connection.touch(self)
+        self._connection.client.touch(self)
         return data
 
     def _write(self, data: bytes) -> int | None:
@@ -177,7 +177,7 @@ class CurlTransfer(LibraryStream):
             self._is_full = True
             return int(pycurl.WRITEFUNC_PAUSE)
         self._came.append((False, data))
-        self._connection.touch(self)
+        self._connection.client.touch(self)
         return None
 
     def _header(self, line: bytes) -> None:
@@ -204,7 +204,7 @@ class CurlTransfer(LibraryStream):
         self._has_head = status >= 200
         self._line, self._fields = (0, b""), []
         self._came.append((True, head))
-        self._connection.touch(self)
+        self._connection.client.touch(self)
 
     # --- after libcurl has returned
 
@@ -224,7 +224,6 @@ class CurlTransfer(LibraryStream):
                 self.stream.receive_body(data)
 
     def ended(self, error: UpstreamError | None) -> None:
-        """Finish the stream; `error` is None on success."""
         if error is not None:
             self.settle()
             self.stream.fail(self._connection.pool.failed(error))

@@ -3,10 +3,10 @@
 Raw sockets, in a process of its own, without a parser shared with the proxy. A connection that is closed or used up is
 replaced; no request is sent twice.
 
-    python -m benchmarks.harness.verified.load JSON
+    python -m benchmarks.harness.verified.load JSON FILE
 
-JSON has the fields of `VerifiedLoad`, and `file`, to which the results are written. The first line of output is the
-zero of all instants, in seconds of the monotonic clock.
+JSON has the fields of `VerifiedLoad`; the results are written to FILE. The first line of output is the zero of all
+instants, in seconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ class VerifiedLoop(OpenLoop):
 
 
 def run(load: VerifiedLoad, file: Path) -> None:
-    """Generate the requests, run the load and save the account."""
     rng = np.random.default_rng(load.seed)
     instants = instants_with_warm_up(load.rate, WARM_UP, load.seconds, rng)
     checked = checked_requests(len(instants), load.posts, load.seed)
@@ -117,11 +116,5 @@ def run(load: VerifiedLoad, file: Path) -> None:
     loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(file)
 
 
-def main(argument: str) -> None:
-    fields = json.loads(argument)
-    file = Path(fields.pop("file"))
-    run(VerifiedLoad(**fields), file)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run(VerifiedLoad(**json.loads(sys.argv[1])), Path(sys.argv[2]))

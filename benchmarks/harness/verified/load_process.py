@@ -56,7 +56,7 @@ class VerifiedLoad:
 @asynccontextmanager
 async def loading(load: VerifiedLoad, file: Path, core: int) -> AsyncIterator[float]:
     """Run the load as a process; yields the instant of its zero, waits on exit. Raises `FleetFailedError`."""
-    argv = generator_argv("benchmarks.harness.verified.load", load, file=str(file))
+    argv = [*generator_argv("benchmarks.harness.verified.load", load), str(file)]
     async with started(argv, partial(cpu_time.pinned_to, core)) as process:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode(errors="replace")

@@ -81,7 +81,6 @@ class CheckedRequest:
         return answer_of(self.id, self.body, self.answer_size)
 
     def message(self, port: int) -> bytes:
-        """Complete request as bytes."""
         method, body = (b"POST", self.body) if self.is_post else (b"GET", b"")
         length = b"Content-Length: %d\r\n" % len(body) if self.is_post else b""
         head = b"%b /storm/%b/%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%b\r\n"
@@ -102,7 +101,6 @@ def size_from(rng: Random) -> int:
 
 
 def body_of(identity: bytes, size: int) -> bytes:
-    """Body of a POST."""
     return hashlib.shake_128(b"body " + identity).digest(size)
 
 

@@ -71,7 +71,6 @@ class WorkerGroup:
         await self._children[name].ready()
 
     def executions(self) -> Executions:
-        """Read the records of all workers."""
         return Executions.read([path for name in WORKERS if (path := self._record(name)).exists()])
 
     async def _start(self, name: str, at: float) -> Child:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pydantic import ValidationError
 
 from balancer.__main__ import cli
 from balancer.config.loading import Settings
-from balancer.config.problems import ConfigError, first_problem
+from balancer.config.problems import ConfigError
 from balancer.process.server import Server
 from tests.support.admin_requests import metrics, status
 from tests.support.command_line import printed
@@ -251,24 +250,6 @@ def test_check_command_reads_the_file(tmp_path: Path) -> None:
     assert ran.exit_code == 0
     assert "http://127.0.0.1:1 (file)" in ran.output
     assert "dns w.test:80" in ran.output
-
-
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        ({}, ("endpoints",)),
-        ({"dns": [{"name": "a"}]}, ("port", "required")),
-        ({"dns": [{"name": "a", "record": "srv", "port": 1}]}, ("port", "SRV")),
-        ({"dns": [{"name": "a b", "port": 1}]}, ("discovery.dns.0.name",)),
-        ({"dns": [{"name": "a", "port": 1}] * 2}, ("dns.1.name", "a:1")),
-        ({"dns": [{"name": "a", "port": 1, "servers": ["x:53"]}]}, ("discovery.dns.0.servers",)),
-        ({"file": {"pth": "x"}}, ("discovery.file.path",)),
-    ],
-)
-def test_invalid_configuration(keys: Any, named: tuple[str, ...]) -> None:
-    with pytest.raises(ValidationError) as caught:
-        Settings(discovery=keys)
-    assert all(fragment in first_problem(caught.value, Settings) for fragment in named)
 
 
 async def test_file_of_the_same_size_and_time_is_read(stage: Stage, tmp_path: Path) -> None:

@@ -114,10 +114,7 @@ class Cluster:
         await self.server.stop()
 
     async def start_again(self) -> None:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", self.server.port))
-        await self.server.start(sock)
+        await self.server.start(socket.create_server(("127.0.0.1", self.server.port)))
 
 
 @pytest.fixture

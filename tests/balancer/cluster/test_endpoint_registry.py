@@ -26,27 +26,13 @@ async def bodies(stage: Stage, times: int) -> list[bytes]:
     return sorted([(await stage.ask(get())).body for _ in range(times)])
 
 
-async def test_list_of_endpoints(stage: Stage) -> None:
-    """The same as in status, with the source."""
-    await stage.serve(await stage.worker(response()))
-    code, document = await command(stage, b"GET")
-    assert (code, document["leaving"]) == (200, [])
-    (one,) = document["endpoints"]
-    assert (one["id"], one["source"], one["state"], one["available"]) == (
-        "w0",
-        "configuration",
-        "ready",
-        True,
-    )
-    assert await command(stage, b"GET", "/w0") == (200, (await status(stage))["endpoints"][0])
-
-
 async def test_added_endpoint_takes_requests(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"old")))
     fresh = await stage.worker(response(b"new"))
     code, document = await command(stage, b"POST", body=endpoint(fresh, "fresh", weight=3, max_in_flight=7))
     assert (code, document["id"], document["weight"], document["max_in_flight"]) == (201, "fresh", 3, 7)
     assert (document["source"], document["state"], document["available"]) == ("command", "ready", True)
+    assert await command(stage, b"GET", "/fresh") == (200, (await status(stage))["endpoints"][1])
     assert await bodies(stage, 4) == [b"new"] * 3 + [b"old"]
 
 

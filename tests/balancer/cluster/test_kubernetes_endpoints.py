@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pydantic import ValidationError
 
 from balancer.__main__ import cli
 from balancer.cluster.discovery.dns_source import MAX_ENDPOINTS
 from balancer.cluster.discovery.kubernetes.api import access_of
 from balancer.cluster.discovery.kubernetes.endpoints import EndpointSlice, Unusable, endpoints_of
-from balancer.config.loading import Settings
-from balancer.config.problems import ConfigError, first_problem
+from balancer.config.problems import ConfigError
 from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.config.schema.endpoint import UpstreamTlsConfig
 from tests.support.certificates import Shelf
@@ -271,39 +269,6 @@ def test_outside_a_pod(tmp_path: Path, missing: str) -> None:
 
 
 # --- configuration
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({}, "service: is required"),
-        ({"service": "Workers"}, "service: string should match pattern"),
-        ({"service": "a", "namespace": "a/b"}, "namespace: string should match pattern"),
-        ({"service": "a", "server": "https://a"}, "namespace: is required with server"),
-        (
-            {"service": "a", "server": "a:443", "namespace": "b"},
-            "server: must be http://host:port or https://host:port",
-        ),
-        ({"service": "a", "port": 0}, "port: must be the name of a port or a number of 1–65535, got '0'"),
-        (
-            {"service": "a", "port": 65536},
-            "port: must be the name of a port or a number of 1–65535, got '65536'",
-        ),
-        (
-            {"service": "a", "port": "Web!"},
-            "port: must be the name of a port or a number of 1–65535, got 'Web!'",
-        ),
-        ({"service": "a", "port": True}, "port: input should be a valid string, got true"),
-        ({"service": "a", "zones": ["b"]}, "zones: must be a table, got a list"),
-        ({"service": "a", "zones": {"b": "c d"}}, "zones.b: string should match pattern"),
-        ({"service": "a", "timeout": 0}, "timeout: input should be greater than 0, got 0"),
-        ({"service": "a", "services": "b"}, "services: is not a known key; did you mean 'service'?"),
-    ],
-)
-def test_invalid_configuration(keys: Document, message: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        Settings.model_validate({"discovery": {"kubernetes": keys}})
-    assert first_problem(caught.value, Settings).startswith(f"discovery.kubernetes.{message}")
 
 
 def test_check(tmp_path: Path) -> None:

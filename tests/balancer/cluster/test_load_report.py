@@ -72,6 +72,11 @@ def test_partial_report() -> None:
         (b"\r\nX-Worker-In-Flight: nan\r\nX-Worker-Utilization: \r\n", 2),
         (b"\r\nNX-Worker-In-Flight: 3\r\n", 0),
         (b"\r\nendpoint-load-metrics-json: {}\r\n", 0),
+        *(
+            (b"\r\nX-Worker-%b: %b\r\n" % (name, value), 1)
+            for name in (b"In-Flight", b"Service-Time", b"Utilization")
+            for value in (b"99999999999999999999", b"1000001", b"1e5", b"nan", b"inf", b"-0", b"+1", b"0x1")
+        ),
     ],
 )
 def test_invalid_report(block: bytes, malformed: int) -> None:

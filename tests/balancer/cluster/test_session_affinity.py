@@ -6,10 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from balancer.config.problems import first_problem
-from balancer.config.schema.sticky import StickyConfig
 from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf
 from tests.support.stage import Stage
@@ -173,22 +170,3 @@ async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
     await stage.reload(sticky={})
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
     assert stage.cluster.router.policy is policy
-
-
-@pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        ({"cookie": "sid"}, "key: is required"),
-        ({"cookie": "sid", "key": "short"}, "key: "),
-        ({"cookie": "s id", "key": KEY}, "cookie: "),
-        ({"cookie": "sid", "header": "x", "key": KEY}, "header: "),
-        ({"cookie": "sid", "key": KEY, "same_site": "none", "secure": False}, "same_site: "),
-        ({"cookie": "sid", "key": KEY, "same_site": "some"}, "same_site: "),
-        ({"cookie": "sid", "key": KEY, "max_age": 0}, "max_age: "),
-    ],
-)
-def test_bad_configuration_names_the_field(keys: Any, named: str) -> None:
-    """One line that names the field."""
-    with pytest.raises(ValidationError) as caught:
-        StickyConfig(**keys)
-    assert first_problem(caught.value, StickyConfig).startswith(named)

@@ -148,22 +148,3 @@ def test_derived_defaults(table: str, given: dict[str, Any], derived: dict[str, 
     section = getattr(settings, table)
     assert {name: getattr(section, name) for name in derived} == derived
     assert section.model_fields_set == {*given}
-
-
-@pytest.mark.parametrize(
-    ("table", "given", "named"),
-    [
-        ("health_checks", {"interval": 1.0, "fast_interval": 2.0}, "fast_interval: must not be longer"),
-        ("names", {"min_ttl": 9.0, "max_ttl": 8.0}, "min_ttl: must not be above max_ttl"),
-        ("names", {"resolver": "system", "servers": ["192.0.2.1"]}, "servers: apply only to"),
-        ("concurrency", {"minimum": 9, "maximum": 8}, "minimum: must not be above maximum"),
-        ("concurrency", {"initial": 9, "maximum": 8}, "initial: must be between"),
-        ("pool", {"heartbeat": "/ping", "preconnect": 0}, "heartbeat: applies to spare connections only"),
-        ("sticky", {"same_site": "none", "secure": False}, "same_site: browsers"),
-        ("admission", {"default": "gold"}, "default: must be one of the levels"),
-    ],
-)
-def test_contradictions(table: str, given: dict[str, Any], named: str) -> None:
-    """Two given keys that contradict each other are refused."""
-    with pytest.raises(ValidationError, match=named):
-        Settings.model_validate(document_with((table, "-"), 0) | {table: given})

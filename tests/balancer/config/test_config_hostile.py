@@ -55,6 +55,10 @@ def loop(path: Path) -> None:
     path.symlink_to(path)
 
 
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 CASES: dict[str, tuple[Make, list[str]]] = {
     "directory": (Path.mkdir, ["cannot read FILE: Is a directory"]),
     "missing": (lambda path: None, ["cannot read FILE: No such file or directory"]),
@@ -85,12 +89,17 @@ CASES: dict[str, tuple[Make, list[str]]] = {
         ["FILE:2: not TOML: Invalid value (column 9)"],
     ),
     "20 MB": (text(ENDPOINT + "# x\n" * (5 << 20)), ["FILE: not TOML: longer than 16 MiB"]),
+    "endless": (zeros, ["FILE: not TOML: longer than 16 MiB"]),
     "deep list": (
         text(f"a = {'[' * 5000}{']' * 5000}"),
         ["FILE: not TOML: more than 32 tables or lists inside each other"],
     ),
     "deep header": (
         text(f"[{'a.' * 500}a]\n"),
+        ["FILE: not TOML: more than 32 tables or lists inside each other"],
+    ),
+    "one table too deep": (
+        text(f"[policy.{'.'.join(['a'] * documents.MAX_DEPTH)}]\nx = 1\n"),
         ["FILE: not TOML: more than 32 tables or lists inside each other"],
     ),
     "thousands of digits": (
@@ -186,7 +195,7 @@ def test_check(name: str, tmp_path: Path) -> None:
     assert SECRET[:15] not in done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "pipe without a writer"])
+@pytest.mark.parametrize("name", CASES)
 def test_discovery_file(name: str, tmp_path: Path) -> None:
     """The same file as a list of endpoints: at least its path is named, and no secret."""
     path = tmp_path / "regions.toml"
@@ -222,11 +231,15 @@ def test_discovery_file(name: str, tmp_path: Path) -> None:
                 "regions.json: endpoints.2: must be a table, got 5",
             ],
         ),
+        ("deep.json", "[" * 5000, ["deep.json: not JSON: more than 32 tables or lists inside each other"]),
+        (
+            "long.json",
+            f"[{'9' * 5000}]",
+            ["long.json:1: not JSON: a whole number has more than 4300 digits (column 2)"],
+        ),
     ],
 )
-def test_discovery_file_with_mistakes_in_several_endpoints(
-    tmp_path: Path, name: str, content: str, lines: list[str]
-) -> None:
+def test_problems_of_a_discovery_file(tmp_path: Path, name: str, content: str, lines: list[str]) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError) as caught:
         FileSource(FileDiscovery(path=tmp_path / name)).first()

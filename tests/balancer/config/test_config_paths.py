@@ -11,9 +11,10 @@ import pytest
 
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.keys import annotation_at, is_file_path, is_list, with_located_files
-from balancer.config.loading import Settings, read_settings
+from balancer.config.loading import Settings
 from balancer.config.schema.discovery import FileDiscovery
 from balancer.config.schema.sidecar import read_sidecar
+from balancer.configuration import load
 from tests.support.documentation import KEYS
 from tests.support.tables import row_of
 
@@ -63,16 +64,17 @@ def test_paths_are_relative_to_the_file_that_names_them(
     """Those of the environment to the working directory."""
     folder = tmp_path / "conf"
     folder.mkdir()
+    (folder / "sorry.html").touch()
     path = folder / "balancer.toml"
     path.write_text(
         'log.path = "a.log"\ndiscovery.file.path = "found.json"\nerrors.4xx.file = "sorry.html"\n'
     )
-    settings = read_settings(path, {})
+    settings = load(path, {})
     assert settings.log.path == str(folder / "a.log")
     assert settings.discovery.file == FileDiscovery(path=folder / "found.json")
     assert settings.errors["4xx"].file == folder / "sorry.html"
     monkeypatch.setenv("BALANCER_LOG__PATH", "b.log")
-    assert read_settings(path, {}).log.path == "b.log"
+    assert load(path, {}).log.path == "b.log"
     found = {"id": "a", "address": "https://a:1", "tls": {"ca": "ca.pem"}}
     (folder / "found.json").write_text(json.dumps([found]))
     [endpoint] = FileSource(FileDiscovery(path=folder / "found.json")).first()

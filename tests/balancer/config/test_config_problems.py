@@ -134,6 +134,93 @@ max_in_flight = 0 ->
     balancer.toml:5: admin.token: must be printable ASCII without spaces
 [admin]; token = "sixteen-and-more-ü" -> balancer.toml:5: admin.token: must be printable ASCII without spaces
 """
+SECTIONS = """
+[key]; by = "header" -> balancer.toml:4: key.name: is required with by = 'header': which header
+[key]; by = "path"; name = "x" -> balancer.toml:6: key.name: applies only to by = "header" and by = "cookie"
+[key]; name = "x" -> balancer.toml:5: key.name: applies only to by = "header" and by = "cookie"
+[key]; by = "path"; [sticky]; header = "X-User" ->
+    balancer.toml:5: key.by: give [sticky], which has its own key, or [key], not both
+[sticky]; cookie = "sid" ->
+    balancer.toml:4: sticky.key: is required with cookie: 16 characters or more, the same for all units
+[sticky]; cookie = "sid"; key = "short" -> balancer.toml:6: sticky.key: must have 16 characters or more
+[sticky]; cookie = "s id"; key = "SIXTEEN" ->
+    balancer.toml:5: sticky.cookie: string should match pattern '^[A-Za-z0-9!#$%&'+.^_`|~-]+$', got 's id'
+[sticky]; cookie = "sid"; header = "x"; key = "SIXTEEN" ->
+    balancer.toml:6: sticky.header: give cookie or header, not both
+[sticky]; cookie = "sid"; key = "SIXTEEN"; same_site = "none"; secure = false ->
+    balancer.toml:7: sticky.same_site: browsers take "none" only with secure = true
+[sticky]; cookie = "sid"; key = "SIXTEEN"; same_site = "some" ->
+    balancer.toml:7: sticky.same_site: input should be 'lax', 'strict' or 'none', got 'some'
+[sticky]; cookie = "sid"; key = "SIXTEEN"; max_age = 0 ->
+    balancer.toml:7: sticky.max_age: input should be greater than or equal to 1, got 0
+[buffering]; request = -1 ->
+    balancer.toml:5: buffering.request: input should be greater than or equal to 0, got -1
+[buffering]; response = 67108865 ->
+    balancer.toml:5: buffering.response: input should be less than or equal to 67108864, got 67108865
+[buffering]; response = 2048; total = 2047 ->
+    balancer.toml:6: buffering.total: must not be below response (2048), got 2047
+[buffering]; request = 4096; total = 2048 ->
+    balancer.toml:6: buffering.total: must not be below request (4096), got 2048
+[buffering]; totals = 1 -> balancer.toml:5: buffering.totals: is not a known key; did you mean 'total'?
+[[discovery.dns]]; name = "a.test" -> balancer.toml:4: discovery.dns.0.port: is required with address records
+[[discovery.dns]]; name = "a.test"; record = "srv"; port = 1 ->
+    balancer.toml:7: discovery.dns.0.port: must not be given with SRV records, which have their own
+[[discovery.dns]]; name = "a b"; port = 1 -> balancer.toml:5: discovery.dns.0.name: HOST, got 'a b'
+[[discovery.dns]]; name = "a.test"; port = 1; [[discovery.dns]]; name = "a.test"; port = 1 ->
+    balancer.toml:8: discovery.dns.1.name: a.test:1 is there twice
+[[discovery.dns]]; name = "a.test"; port = 1; servers = ["x:53"] ->
+    balancer.toml:7: discovery.dns.0.servers: must be address or address:port, [::1]:53 for IPv6, got 'x:53'
+[discovery.file] -> balancer.toml:4: discovery.file.path: is required
+[discovery.kubernetes] -> balancer.toml:4: discovery.kubernetes.service: is required
+[discovery.kubernetes]; service = "Workers" ->
+    balancer.toml:5: discovery.kubernetes.service: LABEL, got 'Workers'
+[discovery.kubernetes]; service = "a"; namespace = "a/b" ->
+    balancer.toml:6: discovery.kubernetes.namespace: LABEL, got 'a/b'
+[discovery.kubernetes]; service = "a"; server = "https://a" ->
+    balancer.toml:4: discovery.kubernetes.namespace: is required with server
+[discovery.kubernetes]; service = "a"; server = "a:443"; namespace = "b" ->
+    balancer.toml:6: discovery.kubernetes.server: must be http://host:port or https://host:port, got 'a:443'
+[discovery.kubernetes]; service = "a"; port = 0 -> balancer.toml:6: discovery.kubernetes.port: PORT, got '0'
+[discovery.kubernetes]; service = "a"; port = 65536 ->
+    balancer.toml:6: discovery.kubernetes.port: PORT, got '65536'
+[discovery.kubernetes]; service = "a"; port = "Web!" ->
+    balancer.toml:6: discovery.kubernetes.port: PORT, got 'Web!'
+[discovery.kubernetes]; service = "a"; port = true ->
+    balancer.toml:6: discovery.kubernetes.port: input should be a valid string, got true
+[discovery.kubernetes]; service = "a"; zones = ["b"] ->
+    balancer.toml:6: discovery.kubernetes.zones: must be a table, got a list
+[discovery.kubernetes]; service = "a"; zones = { b = "c d" } ->
+    balancer.toml:6: discovery.kubernetes.zones.b: NAME
+[discovery.kubernetes]; service = "a"; timeout = 0 ->
+    balancer.toml:6: discovery.kubernetes.timeout: input should be greater than 0, got 0
+[discovery.kubernetes]; service = "a"; services = "b" ->
+    balancer.toml:6: discovery.kubernetes.services: is not a known key; did you mean 'service'?
+[names]; min_ttl = 9; max_ttl = 8 -> balancer.toml:5: names.min_ttl: must not be above max_ttl (8), got 9
+[names]; resolver = "system"; servers = ["192.0.2.1"] ->
+    balancer.toml:6: names.servers: apply only to resolver = "dns"
+[concurrency]; minimum = 9; maximum = 8 ->
+    balancer.toml:5: concurrency.minimum: must not be above maximum (8), got 9
+[concurrency]; initial = 9; maximum = 8 ->
+    balancer.toml:5: concurrency.initial: must be between minimum and maximum, 4–8, got 9
+[pool]; heartbeat = "/ping"; preconnect = 0 ->
+    balancer.toml:5: pool.heartbeat: applies to spare connections only, and preconnect is 0
+[admission]; default = "gold" ->
+    balancer.toml:5: admission.default: must be one of the levels, critical, normal, bulk, got 'gold'
+[headers]; internal = ["Content_Length"] ->
+    balancer.toml:5: headers.internal: 'Content_Length' would take out content-length, which forwarding needs
+[headers]; internal = ["transfer_encoding"] ->
+    balancer.toml:5: headers.internal: 'transfer_encoding' would take out transfer-encoding, which forwarding needs
+[headers]; internal = ["content_*"] ->
+    balancer.toml:5: headers.internal: 'content_*' would take out content-length, which forwarding needs
+[headers]; internal = ["content.typ*"] ->
+    balancer.toml:5: headers.internal: 'content.typ*' would take out content-type, which forwarding needs
+[headers]; internal = ["CONTENT_TYPE"] ->
+    balancer.toml:5: headers.internal: 'CONTENT_TYPE' would take out content-type, which forwarding needs
+[headers]; internal = ["Content-Length"] ->
+    balancer.toml:5: headers.internal: 'Content-Length' would take out content-length, which forwarding needs
+"""
+"""Of one section each, behind an endpoint as LAST."""
+
 ALONE = """
 retries = 11; endpoints = [] -> balancer.toml:1: retries: input should be less than or equal to 10, got 11
 endpoints = 5 -> balancer.toml:1: endpoints: must be a list, got 5
@@ -144,6 +231,10 @@ endpoints = [] -> balancer.toml:1: endpoints: is required: [[endpoints]] once or
 MEANT = {
     "LENGTH": "string should have at most 64 characters",
     "NAME": "string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
+    "LABEL": "string should match pattern '^[a-z0-9]([a-z0-9-]*[a-z0-9])?$'",
+    "HOST": r"string should match pattern '^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$'",
+    "PORT": "must be the name of a port or a number of 1–65535",
+    "SIXTEEN": "k" * 16,
     "ADDRESS": "must be host:port with a port of 0–65535",
     "REMOTE": "can be reached from other machines: give a loopback address, or set token",
     "LONG": f"/{'x' * 107}",
@@ -156,7 +247,7 @@ MEANT = {
     [
         *refusals(ALONE),
         *((f"{text}\n{ENDPOINT}", message) for text, message in refusals(FIRST)),
-        *((ENDPOINT + text, message) for text, message in refusals(LAST)),
+        *((ENDPOINT + text, message) for table in (LAST, SECTIONS) for text, message in refusals(table)),
         (
             ENDPOINT + '[policy]\nname = "least-in-flight"\nchoises = 3',
             "balancer.toml:6: policy.choises: 'least-in-flight' has no such option; did you mean 'choices'? "

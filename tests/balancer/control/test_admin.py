@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from aiohttp.http_parser import DeflateBuffer
 
 from tests.support.admin_requests import LOCAL, TOKEN, local, put_policy, samples_of, status
 from tests.support.stage import Stage
-from tests.support.wire import Message, Wire, get, playing, post, response
+from tests.support.wire import Message, get, post, response
 
 
 async def test_probes(stage: Stage) -> None:
@@ -60,18 +59,6 @@ async def test_status_counters(stage: Stage) -> None:
     assert down["outcomes"]["refused"] == down["connections"]["failed"] == report["retried"] > 0
     assert set(up["latency"]) == {"count", "mean", "p50", "p90", "p99"}
     assert down["latency"]["p50"] is down["latency"]["mean"] is None
-
-
-async def test_status_counts_requests_in_flight(stage: Stage) -> None:
-    """An exchange in flight and its connection are counted."""
-    go = asyncio.Event()
-    worker = await stage.serve_worker(playing(Wire.request, go, response()))
-    client = await stage.asking(worker, get())
-    report = await status(stage)
-    assert report["in_flight"] == report["endpoints"][0]["in_flight"] == 1
-    assert report["endpoints"][0]["connections"]["leased"] == 1
-    go.set()
-    assert (await client.response()).status == 200
 
 
 async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> None:

@@ -236,9 +236,6 @@ async def test_clients_that_ask_nothing_keep_no_others_out(stage: Stage, sent: b
     await stage.eventually(lambda: not stage.downstreams)
 
 
-# --- processes and programs
-
-
 # --- IPv4 peers of a socket for IPv6
 
 

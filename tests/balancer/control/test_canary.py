@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 
 from balancer.config.schema.policy_spec import PolicySpec
-from balancer.control.admin.merge import merged_status
-from balancer.control.admin.policy_report import raw
-from balancer.control.admin.status import proxy_status
 from tests.support.admin_requests import local, metrics, put_policy
 from tests.support.stage import Stage
 from tests.support.wire import get, response
@@ -106,19 +103,6 @@ async def test_metrics_by_role(stage: Stage) -> None:
     picks = [float(n) for row, n in rows.items() if row.startswith("steelyard_shadow_picks_total{endpoint=")]
     assert sum(picks) == 40
     assert rows['steelyard_shadow_faults_total{policy="random"}'] == "0.0"
-
-
-async def test_merged_status_of_processes(stage: Stage) -> None:
-    await serve_two_workers(stage, policy=POLICY)
-    for _ in range(10):
-        await stage.ask(get())
-    one = json.loads(json.dumps(proxy_status(stage.control_plane, raw)))
-    whole = merged_status([one, one], 2, 1)["policy"]
-    arms = whole["canary"]["arms"]
-    assert arms["live"]["picks"] + arms["canary"]["picks"] == 20
-    assert arms["live"]["latency"]["count"] == arms["live"]["picks"]
-    assert whole["shadow"][0]["seen"] == 20
-    assert whole["spec"] == one["policy"]["spec"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from click.testing import Result
 
 from tests.support.admin_requests import TOKEN
 from tests.support.command_line import run_balancer
+from tests.support.scripts import holding
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -45,8 +46,6 @@ async def test_commands_of_an_endpoint(stage: Stage) -> None:
 async def test_leaving_endpoint_is_listed(stage: Stage) -> None:
     """While it has requests in flight."""
     go = asyncio.Event()
-    from tests.support.scripts import holding
-
     worker = await holding(stage, go)
     await stage.serve(worker)
     client = await stage.asking(worker, get())

@@ -51,7 +51,7 @@ async def exported(stage: Stage) -> dict[str, set[str]]:
         found[family.name if family.type != "counter" else f"{family.name}_total"] = labels
         found |= {sample.name: set(sample.labels) for sample in family.samples}
     # no request was dropped, so it has no sample
-    found["steelyard_queue_dropped_total"] |= {"cluster", "reason"}
+    found["steelyard_queue_dropped_total"] = {"cluster", "reason"}
     return found
 
 

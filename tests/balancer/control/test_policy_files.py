@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from balancer.config.loading import read_settings
 from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.policy_spec import PolicySpec
+from balancer.configuration import load
 from balancer.control.admin.merge import merged
 from balancer.control.admin.policy_routes import reload_order
 from tests.support.admin_requests import TOKEN, local, put_policy
@@ -48,7 +48,7 @@ def test_path_in_a_file_is_relative_to_the_file(here: Path) -> None:
     (folder / "sub").mkdir()
     for target in (folder / "mine.py", folder / "sub" / "mine.py"):
         target.write_text(TEXT)
-    policy = read_settings(path, {}).policy
+    policy = load(path, {}).policy
     assert policy.name == f"{folder}/mine.py:Nth"
     assert policy.label == "Nth"
     assert list(policy.library.versions) == [f"{folder}/mine.py", f"{folder}/sub/mine.py"]
@@ -58,18 +58,18 @@ def test_path_of_the_command_line_and_the_environment_is_relative_to_the_working
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configured(here / "conf", '"random"')
-    assert read_settings(path, {"policy": "mine.py:Nth"}).policy.name == f"{here}/mine.py:Nth"
+    assert load(path, {"policy": "mine.py:Nth"}).policy.name == f"{here}/mine.py:Nth"
     monkeypatch.setenv("BALANCER_POLICY", "mine.py:Nth")
-    assert read_settings(path, {}).policy.name == f"{here}/mine.py:Nth"
+    assert load(path, {}).policy.name == f"{here}/mine.py:Nth"
 
 
 def test_specification_differs_if_its_file_does(here: Path) -> None:
     """A reload keeps a policy, with what it has learned, only if its file is the same too."""
     path = configured(here, '"mine.py:Nth"')
-    first, second = (read_settings(path, {}).policy for _ in range(2))
+    first, second = (load(path, {}).policy for _ in range(2))
     assert first.is_same_as(second)
     (here / "mine.py").write_text(TEXT + "# changed\n")
-    third = read_settings(path, {}).policy
+    third = load(path, {}).policy
     assert third == first
     assert not third.is_same_as(first)
     assert third.library.versions == {
@@ -88,7 +88,7 @@ def test_specification_differs_if_its_file_does(here: Path) -> None:
 def test_mistake_is_one_line_of_the_configuration(here: Path, text: str, message: str) -> None:
     (here / "mine.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_settings(configured(here, '"mine.py:Nth"'), {})
+        load(configured(here, '"mine.py:Nth"'), {})
     assert str(caught.value) == f"{here / 'balancer.toml'}:1: " + message.format(file=here / "mine.py")
 
 
@@ -137,7 +137,7 @@ def test_policy_that_fails_at_its_trial_pick_is_refused(
         '[[routes]]\ncluster = "api"\n'
     )
     with pytest.raises(ConfigError) as caught:
-        read_settings(path, {})
+        load(path, {})
     assert f"{key} {fault}" in caught.value.problems[0]
     assert f" at {here}/mine.py:{text.count(chr(10))}" in caught.value.problems[0]
 

@@ -35,13 +35,8 @@ FOUND, SECURE = at("http://127.0.0.1:1"), at("https://127.0.0.1:1")
 
 NOT_OURS = {
     "export": {
-        *(
-            "builtins.function",
-            "builtins.tuple",
-            "builtins.cell",
-            "weakref.ReferenceType",
-            "weakref.WeakMethod",
-        )
+        *("builtins.function", "builtins.tuple", "builtins.cell"),
+        *("weakref.ReferenceType", "weakref.WeakMethod"),
     },
     "pools-by-dns": {"builtins.tuple"},
 }

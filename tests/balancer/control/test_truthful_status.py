@@ -18,7 +18,7 @@ from balancer.cluster.condition import Condition
 from balancer.cluster.state_log import BURST, PAUSE, RANKS, SiblingConditions, StateLog
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.control.admin import status_command
-from balancer.control.admin.client import BalancerClient
+from balancer.control.admin.client import AdminClient
 from balancer.control.admin.merge import merged_metrics, merged_status
 from balancer.control.admin.policy_report import raw
 from balancer.control.admin.status import proxy_status
@@ -398,7 +398,7 @@ async def test_watch_prints_successive_tables(stage: Stage, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     clock = [0.0]
-    monkeypatch.setattr(BalancerClient, "ask", ask)
+    monkeypatch.setattr(AdminClient, "document", ask)
     monkeypatch.setattr(status_command, "sleep", next_second)
     monkeypatch.setattr(status_command, "monotonic", lambda: clock[0])
     ran = CliRunner().invoke(cli, ["status", "--watch", "--url", url], standalone_mode=False)

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.clients.client_usage import ClientUsages, PendingBytes
-from balancer.http.h1.client import Client
-from balancer.http.h1.request_head import RequestHeads
 from tests.support.admin_requests import metrics, status
 from tests.support.example_counts import examples
 from tests.support.http2_client import WEBSOCKET, Http2Client, accept_of, fields, http2_client
@@ -203,19 +201,6 @@ async def test_request_of_a_connection_keeps_its_body_at_the_bound(stage: Stage)
     gate.opens.set()
     assert (await wire.response()).status == 200
     assert await all_of(ahead) == [200]
-
-
-def test_shelved_head_is_the_same_again() -> None:
-    """A waiting request keeps its fields once; a short head is not touched."""
-    parser = RequestHeads(Client(b"192.0.2.1", b"a:80"), lambda: b"id")
-    for size, is_shelved in ((10, False), (30_000, True)):
-        request = parser.outgoing(b"GET / HTTP/1.1\r\nHost: a\r\nCookie: %b\r\n\r\n" % (b"c" * size))
-        head = request.head
-        request.shelve()
-        assert (request.head == b"") is is_shelved
-        request.unshelve()
-        request.unshelve()
-        assert request.head == head
 
 
 Act = tuple[int, int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import shutil
@@ -13,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from balancer.http.h2.limits import Http2Limits
 from tests.support.certificates import Shelf
-from tests.support.http2_client import fields, http2_client
 from tests.support.peers import output_of
 from tests.support.stage import Stage
-from tests.support.wire import Wire, response
+from tests.support.wire import response
 
 pytestmark = [pytest.mark.second_tier, pytest.mark.peer]
 
@@ -100,29 +97,3 @@ async def failing_output_of(program: str, *arguments: str) -> bytes:
     if path is None:
         pytest.skip(f"{program} is not on PATH")
     return await output_of("sh", "-c", '"$@" || true', "sh", path, *arguments)
-
-
-async def test_200_mib_each_way_on_100_streams(stage: Stage) -> None:
-    """Every stream has a body of its own; what comes back is compared by its hash."""
-    size, piece = 2 << 20, 65_536
-
-    async def echo(wire: Wire) -> None:
-        head = await wire.head()
-        left = int(head.value(b"Content-Length") or 0)
-        wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % left)
-        while left:
-            data = await wire.some(piece)
-            left -= len(data)
-            await wire.send(data)
-            wire.received.clear()
-
-    await stage.serve(await stage.worker(echo))
-    client = await http2_client(stage, Http2Limits(streams=100, stream_window=1 << 20))
-    bodies = [hashlib.shake_128(b"%d" % number).digest(size) for number in range(100)]
-    streams = [client.begin(fields(b"/", (b"content-length", b"%d" % size), method=b"POST")) for _ in bodies]
-    for stream, body in zip(streams, bodies, strict=True):
-        client.send(stream, body, is_last=True)
-    for stream, body in zip(streams, bodies, strict=True):
-        answer = await client.answer(stream)
-        assert hashlib.sha256(answer.body).digest() == hashlib.sha256(body).digest()
-        client.wire.received.clear()

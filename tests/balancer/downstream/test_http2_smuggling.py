@@ -151,17 +151,3 @@ async def test_host_equal_to_authority_and_host_alone(stage: Stage) -> None:
     stream = client.begin((*without(b":authority"), (b"host", b"a.example")), is_last=True)
     assert (await client.answer(stream)).status == 200
     assert [request.values(b"Host") for request in worker.requests] == [[b"example.org"], [b"a.example"]]
-
-
-async def test_forwarding_fields_of_clients_are_replaced(stage: Stage) -> None:
-    worker = await stage.serve_worker(response(), headers={"internal": ["x-secret"]})
-    client = await http2_client(stage)
-    await client.ask(
-        (b"x-forwarded-for", b"1.2.3.4"),
-        (b"x_forwarded_for", b"1.2.3.4"),
-        (b"x-secret", b"1"),
-        (b"x-real-ip", b"1"),
-    )
-    (request,) = worker.requests
-    assert request.value(b"X-Forwarded-For") == b"127.0.0.1"
-    assert not {b"x_forwarded_for", b"x-secret", b"x-real-ip"} & {*request.names}

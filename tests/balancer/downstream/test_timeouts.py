@@ -72,7 +72,9 @@ async def test_head_that_ends_anywhere_is_answered_408_and_logged(stage: Stage, 
     hosts = [part.partition(b"Host:")[2].partition(b"\r")[0].strip().decode() for part in sent]
     await stage.close()
     await stage.close()
-    assert sorted(json.loads(line)["host"] or "" for line in log.read_text().splitlines()) == sorted(hosts)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(line["host"] or "" for line in lines) == sorted(hosts)
+    assert {(line["reason"], line["head"], line["total"]) for line in lines} == {("head_timeout", 5.5, 5.5)}
 
 
 async def test_request_that_waits_for_a_connection_awaits_no_answer(stage: Stage) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from balancer.clients.client_usage import HELD_BY_TURN
 from balancer.clients.turns import SECONDS_PER_TURN, STEPS_AT_ONCE, STEPS_PER_RESET, STEPS_PER_TURN, Turns
 from balancer.downstream.http2.connection import Http2Connection
+from balancer.http.h1.body import SMALL_BYTES
 from balancer.http.h2.frame_scanner import FRAME_HEAD, FrameScanner
-from balancer.http.h2.limits import SMALL_BYTES
 from tests.support import frames, messages
 from tests.support.example_counts import examples
 from tests.support.frames import END_HEADERS, PREFACE, frame, head, rst

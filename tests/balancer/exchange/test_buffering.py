@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.admin_requests import metrics, status
-from tests.support.config_files import ENDPOINT, problem
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, post, response
 
 BODY = b"x" * 100
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("request = -1", "buffering.request: input should be greater than or equal to 0, got -1"),
-        ("response = 67108865", "buffering.response: input should be less than or equal to 67108864"),
-        ("response = 2048\ntotal = 2047", "buffering.total: must not be below response (2048), got 2047"),
-        ("request = 4096\ntotal = 2048", "buffering.total: must not be below request (4096), got 2048"),
-        ("totals = 1", "buffering.totals: is not a known key; did you mean 'total'?"),
-    ],
-)
-def test_problems_name_the_key_and_what_is_allowed(tmp_path: Path, text: str, expected: str) -> None:
-    assert problem(tmp_path, f"{ENDPOINT}[buffering]\n{text}\n").startswith(expected)
 
 
 async def test_status_and_metrics(stage: Stage) -> None:

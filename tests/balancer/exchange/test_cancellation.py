@@ -124,26 +124,18 @@ hedged  timeout+timeout/504/response_timeout  ok+reset/200  ok+reset/200
 """
 
 
+def listed(text: str) -> list[str]:
+    return [] if text == "-" else text.split("+")
+
+
 GROUPS = {
-    "amid a request": (
-        *(
-            "after the head",
-            "first bytes of a length",
-            "amid a length",
-            "before the chunks",
-            "amid a chunk size",
-        ),
-        *(
-            "amid a chunk",
-            "between chunks",
-            "amid the last chunk",
-            "after the last chunk",
-            "amid request trailers",
-        ),
+    "amid a request": listed(
+        "after the head+first bytes of a length+amid a length+before the chunks+amid a chunk size+amid a chunk+"
+        "between chunks+amid the last chunk+after the last chunk+amid request trailers"
     ),
-    "amid an answer": (
-        *("after the answer's head", "amid an answer by length", "amid an answer's chunk"),
-        *("between an answer's chunks", "amid an answer's trailers"),
+    "amid an answer": listed(
+        "after the answer's head+amid an answer by length+amid an answer's chunk+between an answer's chunks+"
+        "amid an answer's trailers"
     ),
 }
 """Steps that share a row."""
@@ -175,12 +167,8 @@ def cells(table: str) -> Iterator[Cell]:
         for event, entry in zip(events, entries, strict=True):
             if entry != ".":
                 outcomes, seen, *errors = (listed(part) for part in entry.split("/"))
-                for each in GROUPS.get(step, (step,)):
+                for each in GROUPS.get(step, [step]):
                     yield Cell(each, event, outcomes, seen, errors[0] if errors else [])
-
-
-def listed(text: str) -> list[str]:
-    return [] if text == "-" else text.split("+")
 
 
 CELLS = [

@@ -32,19 +32,17 @@ from tests.support.wire import (
 )
 
 HEADING = "## What one failure does\n"
-COLUMNS = (
-    *(
-        "outcome",
-        "counts as",
-        "eject",
-        "penalty",
-        "retried",
-        "hedged",
-        "concurrency",
-        "steelyard",
-        "shedding",
-    ),
-)
+COLUMNS = [
+    "outcome",
+    "counts as",
+    "eject",
+    "penalty",
+    "retried",
+    "hedged",
+    "concurrency",
+    "steelyard",
+    "shedding",
+]
 NOTHING = "–"
 
 

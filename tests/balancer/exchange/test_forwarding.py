@@ -14,16 +14,6 @@ from tests.support.wire import (
 # --- connections
 
 
-async def test_both_connections_are_kept_alive(stage: Stage) -> None:
-    """Ten requests of one client use one worker connection."""
-    worker = await stage.serve_worker(response())
-    client = await stage.client()
-    for _ in range(10):
-        assert (await client.ask(get())).body == b"ok"
-    assert len(worker.connections) == 1
-    assert (stage.pool().counts.opened, stage.pool().counts.reused) == (1, 9)
-
-
 @pytest.mark.parametrize(
     "last",
     [

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from balancer.config.schema.health import HealthChecksConfig
 from balancer.http.grpc.call import with_timeout
 from balancer.http.grpc.health import check_fault
 from balancer.http.grpc.status import NAMES, UNKNOWN, code_of_http, percent_encoded, status_in
-from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
+from balancer.http.h2.events import CANCEL, ENHANCE_YOUR_CALM, INTERNAL_ERROR, NO_ERROR
 from tests.support.grpc_plays import MESSAGE, ending, rpc, serve_grpc
 from tests.support.http2_client import Answer, Http2Client, http2_client
 from tests.support.scripted_transports import Http2, Play, Script, sending, values
@@ -175,20 +172,6 @@ async def test_rpc_that_succeeds_after_a_status_of_http_has_the_last_status(stag
     assert [NAMES[i] for i, number in enumerate(stage.cluster.counts.rpcs) if number] == ["OK"]
 
 
-async def test_refused_stream_is_retried_always(stage: Stage) -> None:
-    """RFC 9113 § 8.7: it was not processed."""
-
-    async def refuse(play: Play) -> None:
-        assert isinstance(play, Http2)
-        await play.read()
-        play.reset(REFUSED_STREAM)
-
-    _, second = await serve_grpc(stage, refuse, answering(0))
-    client = await http2_client(stage)
-    assert (await client.answer(rpc(client))).trailers[b"grpc-status"] == b"0"
-    assert bytes(second[0].body) == MESSAGE
-
-
 # --- errors of the balancer
 
 
@@ -214,14 +197,6 @@ async def test_endpoint_without_http2(stage: Stage) -> None:
     assert stage.outcomes() == {"abandoned": 2}
     assert worker.requests == []
     assert stage.pool().counts.opened == 0
-
-
-async def test_no_route(stage: Stage) -> None:
-    await stage.serve(endpoints=[], routes=[{"prefix": "/api/", "cluster": "api"}], clusters={"api": {"endpoints": [
-        {"id": "a", "address": f"http://127.0.0.1:{stage.dead_port()}", "region": "r", "transport": "http2"}
-    ]}})  # fmt: skip
-    client = await http2_client(stage)
-    assert own(await client.answer(rpc(client)))[0] == "UNIMPLEMENTED"
 
 
 async def test_rate_limit(stage: Stage) -> None:
@@ -518,20 +493,6 @@ async def test_check_by_grpc_needs_http2(stage: Stage) -> None:
     state = stage.control_plane.checks.by_id["w0"].state
     assert (state.is_healthy, state.last_fault) == (False, 'a check by gRPC needs transport = "http2"')
     assert worker.connections == []
-
-
-@pytest.mark.parametrize(
-    ("checks", "problem"),
-    [
-        ({"grpc": "a b"}, "must be the name of a service, ASCII without spaces, got 'a b'"),
-        ({"grpc": "x" * 128}, "at most 127 characters"),
-        ({"grpc": "", "path": "/"}, "grpc: asks by gRPC, so path, status and body do not apply"),
-        ({"grpc": "", "status": 200}, "grpc: asks by gRPC, so path, status and body do not apply"),
-    ],
-)
-def test_wrong_check(checks: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=re.escape(problem)):
-        HealthChecksConfig(**checks)
 
 
 # --- parts

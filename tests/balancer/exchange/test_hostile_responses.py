@@ -1,10 +1,8 @@
-"""Hostile files, DNS answers, load reports and admin responses: a one-line error, and the known endpoints stay."""
+"""Hostile DNS answers, admin responses and names of files: one printable line for each."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,44 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
-from balancer.config.documents import MAX_DEPTH, MAX_FILE_BYTES
-from balancer.config.problems import ConfigError
-from balancer.config.schema.endpoint import EndpointConfig
-from balancer.configuration import load
-from balancer.http.h1.load_report import LoadReports
 from tests.support.command_line import run_in_process
 from tests.support.dns_discovery import NAME, known, only_source, pass_time, serve_names
 from tests.support.name_server import SRV, NameServer, name_bytes
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, get, response
-
-# --- files
-
-TEXTS: dict[str, bytes] = {
-    "deep lists": b"x = " + b"[" * 100_000,
-    "deep tables": b"[" + b"a." * 5000 + b"a]\nx = 1\n",
-    "a little too deep": b"[policy." + b".".join([b"a"] * MAX_DEPTH) + b"]\nx = 1\n",
-    "a long number": b"seed = " + b"9" * 5000,
-    "no text": b"\xff\xfe\x00",
-    "long": b"#" * (MAX_FILE_BYTES + 1),
-}
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_invalid_configuration_file(tmp_path: Path, case: str) -> None:
-    """From a file of any content."""
-    path = tmp_path / "balancer.toml"
-    path.write_bytes(TEXTS[case])
-    with pytest.raises(ConfigError) as raised:
-        load(path, {})
-    assert re.match(rf"{re.escape(str(path))}(:1)?: ", str(raised.value))
-    assert "TOML" in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_endless_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"/dev/zero: .*16 MiB"):
-        load(Path("/dev/zero"), {})
+from tests.support.wire import ScriptedWorker, response
 
 
 def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
@@ -67,58 +32,6 @@ def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
         assert (done.returncode, "\x1b" in done.stderr) == (2, False)
         assert all(line.startswith("balancer: ") and len(line) < 3000 for line in lines)
         assert len(lines) == (2 if words[-1] == str(path) else 1)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://a\r\nX: b:80",
-        "http://127.0.0.1:80\r\n",
-        "http://127.0.0.1\t:80",
-        "http://a\x1b[31m",
-        "http://a b:80",
-        "http://" + "a" * 300,
-        "http://a\u202eb:80",
-    ],
-)
-def test_address_with_hidden_characters(address: str) -> None:
-    """`urlsplit` ignores line ends and tabs."""
-    with pytest.raises(ValueError, match="http://host:port"):
-        EndpointConfig(id="a", address=address)
-
-
-def poll_file(stage: Stage) -> None:
-    """Poll often enough for a stable file to be read."""
-    for _ in range(3):
-        stage.clock.at += 1
-        stage.control_plane.discovery.tick(stage.clock.at)
-
-
-async def test_invalid_watched_file(stage: Stage, tmp_path: Path) -> None:
-    """The endpoints stay, and the file is polled again."""
-    path = tmp_path / "endpoints.json"
-    worker = await stage.worker(response(b"here"))
-    good = f'[{{"id": "a", "address": "http://127.0.0.1:{worker.port}"}}]'
-    path.write_text(good, encoding="utf-8")
-    await stage.serve(discovery={"file": {"path": str(path)}})
-    (source,) = stage.control_plane.discovery.sources
-    for text, problem in (
-        ("[" * 100_000, str(MAX_DEPTH)),
-        ("[" + "9" * 5000 + "]", "JSON"),
-        (" " * (MAX_FILE_BYTES + 1), "16 MiB"),
-    ):
-        path.write_text(text, encoding="utf-8")
-        poll_file(stage)
-        assert problem in (source.problem or "")
-    path.unlink()
-    os.mkfifo(path)
-    poll_file(stage)
-    assert "not a file" in (source.problem or "")
-    assert (await stage.ask(get())).body == b"here"
-    path.unlink()
-    path.write_text(good, encoding="utf-8")
-    poll_file(stage)
-    assert source.problem is None
 
 
 # --- name servers
@@ -147,17 +60,6 @@ async def test_unusable_srv_record(stage: Stage, names: NameServer, port: int, t
     names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, 81) + name_bytes("a.test"))]
     await pass_time(stage, 2)
     assert known(stage) == ["127.0.0.1-81"]
-
-
-# --- workers
-
-
-@pytest.mark.parametrize(
-    "value", [b"99999999999999999999", b"1000001", b"1e5", b"nan", b"inf", b"-0", b"+1", b"0x1"]
-)
-@pytest.mark.parametrize("name", [b"In-Flight", b"Service-Time", b"Utilization"])
-def test_invalid_load_report(name: bytes, value: bytes) -> None:
-    assert LoadReports().read(b"\r\nX-Worker-%b: %b\r\n" % (name, value)) is None
 
 
 # --- admin responses

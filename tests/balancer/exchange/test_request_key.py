@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from balancer.cluster.affinity import key_of
-from balancer.config.loading import Settings
-from balancer.config.problems import first_problem
 from balancer.config.schema.sticky import KeyConfig
 from balancer.http.h1.client import Client
 from tests.support.outgoing import outgoing_request
@@ -93,20 +90,3 @@ async def test_same_key_goes_to_the_same_endpoint(stage: Stage) -> None:
     assert set(found.values()) == {b"0", b"1", b"2"}
     await stage.reload(policy={"name": "maglev", "table": 251}, key={"by": "path"})
     assert len({(await stage.ask(get(b"/x", b"X-User: %d" % number))).body for number in range(9)}) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"key": {"by": "header"}}, "key.name: is required"),
-        ({"key": {"by": "path", "name": "x"}}, "key.name: "),
-        ({"key": {"name": "x"}}, "key.name: "),
-        ({"key": {"by": "path"}, "sticky": {"header": "X-User"}}, "key.by: give [sticky]"),
-    ],
-)
-def test_invalid_settings_name_the_key(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as error:
-        Settings.model_validate(
-            {"endpoints": [{"id": "a", "address": "http://x", "region": "r"}], **settings}
-        )
-    assert first_problem(error.value, Settings).startswith(message)

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.scripts import send_then_disconnect
 from tests.support.stage import Stage
-from tests.support.wire import Message, Script, Wire, answering, get, playing, post, response
+from tests.support.wire import Message, Script, Wire, get, playing, post, response
 
 OK = response(b"fine")
-
-
-close_after_request = playing(Wire.request)
 
 
 def check_error(answer: Message, status: int, reason: str) -> None:
@@ -32,36 +27,12 @@ def check_error(answer: Message, status: int, reason: str) -> None:
 # --- no connection
 
 
-async def test_all_endpoints_refuse(stage: Stage) -> None:
-    """502 after the retries; the client's connection stays open, and its request id is in the body."""
-    await stage.serve(stage.dead_port(), stage.dead_port())
-    client = await stage.client()
-    for _ in range(2):
-        answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
-        check_error(answer, 502, "connect_failed")
-        assert json.loads(answer.body)["request_id"] == "abc"
-    assert stage.cluster.counts.errors == {"connect_failed": 2}
-    assert stage.cluster.counts.retried == 2
-
-
 async def test_retries_can_be_disabled(stage: Stage) -> None:
     """`retries = 0`: the first failure is final."""
     worker = await stage.worker(OK)
     await stage.serve(stage.dead_port(), worker, retries=0)
     check_error(await stage.ask(get()), 502, "connect_failed")
     assert worker.requests == []
-
-
-async def test_single_endpoint_is_retried(stage: Stage) -> None:
-    """Without another endpoint the failed one gets the second attempt, on a new connection."""
-    scripts = iter([close_after_request, answering(OK)])
-
-    async def script(wire: Wire) -> None:
-        await next(scripts)(wire)
-
-    worker = await stage.serve_worker(script)
-    assert (await stage.ask(get())).body == b"fine"
-    assert len(worker.connections) == 2
 
 
 async def test_body_without_a_connection_is_bounded(stage: Stage) -> None:
@@ -104,25 +75,6 @@ async def test_retry_uses_a_new_connection(stage: Stage) -> None:
 # --- after the response head
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
-    ],
-)
-async def test_malformed_response(stage: Stage, garbage: bytes) -> None:
-    """Nothing of it reaches the client, the connection is closed, and there is no retry."""
-    worker = await stage.serve_worker(garbage)
-    client = await stage.client()
-    check_error(await client.ask(get()), 502, "malformed_response")
-    assert stage.outcomes() == {"reset": 1}
-    assert stage.cluster.counts.retried == 0
-    assert stage.pool().idle == 0
-    assert len(worker.connections) == 1
-    check_error(await client.ask(get()), 502, "malformed_response")
-
-
 async def test_retry_after_an_interim_response(stage: Stage) -> None:
     """After a 103 no final byte has been sent, so a GET is retried."""
     hinting = await stage.worker(send_then_disconnect(b"HTTP/1.1 103 Early Hints\r\n\r\n"))
@@ -130,15 +82,6 @@ async def test_retry_after_an_interim_response(stage: Stage) -> None:
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     assert (await client.response()).body == b"fine"
-
-
-async def test_invalid_host_name(stage: Stage) -> None:
-    """A label of more than 63 characters (RFC 1035 § 2.3.4) counts as unresolved."""
-    endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
-    await stage.serve(endpoints=[endpoint], retries=0)
-    answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (502, "name_unresolved")
-    assert stage.outcomes() == {"refused": 1}
 
 
 async def test_unread_body_does_not_block_the_next_request(stage: Stage) -> None:

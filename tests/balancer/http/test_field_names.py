@@ -6,10 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from balancer.config.loading import Settings
-from balancer.config.problems import first_problem
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.client import Client
 from balancer.http.h1.internal_fields import InternalFields
@@ -113,18 +110,6 @@ def test_internal_name_with_an_underscore() -> None:
     head = outgoing_request(b"GET / HTTP/1.1\r\n%b\r\n" % lines, client, b"id").head
     assert head.startswith(b"GET / HTTP/1.1\r\nHost: a\r\nX-Olds: 5\r\nX-Forwarded-For: ")
     assert internal.without(b"\r\nX_Old: 1\r\nX-Old: 2\r\n") == b"\r\nX-Old: 2\r\n"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Content_Length", "transfer_encoding", "content_*", "content.typ*", "CONTENT_TYPE", "Content-Length"],
-)
-def test_framing_fields_cannot_be_internal(name: str) -> None:
-    """These names would remove a field that forwarding needs."""
-    endpoint = {"id": "a", "address": "http://x", "region": "r"}
-    with pytest.raises(ValidationError) as error:
-        Settings.model_validate({"endpoints": [endpoint], "headers": {"internal": [name]}})
-    assert first_problem(error.value, Settings).startswith(f"headers.internal: '{name}'")
 
 
 def test_trailer_under_a_variant_name_is_removed() -> None:

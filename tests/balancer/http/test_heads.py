@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from balancer.errors import RequestRejected
 from balancer.http.h1.client import OWN_NAME, Client
 from balancer.http.h1.fields import Framing
 from balancer.http.h1.request_head import Request
+from balancer.http.h1.request_ids import fresh_ids
 from balancer.http.h1.response_head import StatusLines, incoming_response, outgoing_head
 from tests.support.outgoing import outgoing_request
 
@@ -153,25 +156,6 @@ def test_http2_head_that_is_repeated_after_another_was_refused() -> None:
     assert heads.read(fields, True).head == first.head
 
 
-@pytest.mark.parametrize(
-    ("target", "path", "host"),
-    [
-        (b"http://other.org/a?b", b"/a?b", b"other.org"),
-        (b"HTTP://other.org:81", b"*", b"other.org:81"),  # OPTIONS without a path: § 3.2.4
-        (b"https://other.org?b=/c", b"/?b=/c", b"other.org"),
-        (b"/plain", b"/plain", b"example.org"),
-        (b"/http://other.org/", b"/http://other.org/", b"example.org"),
-        (b"*", b"*", b"example.org"),
-    ],
-)
-def test_absolute_target_replaces_host(target: bytes, path: bytes, host: bytes) -> None:
-    """RFC 9112 § 3.2.2: the worker gets a path, and the authority as Host."""
-    line, fields, _ = sent(request(b"Accept: */*", HOST, target=target, method=b"OPTIONS"))
-    assert line == b"OPTIONS %b HTTP/1.1" % path
-    assert values(fields, b"Host") == [host] == values(fields, b"X-Forwarded-Host")
-    assert values(fields, b"Accept") == [b"*/*"]
-
-
 def test_http10_without_host() -> None:
     """The address of the connection stands in for Host, and the worker gets HTTP/1.1."""
     line, fields, _ = sent(request(b"Accept: */*", version=b"HTTP/1.0"))
@@ -189,8 +173,8 @@ FORGED = (
 
 
 def test_forwarding_fields_of_an_untrusted_peer() -> None:
-    """An untrusted peer's fields are replaced by what the balancer sees."""
-    _, fields, _ = sent(request(HOST, *FORGED))
+    """An untrusted peer's fields are replaced by what the balancer sees; the host is that of an absolute target."""
+    _, fields, _ = sent(request(b"Host: inner.example", *FORGED, target=b"https://example.org/"))
     assert values(fields, b"X-Forwarded-For") == [b"192.0.2.7"]
     assert values(fields, b"X-Forwarded-Proto") == [b"http"]
     assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
@@ -228,6 +212,14 @@ def test_request_id(lines: list[bytes], expected: bytes) -> None:
     """A given id is kept unless it is too long for a log."""
     outgoing = edit_request(request(HOST, *lines))
     assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
+
+
+def test_ids_are_unique_and_have_one_prefix() -> None:
+    fresh_id, other = fresh_ids(), fresh_ids()
+    ids = [fresh_id() for _ in range(2000)]
+    assert len({*ids, *(other() for _ in range(2000))}) == 4000
+    assert len({each.partition(b"-")[0] for each in ids}) == 1
+    assert all(re.fullmatch(rb"[0-9a-f]{12}-[0-9a-f]{3,}", each) for each in ids)
 
 
 @pytest.mark.parametrize(

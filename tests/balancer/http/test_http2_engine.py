@@ -157,24 +157,15 @@ def test_head_that_is_refused_leaves_no_other_in_its_place() -> None:
     assert heads == [(1, first), (5, second)]
 
 
-UNSENDABLE = (
-    *(
-        (b"connection", b"close"),
-        (b"Transfer-Encoding", b"chunked"),
-        (b"keep-alive", b"1"),
-        (b"upgrade", b"h"),
-    ),
-    *(
-        (b"proxy-connection", b"x"),
-        (b"te", b"gzip"),
-        (b"a b", b"x"),
-        (b"", b"x"),
-        (b"a:b", b"x"),
-        (b":x", b"y"),
-    ),
-    *((b"x", value) for value in (b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b")),
-    (b"x\r\ny", b"a"),
+UNSENDABLE_NAMES = (
+    *(b"connection", b"Transfer-Encoding", b"keep-alive", b"upgrade", b"proxy-connection", b"te"),
+    *(b"a b", b"", b"a:b", b":x", b"x\r\ny"),
 )
+UNSENDABLE_VALUES = (b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b")
+UNSENDABLE = [
+    *((name, b"1") for name in UNSENDABLE_NAMES),
+    *((b"x", value) for value in UNSENDABLE_VALUES),
+]
 
 
 @pytest.mark.parametrize("field", UNSENDABLE)

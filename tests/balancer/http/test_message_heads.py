@@ -1,34 +1,11 @@
-"""`parse_head` and `head_of`: message heads as parts, and parts as bytes."""
+"""`head_of` and `trailers_of`: parts of a message as bytes."""
 
 from __future__ import annotations
 
 import pytest
 
 from balancer.errors import MalformedResponse
-from balancer.http.h1.field_list import head_of, parse_head, trailers_of
-
-HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
-
-
-def test_request_head_is_split_into_parts() -> None:
-    """Host becomes the authority, connection-specific fields are removed, the rest stays as received."""
-    head_parts = parse_head(HEAD + b"\r\n")
-    assert (head_parts.method, head_parts.target, head_parts.authority) == (
-        b"POST",
-        b"/a?b c",
-        b"example.org",
-    )
-    assert head_parts.fields == [(b"X-A", b"1"), (b"x-a", b"")]
-    assert head_parts.length == 0
-
-
-@pytest.mark.parametrize(
-    ("field", "length"), [(b"Content-Length: 12", 12), (b"transfer-encoding: chunked", -1)]
-)
-def test_framing_of_the_body_is_read_from_the_head(field: bytes, length: int) -> None:
-    head_parts = parse_head(HEAD + field + b"\r\n\r\n")
-    assert head_parts.length == length
-    assert b"transfer-encoding" not in [name for name, _ in head_parts.fields]
+from balancer.http.h1.field_list import head_of, trailers_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from balancer.downstream.connection import Http1Connection
 from balancer.exchange.exchange import Exchange
 from balancer.http.h1.request_reader import RequestReader
-from balancer.http.h1.retry_after import retry_after
+from balancer.http.h1.response_head import retry_after
 from policies.overload.rests import LONGEST_REST, USUAL_REST, Rests
 from tests.support.wireless import Peer, Wireless, sends
 

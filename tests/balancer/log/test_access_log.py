@@ -165,17 +165,6 @@ async def test_connection_refused(stage: Stage, watched: WatchedLog) -> None:
     assert line["endpoint"] in ("w0", "w1")
 
 
-async def test_successful_retry(stage: Stage, watched: WatchedLog) -> None:
-    """One entry with the endpoint that answered and the number of attempts."""
-    await watched.serve(stage.dead_port(), await stage.worker(response()))
-    for _ in range(2):
-        await stage.ask(get())
-    lines = await watched.lines(2)
-    assert {line["endpoint"] for line in lines} == {"w1"}
-    assert sorted(line["attempts"] for line in lines) in ([1, 2], [2, 2])
-    assert {line["end"] for line in lines} == {"ok"}
-
-
 async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     """One entry at the end, with the bytes of each direction without the heads."""
 
@@ -194,28 +183,6 @@ async def test_tunnel(stage: Stage, watched: WatchedLog) -> None:
     line = await watched.line()
     assert (line["end"], line["status"], line["path"], line["endpoint"]) == ("tunnel", 101, "/chat", "w0")
     assert (line["bytes_in"], line["bytes"]) == (4, 6)
-
-
-async def test_queue_timeout_and_full_queue(stage: Stage, watched: WatchedLog) -> None:
-    """One request is rejected at once, the other after the queue timeout."""
-    worker = await stage.worker(stalls())
-    await watched.serve(
-        worker, max_in_flight=1, limits={"queue": 1}, timeouts={"queue": 5, "first_byte": 100}
-    )
-    first, waits, late = [await stage.client() for _ in range(3)]
-    await first.send(get(b"/first"))
-    await stage.eventually(lambda: worker.requests)
-    await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
-    assert (await late.ask(get(b"/late"))).status == 503
-    stage.advance(6)
-    await waits.response()
-    turned_away, timed_out = await watched.lines(2)
-    assert (turned_away["path"], turned_away["end"]) == ("/late", "unavailable")
-    assert (turned_away["reason"], turned_away["queue"]) == ("queue_full", 0)
-    assert (timed_out["path"], timed_out["end"]) == ("/waits", "unavailable")
-    assert (timed_out["reason"], timed_out["queue"]) == ("queue_timeout", 6)
-    first.reset()
 
 
 async def test_shed_and_expired_requests(stage: Stage, watched: WatchedLog) -> None:
@@ -298,49 +265,10 @@ async def test_rejected_request(
     assert (line["attempts"], line["bytes"]) == (0, len(answer.body))
 
 
-async def test_head_timeout(stage: Stage, watched: WatchedLog) -> None:
-    """408 after the head timeout."""
-    await watched.serve(await stage.worker(response()))
-    client = await stage.sending(b"GET /slow HTTP/1.1\r\nHos")
-    await stage.eventually(lambda: any(stage.heads_begun()))
-    stage.advance(11)
-    await client.response()
-    line = await watched.line()
-    assert (line["path"], line["status"], line["reason"]) == ("/slow", 408, "head_timeout")
-    assert (line["head"], line["total"]) == (11, 11)
-
-
-async def test_malformed_body(stage: Stage, watched: WatchedLog) -> None:
-    """The worker already has the head; the client gets 400."""
-    await watched.serve(await stage.worker(stalls()))
-    await stage.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"POST") + b"nonsense\r\n")
-    line = await watched.line()
-    assert (line["end"], line["status"], line["reason"]) == ("rejected", 400, "malformed_body")
-    assert (line["method"], line["path"]) == ("POST", "/x")
-
-
 # --- admin requests
 
 
 CONTROL = b"GET /-/%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-
-
-async def test_admin_requests(stage: Stage, watched: WatchedLog) -> None:
-    """Logged with their status, unknown paths too."""
-    await watched.serve(await stage.worker(response()))
-    for name in (b"health", b"nothing"):
-        await stage.ask(CONTROL % name)
-    for name in (b"health", b"status?x"):
-        client = await stage.client()  # the traffic port
-        await client.ask(CONTROL % name)
-    lines = await watched.lines(4)
-    assert [(line["path"], line["status"]) for line in lines] == [
-        ("/-/health", 200),
-        ("/-/nothing", 404),
-        ("/-/health", 200),
-        ("/-/status?x", 404),
-    ]
-    assert {line["end"] for line in lines} == {"admin"}
 
 
 async def test_bytes_of_a_probe_on_the_traffic_port(stage: Stage, watched: WatchedLog) -> None:
@@ -377,16 +305,6 @@ async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLo
 
 
 # --- sampling, rotation, shutdown, errors
-
-
-async def test_server_with_sampling(stage: Stage, watched: WatchedLog) -> None:
-    """No successes, every failure."""
-    await watched.serve(
-        await stage.worker(response()), await stage.worker(response(status=b"500 No")), log={"sample": 0.0}
-    )
-    statuses = sorted([(await stage.ask(get())).status for _ in range(4)])
-    assert statuses == [200, 200, 500, 500]
-    assert [line["status"] for line in await watched.lines(2)] == [500, 500]
 
 
 async def test_stopped_server_has_written_everything(stage: Stage, watched: WatchedLog) -> None:

@@ -93,15 +93,21 @@ async def test_version_of_tls(stage: Stage, tmp_path: Path, version: int) -> Non
 
 async def test_refused_and_admin_requests(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "log"
-    await stage.serve(await stage.worker(BAR), log={"fields": ["path", "user_agent"], "path": str(path)})
+    log = {"fields": ["path", "status", "end", "user_agent"], "path": str(path)}
+    await stage.serve(await stage.worker(BAR), log=log)
     agent = b"User-Agent: a"
     for target in (b"/-/health", b"/-/nothing"):
         await stage.ask(get(target, agent))
     wire = await stage.client()
-    await wire.ask(get(b"/-/status", agent))  # on the traffic port
+    await wire.ask(get(b"/-/status?x", agent))  # on the traffic port
     await stage.ask(get(b"/bad", agent, b"Content-Length: 1", b"Content-Length: 2"))
-    lines = [(line["path"], line["user_agent"]) for line in await lines_of(stage, path, 4)]
-    assert lines == [("/-/health", "a"), ("/-/nothing", "a"), ("/-/status", "a"), ("/bad", "a")]
+    lines = [tuple(line.values()) for line in await lines_of(stage, path, 4)]
+    assert lines == [
+        ("/-/health", 200, "admin", "a"),
+        ("/-/nothing", 404, "admin", "a"),
+        ("/-/status?x", 404, "admin", "a"),
+        ("/bad", 400, "rejected", "a"),
+    ]
 
 
 async def test_response_that_the_client_has_seen(stage: Stage, tmp_path: Path) -> None:
@@ -113,15 +119,15 @@ async def test_response_that_the_client_has_seen(stage: Stage, tmp_path: Path) -
     lost = await stage.worker(playing(Wire.request, long % (b"lost", 9)))
     pools = {name: pool_of(worker) for name, worker in (("cut", cut), ("lost", lost))}
     routes = [{"prefix": f"/{name}", "cluster": name} for name in pools]
-    log = {"fields": ["status", "response:x-bar"], "path": str(path)}
+    log = {"fields": ["status", "response:x-bar", "attempts", "end"], "path": str(path)}
     await stage.serve(busy, await stage.worker(BAR), log=log, clusters=pools, routes=routes)
     await stage.ask(get())
     for target in (b"/cut", b"/lost"):
         client = await stage.sending(get(target))
         with suppress(asyncio.IncompleteReadError):
             await client.until(b"}" if target == b"/lost" else b"never")
-    seen = [(line["status"], line["response:x-bar"]) for line in await lines_of(stage, path, 3)]
-    assert seen == [(200, "1"), (200, "cut"), (502, None)]
+    seen = [tuple(line.values()) for line in await lines_of(stage, path, 3)]
+    assert seen == [(200, "1", 2, "ok"), (200, "cut", 1, "reset"), (502, None, 2, "reset")]
 
 
 async def test_reload_of_the_fields(stage: Stage, tmp_path: Path) -> None:

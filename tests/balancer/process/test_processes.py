@@ -21,34 +21,23 @@ from tests.support.programs import (
     TWO_PROCESSES,
     Load,
     Start,
-    are_two_without,
     eventually_true,
+    is_replaced,
     process_of,
+    restart_all,
     workers,
 )
 from tests.support.stage import Stage
-from tests.support.wire import Message, Wire, get, response
+from tests.support.wire import Message, answering_after, get, response
 
 pytestmark = pytest.mark.second_tier
 
 
-class HeldWorker:
-    """A worker that holds its responses back until `go` is set."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.held = 0
-
-    async def script(self, wire: Wire) -> None:
-        while True:
-            await wire.request()
-            self.held += 1
-            await self.go.wait()
-            await wire.send(response(b"held"))
+HELD = response(b"held")
 
 
 async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
-    """Either process answers for both, and SIGTERM ends both with 0."""
+    """Either process answers for both, a reload is logged once, and SIGTERM ends both with 0."""
     program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
     assert "(policy steelyard, 1 endpoint, 2 processes, " in program.lines[-1]
     clients = [await program.client() for _ in range(40)]
@@ -66,6 +55,8 @@ async def test_two_processes_report_as_one(start: Start, stage: Stage) -> None:
     assert 'steelyard_endpoint_outcomes_total{endpoint="r-0",outcome="ok",region="r"} 40.0' in metrics
     admin = found_socket(f"http://127.0.0.1:{program.port}")
     assert admin is not None
+    program.signal(signal.SIGHUP)
+    await program.line("balancer has reloaded")
     program.signal(signal.SIGTERM)
     assert await program.ended() == 0
     assert await program.rest() == ["balancer stopping: 0 in flight"]
@@ -118,34 +109,28 @@ async def test_command_reaches_all_processes(start: Start, stage: Stage) -> None
     assert await policies() == {"least-in-flight"}
     refused = await program.ask(put_policy("p2x"))
     assert "p2x" in refused["error"]
-    killed, other = await program.pids()
-    program.signal(signal.SIGKILL, killed)
-    await program.line("started again")
-    await eventually_true(lambda: are_two_without(program, killed))
-    program.signal(signal.SIGKILL, other)
-    await program.line("started again")
-    await eventually_true(lambda: are_two_without(program, other))
+    await restart_all(program)
     assert await policies() == {"least-in-flight"}
 
 
 async def test_killed_process_loses_only_its_own_requests(start: Start, stage: Stage) -> None:
     """One log line names it, another process takes its place, and its requests in flight leave the status."""
-    worker_held = HeldWorker()
-    worker = await stage.worker(worker_held.script)
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go, HELD))
     program = await start(*TWO_PROCESSES, *workers(worker))
     clients = [await program.client() for _ in range(40)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: worker_held.held == 40)
+    await stage.eventually(lambda: len(worker.requests) == 40)
     merged = await program.status()
     assert merged["endpoints"][0]["in_flight"] == 40
     rows = {row["pid"]: row["in_flight"] for row in merged["processes"]["answering"]}
     killed = min(rows, key=lambda pid: rows[pid])
     program.signal(signal.SIGKILL, killed)
     await program.line(rf"balancer process \d \({killed}\) was killed by SIGKILL; it is started again$")
-    await eventually_true(lambda: are_two_without(program, killed))
+    await eventually_true(lambda: is_replaced(program, killed))
     assert (await program.status())["endpoints"][0]["in_flight"] == 40 - rows[killed]
-    worker_held.go.set()
+    go.set()
     answers = await asyncio.gather(*(client.response() for client in clients), return_exceptions=True)
     assert (
         sum(isinstance(answer, Message) and answer.body == b"held" for answer in answers) == 40 - rows[killed]
@@ -175,25 +160,26 @@ async def test_process_ended_by_sigterm_is_started_again(start: Start, stage: St
     for pid in await program.pids():
         program.signal(signal.SIGTERM, pid)
         await program.line(rf"\({pid}\) has ended with 0; it is started again$")
-        await eventually_true(partial(are_two_without, program, pid))
+        await eventually_true(partial(is_replaced, program, pid))
         await load.answers(100)
     assert await load.end() == []
 
 
 async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start, stage: Stage) -> None:
     """Process supervisors signal every process of a group; none takes that for a second signal."""
-    worker_held = HeldWorker()
-    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go, HELD))
+    program = await start(*TWO_PROCESSES, *workers(worker))
     clients = [await program.client() for _ in range(8)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: worker_held.held == 8)
+    await stage.eventually(lambda: len(worker.requests) == 8)
     pids = await program.pids()
     for pid in (None, *pids):
         program.signal(signal.SIGTERM, pid)
         program.signal(signal.SIGINT, pid) if pid else None
     await program.line("balancer stopping: 8 in flight")
-    worker_held.go.set()
+    go.set()
     for client in clients:
         assert (await client.response()).body == b"held"
         assert await client.rest() == b""
@@ -203,11 +189,12 @@ async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start
 
 async def test_second_signal_ends_the_grace_period(start: Start, stage: Stage) -> None:
     """In all processes; the exit code is 1 because a request was not finished."""
-    worker_held = HeldWorker()
-    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go, HELD))
+    program = await start(*TWO_PROCESSES, *workers(worker))
     client = await program.client()
     await client.send(get())
-    await stage.eventually(lambda: worker_held.held)
+    await stage.eventually(lambda: worker.requests)
     program.signal(signal.SIGTERM)
     await program.line("balancer stopping: 1 in flight")
     program.signal(signal.SIGTERM)
@@ -218,26 +205,18 @@ async def test_second_signal_ends_the_grace_period(start: Start, stage: Stage) -
 
 async def test_processes_end_when_the_supervisor_is_killed(start: Start, stage: Stage) -> None:
     """They finish their requests first."""
-    worker_held = HeldWorker()
-    program = await start(*TWO_PROCESSES, *workers(await stage.worker(worker_held.script)))
+    go = asyncio.Event()
+    worker = await stage.worker(answering_after(go, HELD))
+    program = await start(*TWO_PROCESSES, *workers(worker))
     client = await program.client()
     await client.send(get())
-    await stage.eventually(lambda: worker_held.held)
+    await stage.eventually(lambda: worker.requests)
     program.signal(signal.SIGKILL)
     assert await program.ended() == -signal.SIGKILL
-    worker_held.go.set()
+    go.set()
     assert (await client.response()).body == b"held"
     assert await program.rest() == []
     await client.close()
-
-
-async def test_reload_by_sighup_is_logged_once(start: Start, stage: Stage) -> None:
-    program = await start(*TWO_PROCESSES, *workers(await stage.worker(response())))
-    program.signal(signal.SIGHUP)
-    await program.line("reloaded")
-    program.signal(signal.SIGTERM)
-    assert await program.ended() == 0
-    assert [line for line in await program.rest() if "reloaded" in line] == []
 
 
 async def test_bad_configuration_is_reported_once(tmp_path: Path) -> None:

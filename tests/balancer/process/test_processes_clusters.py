@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.admin_requests import local
-from tests.support.programs import Load, Program, StartConfigured, restart_both, starting
+from tests.support.programs import Load, Program, StartConfigured, bodies, restart_all, starting
 from tests.support.stage import Stage
 from tests.support.wire import PATIENCE, ScriptedWorker, answering_after, get, response
 
@@ -50,14 +50,6 @@ address = "http://127.0.0.1:{api.port}"
 """)
 
 
-async def bodies(program: Program, target: bytes) -> set[bytes]:
-    clients = [await program.client() for _ in range(16)]
-    found = {(await client.ask(get(target))).body for client in clients for _ in range(2)}
-    for client in clients:
-        await client.close()
-    return found
-
-
 async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Stage) -> None:
     """Its counts add up, its endpoints are not mixed with those of another pool, and later processes know them."""
     main, api, added = [await stage.worker(response(body)) for body in (b"main", b"api", b"added")]
@@ -76,7 +68,7 @@ async def test_pool_is_one_over_all_processes(start: StartConfigured, stage: Sta
     assert (await program.ask(local(b"/-/policy?cluster=api", method=b"PUT", body=b'"random"')))[
         "name"
     ] == "random"
-    await restart_both(program)
+    await restart_all(program)
     assert await bodies(program, b"/api") == {b"api", b"added"}
     shown = await program.ask(local(b"/-/policy?cluster=api"))
     assert (shown["name"], shown["differs"]) == ("random", False)
@@ -143,7 +135,7 @@ endpoints = [{{ id = "w0", address = "http://127.0.0.1:{bad.port}" }}]
     body = json.dumps({"weights": {"api": 1, "next": 0}, "reason": "not yet"}).encode()
     answer = await program.ask(local(b"/-/splits", method=b"PUT", body=body))
     assert [each["share"] for each in answer["splits"][0]["clusters"]] == [1.0, 0.0]
-    await restart_both(program)
+    await restart_all(program)
     assert await bodies(program, b"/split") == {b"api"}
     [split] = (await program.status())["splits"]
     assert (split["changed"], split["reason"]) == (True, "not yet")

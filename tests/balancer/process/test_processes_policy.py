@@ -17,7 +17,14 @@ from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.status_command import lines_of
 from tests.support.admin_requests import local, put_policy
 from tests.support.config_files import write_workers
-from tests.support.programs import Program, StartConfigured, eventually_true, starting
+from tests.support.programs import (
+    Program,
+    StartConfigured,
+    eventually_true,
+    is_replaced,
+    restart_all,
+    starting,
+)
 from tests.support.stage import Stage
 from tests.support.wire import response
 
@@ -132,19 +139,6 @@ async def test_process_that_is_started_later_has_the_version_in_force(
     assert await version_of(program) == digest(LOADED_AS.format(version="3", more=""))
 
 
-async def restart_all(program: Program, processes: int) -> None:
-    """Kill all processes, one after the other, and wait for their successors."""
-    for pid in await program.pids():
-        program.signal(signal.SIGKILL, pid)
-        await program.line("started again")
-        await eventually_true(partial(are_without, program, processes, pid))
-
-
-async def are_without(program: Program, processes: int, gone: int) -> bool:
-    pids = await program.pids()
-    return len(pids) == processes and gone not in pids
-
-
 async def test_broken_file_changes_no_process(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
     """One line of the log, or the answer, names file and line."""
     program = await start(stage)
@@ -210,7 +204,7 @@ async def test_sighup_while_a_process_restarts_reloads_all(
     await program.line("started again")
     expected = save(tmp_path, "2")
     await reload(program, "signal")
-    await eventually_true(partial(are_without, program, 3, pid))
+    await eventually_true(partial(is_replaced, program, pid, 3))
     assert await version_of(program) == expected
 
 

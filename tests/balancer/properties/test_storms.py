@@ -26,14 +26,10 @@ WORKER_TEXTS = (
 )
 CLIENT_TEXTS = (
     *(*REQUESTS, b"GET /x HTTP/1.1\r\n", b"Host: a\r\n", b"\r\n", b"0\r\n\r\n", b"abc", b"x" * 90_000),
-    *(
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n",
-        b"Upgrade: h2c\r\nConnection: upgrade\r\n",
-    ),
-    *(
-        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET /-/health HTTP/1.1\r\nHost: a\r\n\r\n",
-    ),
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n",
+    b"Upgrade: h2c\r\nConnection: upgrade\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"GET /-/health HTTP/1.1\r\nHost: a\r\n\r\n",
 )
 
 BUFFERED: tuple[list[Event], ...] = ([], *([("B", bytes([number]))] for number in (1, 2, 3)))
@@ -126,11 +122,9 @@ def test_mirrors_change_nothing(side: str, data: st.DataObject, mirror: str) -> 
     [
         *(("answer", {}), ("endless", {}), ("broken", {}), ("silent", {"response_timeout": 1})),
         *(("deaf", {"response_timeout": 1}), ("reset", {"connection_broken": 1})),
-        *(
-            ("end", {"connect_failed": 1}),
-            ("refuse", {"connect_failed": 1}),
-            ("hang", {"connect_timeout": 1}),
-        ),
+        ("end", {"connect_failed": 1}),
+        ("refuse", {"connect_failed": 1}),
+        ("hang", {"connect_timeout": 1}),
     ],
 )
 def test_ways_of_mirrors(way: str, end: dict[str, int]) -> None:

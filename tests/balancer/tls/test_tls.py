@@ -9,15 +9,12 @@ import os
 import shutil
 import socket
 import ssl
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from balancer.config.problems import ConfigError
-from balancer.tls.certificate_names import dns_names, expiry, is_named
 from tests.support.admin_requests import TOKEN
 from tests.support.certificates import Shelf, limited_to
 from tests.support.stage import Stage
@@ -426,45 +423,3 @@ async def test_reload_of_certificates(stage: Stage, shelf: Shelf) -> None:
         await server.reload()
     assert await names_of(stage, shelf.client(), NAME) == {NAME, "fresh.example.org"}
     assert (await client.ask(get())).status == 200
-
-
-# --- names in certificates
-
-
-def test_dns_names_of_a_certificate(shelf: Shelf) -> None:
-    """DNS names only; 200 names need lengths of more than one byte."""
-    names = [f"host-{number}.example.org" for number in range(200)]
-    pair = shelf.pair(*names, "127.0.0.1")
-    leaf = Path(pair["certificate"]).read_text().split("-----END")[0] + "-----END CERTIFICATE-----"
-    der = ssl.PEM_cert_to_DER_cert(leaf)
-    assert dns_names(der) == names
-    for end in range(0, len(der), 37):
-        with pytest.raises(ValueError, match="not a certificate"):
-            dns_names(der[:end])
-
-
-@pytest.mark.parametrize("year", [2001, 2049, 2050, 9999])
-def test_expiry_of_a_certificate(year: int) -> None:
-    """Years from 2050 on are written with four digits."""
-    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
-    pem = trustme.CA().issue_cert("a.org", not_after=end).cert_chain_pems[0].bytes().decode()
-    der = ssl.PEM_cert_to_DER_cert(pem)
-    assert expiry(der) == end
-    for size in range(0, len(der), 37):
-        with pytest.raises(ValueError, match="not a certificate"):
-            expiry(der[:size])
-
-
-@pytest.mark.parametrize(
-    ("host", "name", "matches"),
-    [
-        ("a.b", "a.b", True),
-        ("a.b", "*.b", True),
-        ("x.a.b", "*.b", False),
-        (".b", "*.b", False),
-        ("b", "*.b", False),
-        ("a.b", "a.c", False),
-    ],
-)
-def test_wildcard_matching(host: str, name: str, matches: bool) -> None:
-    assert is_named(host, name) == matches

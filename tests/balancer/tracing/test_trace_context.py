@@ -39,9 +39,9 @@ class Context:
     states: tuple[bytes, ...]
 
 
-def reader(tracing: Tracing = NO_SAMPLES, *, is_trusted: bool = False) -> RequestReader:
+def reader(tracing: Tracing = NO_SAMPLES) -> RequestReader:
     """A client connection's reader."""
-    client = Client(b"192.0.2.1", b"a:80", is_trusted=is_trusted, tracing=tracing)
+    client = Client(b"192.0.2.1", b"a:80", tracing=tracing)
     return RequestReader(client, Limits(), map(b"id-%x".__mod__, count()).__next__)
 
 
@@ -189,38 +189,6 @@ def test_other_fields_are_untouched() -> None:
     assert head.endswith(b"-01\r\n\r\n")
 
 
-def test_untrusted_client_begins_a_new_trace() -> None:
-    """By default a client can neither force sampling nor choose the id of a trace."""
-    tracing = Tracing(trusts_all=False, sample=0.0)
-    lines = (*PLAIN, PARENT, b"tracestate: a=1")
-    assert context_of(request_of(lines, reader(tracing, is_trusted=True)).head).trace_id == TRACE
-    context = context_of(request_of(lines, reader(tracing)).head)
-    assert (context.trace_id == TRACE, context.flags, context.states) == (False, b"02", ())
-
-
-def test_requests_of_one_connection_are_independent() -> None:
-    """The parsed fields are cached, the trace context is not."""
-    by = reader()
-    other = PARENT.replace(TRACE, b"5" * 32)
-    sequence = [(), (PARENT,), (other,), (), (PARENT, PARENT), (other, b"tracestate: a=1"), (PARENT,), ()]
-    contexts = [context_of(request_of((*PLAIN, *lines), by).head) for lines in sequence]
-    ids = [context.trace_id for context in contexts]
-    assert [trace_id in (TRACE, b"5" * 32) for trace_id in ids] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-        True,
-        True,
-        False,
-    ]
-    assert (ids[1], ids[2], ids[5], ids[6]) == (TRACE, b"5" * 32, b"5" * 32, TRACE)
-    assert [context.states for context in contexts] == [(), (), (), (), (), (b"a=1",), (), ()]
-    assert len({context.span_id for context in contexts}) == len(sequence)
-    assert len(set(ids)) == 6
-
-
 def test_same_fields_with_another_parent_are_parsed_once() -> None:
     """A traceparent differs from request to request, and must not cost the parsing of all other fields."""
     by = reader()
@@ -271,9 +239,10 @@ LINES = (
 
 @pytest.mark.parametrize("seed", range(20))
 def test_cache_changes_nothing(seed: int) -> None:
-    """Requests on one connection are what they are on connections of their own."""
+    """Requests on one connection are what they are on connections of their own, and each has its own ids."""
     rng, by = Random(seed), reader()
     lines: list[bytes] = []
+    spans, own = [], []
     for _ in range(100):
         if rng.random() < 0.7 and lines:
             lines[rng.randrange(len(lines))] = rng.choice(LINES)
@@ -281,6 +250,10 @@ def test_cache_changes_nothing(seed: int) -> None:
             lines = rng.choices(LINES, k=rng.randrange(5))
         alone, beside = request_of((b"Host: a", *lines)), request_of((b"Host: a", *lines), by)
         assert without_ids(beside) == without_ids(alone)
+        context = context_of(beside.head)
+        spans.append(context.span_id)
+        own += [] if beside.parent else [context.trace_id]
+    assert (len({*spans}), len({*own})) == (len(spans), len(own))
 
 
 def without_ids(request: TracedRequest) -> tuple[object, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from balancer.exchange.observers import RequestTrace
 from balancer.http.grpc.status import NAMES
+from benchmarks.harness.open_load import without_collections
 from tests.support.admin_requests import status
 from tests.support.collector import TAKEN, Received, spans_of
 from tests.support.grpc_plays import ending, rpc
@@ -172,14 +174,16 @@ async def test_unsampled_requests_have_no_spans(stage: Stage, traced: Traced) ->
 
 
 async def test_untrusted_client_cannot_force_sampling(stage: Stage, traced: Traced) -> None:
-    """By default, only peers in `trusted_proxies` are believed."""
+    """Nor choose the id of a trace: by default, only peers in `trusted_proxies` are believed."""
     worker = await stage.worker(QUICK)
     await traced.serve(worker, tracing={"sample": 0.0, "trust": "proxies"})
-    await stage.ask(get(b"/", PARENT))
+    await stage.ask(get(b"/", PARENT, b"tracestate: a=1"))
     await stage.reload(trusted_proxies=("127.0.0.0/8",))
     await stage.ask(get(b"/", PARENT))
     traces = [(request.value(b"traceparent") or b"")[3:35] for request in worker.requests]
     assert [trace == TRACE.encode() for trace in traces] == [False, True]
+    first = worker.requests[0]
+    assert ((first.value(b"traceparent") or b"")[-2:], first.value(b"tracestate")) == (b"02", None)
     assert len(of_kind(await traced.spans(), "server")) == 1
 
 
@@ -458,17 +462,10 @@ async def test_mirrored_copy_is_within_the_exported_request(stage: Stage, traced
 
 async def test_nothing_is_left_behind(stage: Stage, traced: Traced) -> None:
     """A traced exchange is freed without the garbage collector, as every exchange is."""
-    import gc
-
     await traced.serve(await stage.worker(QUICK))
     client = await stage.client()
     await client.ask(get())
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collections():
         await client.ask(get())
         await client.ask(get())
-        left = [one for one in gc.get_objects() if isinstance(one, RequestTrace)]
-        assert left == []
-    finally:
-        gc.enable()
+        assert [one for one in gc.get_objects() if isinstance(one, RequestTrace)] == []

@@ -102,18 +102,3 @@ def test_all_addresses_fail() -> None:
         attempts.run(SIX, FOUR, OTHER_SIX)
     assert str(attempts.tried).count("Network is unreachable") == 2
     assert f"{FOUR}: Connection refused" in str(attempts.tried)
-
-
-@pytest.mark.parametrize("after", [0.0, 0.1, 0.25, 0.26, 0.3, 0.31])
-def test_cancellation_closes_everything(after: float) -> None:
-    """Before the first attempt, between attempts, and just after a success."""
-    attempts = ConnectAttempts({SIX: (0.3, None), FOUR: (0.06, None)})
-    task = attempts.start(SIX, FOUR)
-    with attempts.loop:
-        if after:
-            attempts.loop.advance(after)
-        task.cancel()
-        attempts.loop.advance(10.0)
-    assert task.cancelled() or attempts.open == {task.result()[0]}
-    assert task.cancelled() is (after < 0.3)
-    assert not task.cancelled() or not attempts.open

@@ -227,40 +227,32 @@ def test_ttl_within_bounds(ttl: float, fresh_for: float) -> None:
 # --- look-ups
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[NameServer]:
-    server = NameServer()
-    await server.start()
-    yield server
-    server.stop()
+def lookup(names: NameServer, timeout: float = 2.0) -> Look:
+    return partial(dns_lookup, servers=(f"127.0.0.1:{names.port}",), timeout=timeout)
 
 
-def lookup(server: NameServer, timeout: float = 2.0) -> Look:
-    return partial(dns_lookup, servers=(f"127.0.0.1:{server.port}",), timeout=timeout)
-
-
-async def test_least_ttl_of_both_families_holds(server: NameServer) -> None:
+async def test_least_ttl_of_both_families_holds(names: NameServer) -> None:
     """IPv6 addresses come first."""
-    server.address(NAME, "192.0.2.1", "2001:db8::1", ttl=42)
-    assert await lookup(server)(NAME) == Addresses(("2001:db8::1", "192.0.2.1"), 42)
+    names.address(NAME, "192.0.2.1", "2001:db8::1", ttl=42)
+    assert await lookup(names)(NAME) == Addresses(("2001:db8::1", "192.0.2.1"), 42)
 
 
 @pytest.mark.parametrize(("bad", "host"), [(A, "2001:db8::1"), (AAAA, "192.0.2.1")])
-async def test_failure_for_one_family_leaves_the_other(server: NameServer, bad: int, host: str) -> None:
-    server.address(NAME, "192.0.2.1", "2001:db8::1", ttl=42)
-    server.failing_kinds = {bad}
-    assert (await lookup(server)(NAME)).hosts == (host,)
+async def test_failure_for_one_family_leaves_the_other(names: NameServer, bad: int, host: str) -> None:
+    names.address(NAME, "192.0.2.1", "2001:db8::1", ttl=42)
+    names.failing_kinds = {bad}
+    assert (await lookup(names)(NAME)).hosts == (host,)
 
 
-async def test_failed_dns_lookup_names_the_host(server: NameServer) -> None:
+async def test_failed_dns_lookup_names_the_host(names: NameServer) -> None:
     with pytest.raises(LookupFailed, match=r"^api\.test: has no addresses$"):
-        await lookup(server)(NAME)
-    server.code = SERVFAIL
+        await lookup(names)(NAME)
+    names.code = SERVFAIL
     with pytest.raises(LookupFailed, match=r"^api\.test: "):
-        await lookup(server)(NAME)
-    server.is_silent = True
+        await lookup(names)(NAME)
+    names.is_silent = True
     with pytest.raises(LookupFailed, match=r"^api\.test: "):
-        await lookup(server, 0.05)(NAME)
+        await lookup(names, 0.05)(NAME)
 
 
 async def test_system_lookup_resolves_localhost() -> None:
@@ -279,37 +271,37 @@ async def test_label_too_long_is_refused() -> None:
 # --- with the whole balancer
 
 
-def by_dns(server: NameServer) -> dict[str, object]:
-    return {"resolver": "dns", "servers": [f"127.0.0.1:{server.port}"], "negative_ttl": 5.0}
+def by_dns(names: NameServer) -> dict[str, object]:
+    return {"resolver": "dns", "servers": [f"127.0.0.1:{names.port}"], "negative_ttl": 5.0}
 
 
-async def test_requests_succeed_while_name_server_is_silent(stage: Stage, server: NameServer) -> None:
+async def test_requests_succeed_while_name_server_is_silent(stage: Stage, names: NameServer) -> None:
     """Each request opens a new connection."""
     worker = await stage.worker(response(b"found", b"Connection: close"))
-    server.address(NAME, "127.0.0.1", ttl=10)
+    names.address(NAME, "127.0.0.1", ttl=10)
     endpoints = [{"id": "w0", "address": f"http://{NAME}:{worker.port}"}]
-    await stage.serve(endpoints=endpoints, names=by_dns(server))
+    await stage.serve(endpoints=endpoints, names=by_dns(names))
     assert (await stage.ask(get())).body == b"found"
-    server.is_silent = True
+    names.is_silent = True
     stage.jump(3600)
     for _ in range(3):
         assert (await stage.ask(get())).body == b"found"
-    names = (await status(stage))["names"]
-    assert names["resolver"] == "dns"
-    assert (names["waited"] + names["fresh"], names["stale"]) == (1, 3)
-    (known,) = names["known"]
+    report = (await status(stage))["names"]
+    assert report["resolver"] == "dns"
+    assert (report["waited"] + report["fresh"], report["stale"]) == (1, 3)
+    (known,) = report["known"]
     assert (known["name"], known["addresses"], known["state"]) == (NAME, ["127.0.0.1"], "stale")
 
 
-async def test_unresolved_name_is_answered_502(stage: Stage, server: NameServer) -> None:
+async def test_unresolved_name_is_answered_502(stage: Stage, names: NameServer) -> None:
     """The response names the error code only, status has the reason; the failed look-up is not repeated per request."""
     endpoints = [{"id": "w0", "address": f"http://{NAME}:80"}]
-    await stage.serve(endpoints=endpoints, names=by_dns(server), retries=0)
+    await stage.serve(endpoints=endpoints, names=by_dns(names), retries=0)
     for _ in range(3):
         reply = await stage.ask(get())
         assert (reply.status, b'"name_unresolved"' in reply.body) == (502, True)
         assert NAME.encode() not in reply.body
-    assert server.asked in ([(NAME, A), (NAME, AAAA)], [(NAME, AAAA), (NAME, A)])
+    assert names.asked in ([(NAME, A), (NAME, AAAA)], [(NAME, AAAA), (NAME, A)])
     (endpoint,) = (await status(stage))["endpoints"]
     assert endpoint["connections"]["last_fault"] == "api.test: has no addresses"
     assert endpoint["route"]["faults"] == {"name": 3}

@@ -8,7 +8,8 @@ import pytest
 
 from balancer.config.schema.names import RouteWatchConfig
 from balancer.upstream.dial.phases import DialTimes
-from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, network_of
+from balancer.upstream.dial.route_watch import MOST_EVENTS, RouteWatch, network_of
+from balancer.upstream.dial.target import NetworkRoute, Routes
 from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import metrics, status
 from tests.support.stage import ManualClock, Stage
@@ -26,11 +27,12 @@ class RecordedWatch:
         self.logged: list[str] = []
         self.watch = RouteWatch(RouteWatchConfig(enabled=is_enabled), self.clock.now, self.logged.append)
         regions = {"e0": "emea", "e1": "emea", "u0": "us"}
+        routes = Routes()
         self.by_id = {
-            id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
+            id_: NetworkRoute(Endpoint(id_, "http://x", region), routes) for id_, region in regions.items()
         }
-        for watched in self.by_id.values():
-            self.watch.add(watched)
+        for route in self.by_id.values():
+            self.watch.add(route)
 
     def connect(self, trips: dict[str, float], times: int, tls: float = 0.0) -> None:
         """Connect to these endpoints every ten seconds, `times` times."""
@@ -53,7 +55,7 @@ def test_departure_of_an_endpoint_is_logged_once() -> None:
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 1)
     (line,) = recorded.logged
     assert all(part in line for part in ("e0: ", "720 ms", "90 ms"))
-    assert recorded.by_id["e0"].is_departed
+    assert recorded.by_id["e0"].trip.is_departed
     recorded.connect({"e0": DETOUR, "e1": USUAL}, 20)
     recorded.connect({"e0": USUAL, "e1": USUAL}, 7)
     assert recorded.event_kinds == [("connect_departed", "e0"), ("connect_returned", "e0")]
@@ -157,7 +159,7 @@ def test_unused_endpoint_is_connected_every_interval() -> None:
         assert pools.routes.watch.connects == 6
         assert pools.open_connections == 0
         for pool in pools.by_id.values():
-            pool.route.watched.connected_at = wireless.loop.now()
+            pool.route.connected_at = wireless.loop.now()
         for _ in range(39):
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
@@ -233,10 +235,10 @@ def test_no_connections_by_default() -> None:
 
 async def test_departure_in_status_metrics_and_log(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     await stage.serve(await stage.worker(response()))
-    routes, watched = stage.cluster.pools.routes, stage.pool().route.watched
+    routes, route = stage.cluster.pools.routes, stage.pool().route
     for trip in [USUAL] * 10 + [DETOUR] * 5:
         stage.clock.at += 10.0
-        routes.watch.opened(watched, DialTimes(0.0, trip, trip), stage.clock.at)
+        routes.watch.opened(route, DialTimes(0.0, trip, trip), stage.clock.at)
     stage.clock.at += 5.0
     document = await status(stage)
     (event,) = document["events"]

@@ -27,7 +27,7 @@ from balancer.cluster.discovery.kubernetes.endpoints import (
     endpoints_of,
 )
 from balancer.config.problems import ConfigError
-from balancer.config.schema.discovery import KubernetesDiscovery
+from balancer.config.schema.discovery import DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 
 WATCH_TIME = 60
@@ -72,7 +72,6 @@ class KubernetesSource:
 
     @property
     def source(self) -> str:
-        """Name of this source in the endpoint registry."""
         return f"kubernetes {self._name}"
 
     @property
@@ -84,8 +83,7 @@ class KubernetesSource:
     def problem(self, problem: str | None) -> None:
         self._lack = problem
 
-    def is_for(self, config: KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
-        """Whether this source has the same configuration."""
+    def is_for(self, config: DnsDiscovery | KubernetesDiscovery, tls: UpstreamTlsConfig) -> bool:
         return (config, tls) == (self.config, self._tls)
 
     def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
@@ -125,8 +123,6 @@ class KubernetesSource:
             self._fail(self._line(error))
         except ConfigError as error:  # a file of credentials
             self._fail(str(error))
-        finally:
-            self.answered.set()
 
     async def _list(self, api: SliceApi) -> str:
         slices, version = await api.list_slices()

@@ -18,8 +18,6 @@ from balancer.cluster.explaining import Explanations
 from balancer.config.schema.routes import DEFAULT
 from balancer.control.admin.channel import SiblingChannel
 from balancer.control.admin.client import target_of
-from balancer.control.admin.inference_report import inference_status
-from balancer.control.admin.mirrors_splits_report import splits_status
 from balancer.control.admin.page.document import page
 from balancer.control.admin.page.sampler import EventStreams, Sampler
 from balancer.control.admin.page.window import PICKS
@@ -34,6 +32,7 @@ from balancer.control.admin.status import (
     reload_status,
     shared_status,
 )
+from balancer.control.admin.traffic_report import inference_status, splits_status
 from balancer.control.control_plane import ControlPlane
 from policies import registry
 from policies.endpoint.state import EndpointState

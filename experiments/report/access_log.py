@@ -1,42 +1,156 @@
 """Report of an access log: the figures and tables of an experiment that a log has data for.
 
-A log has no scenario, so nothing is compared or ranked. Writes:
+A log is one run without a scenario, so nothing is compared or ranked. Requests are numbered in order of arrival, and
+instants count from the first. A request is due when its first byte arrives, because a log has no earlier instant.
 
-    report.html  report.md  figures/*.svg  figures/*.png
+Writes report.html, report.md, figures/*.svg and figures/*.png.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from experiments.errors import BadInputError
 from experiments.platform.terminal import in_ms
+from experiments.recorded.access_log import LogColumns
 from experiments.report import canvas, figures, figures_workers
-from experiments.report.access_log.runs import LogRuns
 from experiments.report.canvas import STYLE
 from experiments.report.charts import latency_charts
-from experiments.report.document import Document, Picture, Section, sections_of, to_markdown
+from experiments.report.document import Document, Picture, Section, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
 from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
 from experiments.report.figures_time import bins_of
-from experiments.report.html import to_html
 from experiments.report.pages import write
-from experiments.report.palette import INK, INVALID, Competitor
+from experiments.report.palette import INK, INVALID, Competitor, policy_colour, region_colours, worker_colours
 from experiments.report.tables import Cell, Table, supported
-from experiments.run_data import Flags, Floats
+from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 from experiments.stats import measures
 from experiments.stats.measures import quantiles, success_latency
 from experiments.verdict.phrases import failed_text, grouped_digits
+
+ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogRuns:
+    """A log that was read, and its requests by time: `rows` as in the log, `whole` as a run.
+
+    `place` is the last endpoint tried, even without a response; -1: none.
+    """
+
+    name: str
+    columns: LogColumns
+    rows: NDArray[Any]
+    whole: Run
+    place: Ints
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.whole.facts.places
+
+    @property
+    def unreadable_in_words(self) -> str:
+        """How many lines could not be read, with the first; empty if all could."""
+        if not (count := self.columns.unreadable):
+            return ""
+        part = count / (count + len(self.rows) + self.columns.left_out)
+        lines, are = ("line", "is") if count == 1 else ("lines", "are")
+        return (
+            f"{count:,} {lines} ({part:.2%}) could not be read and {are} left out; the first is "
+            f"{self.columns.first_problem}"
+        )
+
+    def by_policy(self) -> list[Competitor]:
+        """Parts by policy, in order of first appearance."""
+        return [
+            competitor(
+                self.whole, name, policy_colour(name, [*self.columns.policies]), self.rows["policy"] == index
+            )
+            for index, name in enumerate(self.columns.policies)
+        ]
+
+    def by_region(self) -> list[Competitor]:
+        """Parts by region, in order of first appearance, each in the first colour of its workers."""
+        found = []
+        for region, colour in region_colours(self.places).items():
+            mine = np.isin(self.place, [i for i, p in enumerate(self.places) if p.region == region])
+            found.append(competitor(self.whole, f"region {region}", colour, mine))
+        return found
+
+    def by_endpoint(self) -> list[Competitor]:
+        """Parts by endpoint, region by region."""
+        colours = worker_colours(self.places)
+        return [
+            competitor(self.whole, place.worker, colour, self.place == index)
+            for index, (place, colour) in enumerate(zip(self.places, colours, strict=True))
+        ]
+
+    def altogether(self) -> Competitor:
+        return competitor(self.whole, "all", INK, np.ones(len(self.whole.samples), dtype=np.bool_))
+
+
+def competitor(run: Run, label: str, colour: str, chosen: Flags) -> Competitor:
+    """The requests `chosen`, with unchanged instants, as figures show them."""
+    part = Run(run.facts.model_copy(update={"label": label}), run.samples.rows(chosen))
+    return Competitor(label, colour, 0, (part,), True)
+
+
+def log_runs(columns: LogColumns, name: str) -> LogRuns:
+    """Sort the columns by time and compute the instants."""
+    rows = columns.rows[np.argsort(columns.rows["at"], kind="stable")]
+    at, total, service = rows["at"], rows["total"], rows["service"]
+    scheduled = at - at[0]
+    ended = scheduled + total
+    sent = ended - service
+    kind = rows["kind"]
+    places, place = placed(columns, rows["endpoint"])
+    facts = RunFacts(
+        label=name,
+        policy={},
+        mode="open",
+        requests=len(at),
+        block=0,
+        order=0,
+        seed=0,
+        timeout=float(total.max()),
+        places=places,
+    )
+    worker = np.where(np.isin(kind, ANSWERED), place, -1)
+    samples = Samples(
+        scheduled_at=scheduled,
+        sent_at=sent,
+        first_byte_at=sent + rows["first_byte"],
+        ended_at=ended,
+        status=rows["status"],
+        kind=kind,
+        worker=worker,
+        region=region_numbers(places)[worker],
+        sequence=np.arange(len(at)),
+        attempts=rows["attempts"],
+    )
+    return LogRuns(name, columns, rows, Run(facts, samples), place)
+
+
+def placed(columns: LogColumns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
+    """Endpoints sorted by region and name, and each request's index among them; -1 for none."""
+    names = sorted(columns.endpoints, key=lambda name: (columns.regions[name], name))
+    places = tuple(Place(worker=name, region=columns.regions[name]) for name in names)
+    rank = {name: index for index, name in enumerate(names)}
+    by_number = np.array([*(rank[name] for name in columns.endpoints), -1], dtype=np.int64)
+    return places, by_number[endpoint]
+
 
 COUNTED = "Successes of each policy, by the instant at which a request came."
 """Which requests count in the tail over time."""
@@ -59,7 +173,6 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 
 
 def log_drawings(log: LogRuns) -> list[Drawing]:
-    """All figures, from the same requests."""
     policies, regions, whole = log.by_policy(), log.by_region(), log.altogether()
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
     made = [
@@ -89,28 +202,23 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
     ]
     if (bins := bins_of([whole], is_mapped=False)) is not None:
         made.append(tail_drawing(policies, bins, (), COUNTED))
-    return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
-
-
-def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> list[Drawing]:
-    """Figures that need an endpoint; none if no request in the log got one."""
-    if not rows:
-        return []
-    return [
-        Drawing(
-            "latency-quantiles",
-            "Latency by region and endpoint",
-            "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
-            "rest on fewer than 100 samples beyond them.",
-            lambda: figures.latency_quantiles(rows),
-        ),
-        Drawing(
-            "share-per-worker",
-            "Share per worker",
-            "Requests of each worker, by policy. One hue per region, one shade per worker.",
-            lambda: figures_workers.worker_share(policies),
-        ),
-    ]
+    if rows:  # some request got an endpoint
+        made[1:1] = [
+            Drawing(
+                "latency-quantiles",
+                "Latency by region and endpoint",
+                "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
+                "rest on fewer than 100 samples beyond them.",
+                lambda: figures.latency_quantiles(rows),
+            ),
+            Drawing(
+                "share-per-worker",
+                "Share per worker",
+                "Requests of each worker, by policy. One hue per region, one shade per worker.",
+                lambda: figures_workers.worker_share(policies),
+            ),
+        ]
+    return made
 
 
 def busiest(rows: list[Competitor]) -> list[Competitor]:
@@ -121,7 +229,6 @@ def busiest(rows: list[Competitor]) -> list[Competitor]:
 
 
 def method(log: LogRuns, command: str) -> list[str]:
-    """Lines of the method section."""
     began = datetime.fromtimestamp(float(log.rows["at"][0]), UTC)
     lines = [
         f"Repeat it: {command}",
@@ -153,7 +260,6 @@ def headline(log: LogRuns) -> str:
 
 
 def document_of(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> Document:
-    """The report as a document."""
     sampled = (
         f"Of what went well only a share of {log.columns.least_sample:g} was logged, and every failure: "
         "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
@@ -252,7 +358,6 @@ PHASES = ("queue", "connect", "first byte", "service")
 
 
 def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
-    """p50 and p99 of each phase."""
     samples = log.whole.samples
     first_byte = samples.first_byte_at - samples.sent_at
     phases = (log.rows["queue"], log.rows["connect"], first_byte, samples.service_time)

@@ -1,1 +1,0 @@
-"""Report of real traffic from an access log of the balancer."""
