@@ -43,8 +43,8 @@ def share(times: np.ndarray, inside: np.ndarray, start: float, stop: float) -> f
     [
         ("home", {"kind": "slow", "value": 4.0}, 7.0, 8),
         ("home", {"kind": "down"}, 6.0, 8),
-        ("home-0", {"kind": "down"}, 6.0, 20),
-        ("home-0", {"kind": "slow", "value": 8.0}, 7.0, 20),
+        ("home-0", {"kind": "down"}, 6.0, 40),
+        ("home-0", {"kind": "slow", "value": 8.0}, 7.0, 40),
     ],
 )
 def test_traffic_returns_within_two_seconds(

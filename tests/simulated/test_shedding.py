@@ -18,7 +18,7 @@ HANG = {"at": 20.0, "lasts": 10.0, "target": "home-0", "kind": "hang", "value": 
 
 
 def both(
-    load: float, *events: dict[str, Any], balancers: int = 1, **timeouts: Any
+    load: float, *events: dict[str, Any], balancers: int = 1, seed: int = 0, **timeouts: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Numbers of a run with and one without shedding; `load` is relative to the capacity."""
     waits = {"label": "waits", "policy": {"name": "steelyard", "shed": False}}
@@ -31,7 +31,9 @@ def both(
         "balancer": {"timeouts": timeouts},
     }
     scenario = Scenario.model_validate(document)
-    first, second = (numbers_of(simulate(scenario, entry, 1, 0, 0), scenario) for entry in scenario.entries)
+    first, second = (
+        numbers_of(simulate(scenario, entry, 1, 0, seed), scenario) for entry in scenario.entries
+    )
     return first, second
 
 
@@ -45,9 +47,9 @@ def test_above_capacity_most_of_it_is_used_for_answers_in_time(load: float) -> N
 
 
 def test_balancers_that_share_nothing_shed_as_well() -> None:
-    sheds, waits = both(1.1, balancers=4)
-    assert sheds["goodput"] * 1.1 > 0.5
-    assert waits["goodput"] * 1.1 < 0.1
+    runs = [both(1.1, balancers=4, seed=seed) for seed in range(4)]
+    assert sum(sheds["goodput"] for sheds, _ in runs) / 4 * 1.1 > 0.5
+    assert max(waits["goodput"] for _, waits in runs) * 1.1 < 0.1
 
 
 def test_pool_recovers_from_a_queue_that_outlasts_its_cause() -> None:
