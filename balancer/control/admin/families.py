@@ -46,7 +46,7 @@ LABELS: Final = {
 }
 """Keys of the tables of a list, and the labels of their values."""
 
-_STEP: Final = re.compile(r"(\w*)(!|\[\]|\{(\w+):?([^}]*)\}|)")
+_STEP: Final = re.compile(r"(\w*)(!|\[\]|\{(\w+)(?::([^}]*))?\}|)")
 
 
 class Step(NamedTuple):

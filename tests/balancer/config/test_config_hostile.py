@@ -231,7 +231,11 @@ def test_discovery_file(name: str, tmp_path: Path) -> None:
                 "regions.json: endpoints.2: must be a table, got 5",
             ],
         ),
-        ("deep.json", "[" * 5000, ["deep.json: not JSON: more than 32 tables or lists inside each other"]),
+        (
+            "deep.json",
+            "[" * 5000 + "]" * 5000,
+            ["deep.json: not JSON: more than 32 tables or lists inside each other"],
+        ),
         (
             "long.json",
             f"[{'9' * 5000}]",
