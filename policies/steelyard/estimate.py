@@ -42,10 +42,7 @@ class Estimate(EndpointService):
     def advance(self, state: EndpointState, waited: float, answers: int, now: float) -> None:
         """Count answers, and expect those that its requests, which have `waited` in sum, waited for."""
         self.pace.advance(self._pending(waited, state.elsewhere, now), answers + self.counted, now)
-        stuck = state.overtaken.stuck
-        if stuck > self.stuck:  # no answers were to be expected of those
-            self.pace.restart()
-        self._waited, self.stuck, self.counted = waited, stuck, 0
+        self._waited, self.stuck, self.counted = waited, state.overtaken.stuck, 0
 
     def slowdown(self, waited: float, elsewhere: int, now: float) -> float:
         """Return the logarithm of how many times slower than usual it is at present, beyond chance."""

@@ -37,10 +37,6 @@ class Pace:
         self._expected += expected
         self._received += answers
 
-    def restart(self) -> None:
-        """Forget the counts: as fast as usual."""
-        self._expected = self._received = 0.0
-
     def slowdown(self, pending: float, now: float) -> float:
         """Return the logarithm of how many times slower than usual it is, 0 if that may be chance; `pending` answers
         were expected since the last `advance`."""
