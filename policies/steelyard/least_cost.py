@@ -16,7 +16,7 @@ from policies.selection.two_choices import LESS_LOADED, relative_load
 from policies.stats.latency import FAILURE_COST, GRAIN
 from policies.steelyard.costs import REJECTION_S, Prices, expected_wait
 from policies.steelyard.estimate import Estimate
-from policies.steelyard.service_time import RegionService, Shape
+from policies.steelyard.service_time import RegionService, Shape, lend_concurrency
 
 _OK: Final = OutcomeKind.OK
 
@@ -72,7 +72,7 @@ class LeastCost:
         self._owner = object()
         self._explore, self._explorations = explore, random()
         self._shedding = Shedding() if sheds else None
-        self._mean_weight = 1.0
+        self._mean_weight, self._lent_at = 1.0, -inf
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(regions × choices). Raises Overloaded."""
@@ -110,6 +110,9 @@ class LeastCost:
             latency = (outcome.ended_at if first is None else first) - outcome.sent_at
             met = max(1, state.latency.last_ahead + 1 - estimate.stuck)
             estimate.answer(latency, met, round_trip(state, 0.0), now)
+            if now - self._lent_at > 1.0:
+                self._lent_at = now
+                lend_concurrency(self._regions.values())
         elif outcome.is_busy and state.in_flight > FULL_RATIO * estimate.region.concurrency:
             estimate.reject(state.in_flight, now)
             if shedding is not None and self._services_waited(state, now) >= UNBOUNDED_WAIT:

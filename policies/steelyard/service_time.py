@@ -9,7 +9,9 @@ where s is the service time known so far and w the wait by which a request is pr
 
 All endpoints of a region are assumed to have the same c: for each possible c, the model predicts d + s + w, and the c
 with the least variance of the logarithm of latency/prediction is chosen (maximum likelihood for lognormal service
-times). Work and waiting are thereby told apart: a queue does not look like slow service.
+times). Work and waiting are thereby told apart: a queue does not look like slow service. Where a region has never had
+enough in flight to tell, a greater c of the region that is known best is assumed: only then does it get as much in
+flight.
 
 Service times are averaged as logarithms, so that one cheap or dear request among many changes little. An endpoint's own
 mean is drawn towards its region's by as much as it may differ by chance (empirical Bayes; Efron and Morris 1973). Its
@@ -18,6 +20,7 @@ first answer in FORGET_AFTER replaces what was known of it: one that had been sl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, inf, log, sqrt
 from typing import Final
 
@@ -95,18 +98,25 @@ class RegionService:
     `noise` is the variance of the logarithm of an endpoint's services, `spread` that of their means among endpoints.
     `fits` are sums over `samples` answers, each for one of CONCURRENCIES: logarithms of services, less what the
     endpoint differs from the region, and errors of predicted logarithms. A concurrency above the requests in flight of
-    all answers so far explains them as well as any higher one, so the first such is the last of them. `_within` are
-    squares of the differences of logarithms from their endpoint's mean.
+    all answers so far explains them as well as any higher one, so the first such is the last of them; `is_told` is
+    whether it explains them worse than that chosen. `_within` are squares of the differences of logarithms from their
+    endpoint's mean.
     """
 
     def __init__(self, shape: Shape) -> None:
         self.members: list[EndpointService] = []
         self.shape = shape
-        self.concurrency, self.choice = CONCURRENCIES[0], 0
+        self.concurrency, self.choice, self.is_told, self._lent = CONCURRENCIES[0], 0, False, 0.0
         self.mean = self.samples = self._at = self._credited_at = self._pairs = self._within = 0.0
         self.noise, self.spread = 1.0, SPREAD
         self._credit, self._settled_at = FEW, -inf
         self.fits = [Sums()]
+
+    def lend(self, concurrency: float) -> None:
+        """Assume this concurrency where it is greater and the answers of the region do not tell."""
+        self._lent = concurrency
+        own = CONCURRENCIES[self.choice]
+        self.concurrency = own if self.is_told else max(own, concurrency)
 
     def unmeasured(self) -> float:
         """Return the service time assumed of an endpoint that has not answered; 0 where none of the region has."""
@@ -185,7 +195,8 @@ class RegionService:
                 self._pairs = self._within = 0.0
                 for member in self.members:
                     member.settle()
-        self.concurrency = CONCURRENCIES[self.choice]
+        self.is_told = fits[len(fits) - 1].misfit > best + 0.5 * BETTER_FIT
+        self.lend(self._lent)
         self.noise = (self._within + 1.0) / (self._pairs + 1.0)
 
     def _settle(self, now: float) -> None:
@@ -199,6 +210,14 @@ class RegionService:
         self.spread = max(0.0, sum(beyond) / len(beyond)) if len(beyond) > 1 else SPREAD
         for member in self.members:
             member.settle()
+
+
+def lend_concurrency(regions: Iterable[RegionService]) -> None:
+    """Lend the concurrency of the best known region that tells it to those that do not."""
+    told = [region for region in regions if region.is_told]
+    lent = max(told, key=lambda region: region.samples).concurrency if told else 0.0
+    for region in regions:
+        region.lend(lent)
 
 
 class EndpointService:
