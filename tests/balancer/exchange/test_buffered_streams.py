@@ -100,7 +100,7 @@ async def test_client_that_goes_away_gives_its_share_back(stage: Stage, way: str
 
 
 async def test_fifty_uploads_of_one_client_hold_no_worker(stage: Stage) -> None:
-    """Each is told to continue; an endpoint is asked when the body is whole."""
+    """Every client gets 100 Continue; the request goes to an endpoint when its body is whole."""
     worker = await serve(stage, b"ok")
     client, budget = await http2_client(stage), stage.cluster.process.buffer_budget
     await client.ask()  # the window of the connection is known from now on
