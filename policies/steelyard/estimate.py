@@ -11,8 +11,8 @@ from policies.steelyard.pace import FEW, TAU_S, Pace
 from policies.steelyard.service_time import EndpointService, RegionService
 
 CLEARLY_SLOW: Final = 0.7
-"""Logarithm of the slowdown, about log 2, from which nothing is learned of the usual service. An endpoint with fewer than
-FEW answers learns anyway: its first may have been an odd one."""
+"""Logarithm of the slowdown, about log 2, from which nothing is learned of the usual service. An endpoint with fewer
+than FEW answers learns anyway: its first may have been an odd one."""
 
 FULL_STEP: Final = 0.05
 """Part by which the limit of an endpoint with a full queue falls at a rejection, and rises in a second."""
