@@ -10,7 +10,7 @@ from typing import Any
 from balancer.config.loading import LoadedSettings, Settings, read_with_sources
 from balancer.config.positions import Place
 from balancer.config.problems import ConfigError, from_message, line_for
-from balancer.tls.contexts import TlsProblem, server_tls_of, upstream_tls_of
+from balancer.tls.contexts import server_tls_of, upstream_tls_of
 from policies.loading.source import Source
 
 
@@ -35,6 +35,6 @@ def load_with_sources(
         for name in settings.clusters:
             place = ("clusters", name)
             upstream_tls_of(settings.of_cluster(name))
-    except (TlsProblem, ValueError) as error:
+    except ConfigError as error:
         raise ConfigError(line_for(from_message(str(error), place), reading.source)) from None
     return replace(reading, settings=settings.model_copy(update={"admin": admin}))

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from balancer.cluster.cluster import Cluster
 from balancer.cluster.runtime_config import RuntimeConfig
+from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.errors import CommandRefused
-from balancer.tls.contexts import TlsProblem, UpstreamTls
 from policies.endpoint.state import EndpointState
 from policies.errors import UnknownEndpoint, some_of
 from policies.facts import AdminState, Endpoint
@@ -96,21 +96,21 @@ class EndpointRegistry:
     def replace_overrides(
         self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
     ) -> None:
-        """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
+        """Replace all runtime overrides by those of another process. Raises `ConfigError`, and then changes nothing."""
         before, gone = self._weights, set(removed)
         configured = self._control_plane.config.settings.endpoints
         kept = by_id(config for config in configured if config.id not in gone)
         self._weights = dict(weights)
         try:
             self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
-        except TlsProblem:
+        except ConfigError:
             self._weights = before
             raise
 
     def warm(self, config: RuntimeConfig, found: Iterable[EndpointConfig] = ()) -> None:
         """Create the TLS contexts that the current endpoints, and those just `found`, need under another runtime
-        configuration. Raises `TlsProblem`."""
-        config.upstream_tls.of_these([*(member.config for member in self._members.values()), *found])
+        configuration. Raises `ConfigError`."""
+        config.upstream_tls.prepare([*(member.config for member in self._members.values()), *found])
 
     def under(self, config: RuntimeConfig) -> list[Endpoint]:
         """Return the endpoints that there are under another runtime configuration."""
@@ -136,14 +136,13 @@ class EndpointRegistry:
             self._install(kept)
 
     def add(self, config: EndpointConfig) -> None:
-        """Add an endpoint by command. Raises `CommandRefused` if its id is in use, `TlsProblem` if a file in its
+        """Add an endpoint by command. Raises `CommandRefused` if its id is in use, `ConfigError` if a file in its
         table `tls` is faulty."""
         if config.id in self._members:
             source = self._members[config.id].source
             raise CommandRefused(f"id: '{config.id}' is used already ({source}); every id must be unique")
-        tls = self._control_plane.cluster.pools.tls.with_one(config)
+        self._put(Member(config, COMMAND))
         self._lists[COMMAND][config.id] = config
-        self._put(Member(config, COMMAND), tls)
 
     def remove(self, endpoint_id: str) -> int:
         """Remove an endpoint by command; returns its number of requests in flight, which finish.
@@ -197,10 +196,10 @@ class EndpointRegistry:
             config = config.model_copy(update={"weight": weight})
         return Member(config, source)
 
-    def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
-        """Add or change one endpoint. Raises `TlsProblem`, and then changes nothing here."""
+    def _put(self, member: Member) -> None:
+        """Add or change one endpoint. Raises `ConfigError`, and then changes nothing here."""
         pools, config = self._control_plane.cluster.pools, member.config
-        pools.tls = tls if tls is not None else pools.tls.with_one(config)
+        pools.tls.prepare([config])
         self._members[config.id] = member
         pools.configs[config.id] = config
         self._control_plane.put_endpoint(config.endpoint())
@@ -214,13 +213,13 @@ class EndpointRegistry:
         if len(self._leaving) > self._most_leaving:
             self._most_leaving = max(KEPT_REMOVED, 2 * len(self.leaving))
         self._control_plane.drop_endpoint(state.id)
-        pools.tls = pools.tls.without(state.id)
         pools.configs.pop(state.id, None)
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
-        """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
+        """Put new lists of endpoints into effect. Raises `ConfigError`, and then changes nothing."""
         cluster, members = self._control_plane.cluster, self._merged(lists)
-        tls = self._control_plane.config.upstream_tls.of_these([member.config for member in members.values()])
+        tls = self._control_plane.config.upstream_tls
+        tls.prepare(member.config for member in members.values())
         gone = [id_ for id_ in self._members if id_ not in members]
         self._leaving = [*self.leaving, *map(cluster.router.find, gone)]
         self._lists, self._members = lists, members

@@ -15,7 +15,6 @@ from balancer.cluster.admission import AdmissionRules, admission_rules
 from balancer.cluster.affinity import ResponseEdits, Stickiness, key_of
 from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
-from balancer.config.problems import ConfigError
 from balancer.config.schema.sticky import StickyConfig
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
@@ -58,7 +57,7 @@ class RuntimeConfig:
 
 
 def runtime_config_of(settings: Settings) -> RuntimeConfig:
-    """Return the runtime configuration for `settings`. Raises `TlsProblem`, or `ConfigError` for another file."""
+    """Return the runtime configuration for `settings`. Raises `ConfigError`."""
     names, token = settings.headers.internal, settings.admin.token
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
@@ -67,10 +66,7 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         import_module(
             "balancer.cluster.discovery.kubernetes.source"
         )  # in a thread at a reload: it takes long
-    try:
-        settings.read_bodies()
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    settings.read_bodies()
     return RuntimeConfig(
         settings=settings,
         concurrency=settings.concurrency.rules(),

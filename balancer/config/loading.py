@@ -163,14 +163,14 @@ class Settings(ClusterSettings):
         return {name: tls for name, tls in tables.items() if tls is not None}
 
     def read_bodies(self) -> None:
-        """Read the bodies of fixed answers and errors. Raises ValueError, whose message begins with the key."""
+        """Read the bodies of fixed answers and errors. Raises `ConfigError`."""
         bodies: dict[str, OwnBody] = {f"errors.{name}": body for name, body in self.errors.items()}
         bodies |= {f"routes.{at}.answer": each.answer for at, each in enumerate(self.routes) if each.answer}
         for place, body in bodies.items():
             try:
                 _ = body.content
-            except ValueError as error:
-                raise ValueError(f"{place}.{error}") from None
+            except ConfigError as error:
+                raise ConfigError(f"{place}.{error}") from None
 
     def health(self) -> Health:
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does

@@ -63,6 +63,17 @@ def in_cluster(name: str) -> Iterator[None]:
         raise ConfigError(*(f"clusters.{name}.{problem}" for problem in error.problems)) from None
 
 
+@contextmanager
+def in_file(key: str, path: Path) -> Iterator[None]:
+    """Report an error in reading the file that a key names as a `ConfigError`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{key}: {path}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with the value at `place`."""

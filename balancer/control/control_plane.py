@@ -132,7 +132,7 @@ class ControlPlane:
     def reload(self, config: RuntimeConfig) -> list[RemoteSource]:
         """Apply a runtime configuration with its endpoints and policy, here and to the named clusters that it keeps.
 
-        Returns the sources to close. Raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything changes in
+        Returns the sources to close. Raises `ConfigError` or `PoliciesError` before anything changes in
         any cluster.
         """
         kept = [(plane, config.named[name]) for name, plane in self.named.items() if name in config.named]
@@ -143,7 +143,7 @@ class ControlPlane:
     def _prepare(self, config: RuntimeConfig) -> Callable[[], list[RemoteSource]]:
         """Create what a runtime configuration needs. Returns a function that applies it and does not fail.
 
-        Raises `TlsProblem`, `ConfigError` or `PoliciesError`.
+        Raises `ConfigError` or `PoliciesError`.
         """
         spec = config.settings.policy
         policy = None if spec.is_same_as(self.policy) else spec.make(self._rng)

@@ -50,7 +50,7 @@ class NamedClusters:
     async def prepare(self, config: RuntimeConfig) -> dict[str, ControlPlane]:
         """Return the control planes of new clusters, with their endpoints looked up, not in force yet.
 
-        Raises `ConfigError`, `TlsProblem`, `PoliciesError` or `LogFailed`.
+        Raises `ConfigError`, `PoliciesError` or `LogFailed`.
         """
         new: dict[str, ControlPlane] = {}
         try:

@@ -18,7 +18,6 @@ from balancer.config.schema.listeners import changed_listeners
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
-from balancer.tls.contexts import TlsProblem
 from balancer.tracing.tracing import load
 from policies.errors import PoliciesError
 from policies.loading.source import Source
@@ -68,7 +67,7 @@ class Reloads:
             counts = self._control_plane.reload_counts
             try:
                 settings = await self._run(files)
-            except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
+            except (ConfigError, LogFailed, PoliciesError) as error:
                 counts.refused += 1
                 counts.problem = str(error)
                 raise ConfigError(str(error)) from None

@@ -250,7 +250,7 @@ class Server:
     def _commit_prepared(self, prepared: Prepared) -> list[RemoteSource]:
         """Apply a prepared configuration. Returns the sources to close.
 
-        The step that may fail comes first: raises `TlsProblem`, `ConfigError` or `PoliciesError` before anything
+        The step that may fail comes first: raises `ConfigError` or `PoliciesError` before anything
         changes.
         """
         control_plane, config = self.control_plane, prepared.config

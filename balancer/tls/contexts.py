@@ -1,6 +1,6 @@
 """TLS contexts for clients and for workers, from the configuration.
 
-A fault in a file is reported as `TlsProblem`, one line that names the configuration field, before a connection meets
+A fault in a file is reported as `ConfigError`, one line that names the configuration field, before a connection meets
 it. Contexts are immutable: a reload creates new ones, which new connections use.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import _ssl
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from balancer.config.loading import Settings
+from balancer.config.problems import ConfigError, in_file
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.sections import TlsConfig
 from balancer.tls.client_certificate import CertificateFields
-from policies.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites of TLS 1.2: only with forward secrecy and authenticated encryption (RFC 9325 § 4.2). All those of TLS
@@ -31,10 +31,6 @@ HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY_MODES = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-
-
-class TlsProblem(Exception):
-    """Fault in a TLS file; the message is one line with the configuration field and the fault."""
 
 
 # --- for clients
@@ -59,7 +55,7 @@ class ServerTls:
     """
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
-        """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        """Load all certificates and keys; `http2`: offer HTTP/2 by ALPN. Raises `ConfigError`."""
         self._certificate_fields = config.client_certificate_fields
         self._protocols = tuple(name.encode() for name in _protocols(http2))
         before = _manner(config, http2)
@@ -88,7 +84,7 @@ class SharedContext:
     """
 
     def __init__(self, config: TlsConfig, *, http2: bool = False) -> None:
-        """Create the shared context; `http2`: offer HTTP/2 by ALPN. Raises `TlsProblem`."""
+        """Create the shared context; `http2`: offer HTTP/2 by ALPN. Raises `ConfigError`."""
         before = _manner(config, http2)
         self._context = _server_context(config, http2)
         self._manner = before, _manner(config, http2)
@@ -116,12 +112,12 @@ def _manner(config: TlsConfig, http2: bool) -> tuple[object, ...]:
 
 
 def _named_contexts(config: TlsConfig, http2: bool) -> list[tuple[list[str], ssl.SSLContext]]:
-    """A context for each certificate, with the names in it. Raises `TlsProblem`."""
+    """A context for each certificate, with the names in it. Raises `ConfigError`."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
         names = _dns_names(_decoded(f"{field}certificate", certificate.certificate))
         if named and not names:
-            raise TlsProblem(
+            raise ConfigError(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
             )
         context = _server_context(config, http2)
@@ -187,69 +183,37 @@ class ClientTls:
 
 
 class UpstreamTls:
-    """TLS contexts towards workers with https addresses, by the default configuration or by an endpoint's own."""
+    """TLS contexts towards workers with https addresses, by the default settings or by an endpoint's own."""
 
-    def __init__(
-        self,
-        default: UpstreamTlsConfig | None = None,
-        own: Mapping[str, tuple[UpstreamTlsConfig, str]] | None = None,
-    ) -> None:
-        """Create no contexts yet. `own`: settings of an endpoint's own by id, each with their configuration field for
-        messages."""
+    def __init__(self, default: UpstreamTlsConfig | None = None) -> None:
+        """Create no contexts yet."""
         self._default = default or UpstreamTlsConfig()
-        self._own = dict(own or {})
         self._contexts: dict[tuple[UpstreamTlsConfig, str], ssl.SSLContext] = {}
 
-    def of(self, endpoint: Endpoint, alpn: str = HTTP1) -> ClientTls | None:
-        """TLS settings for an endpoint, None if its address is plain http. `alpn`: the only protocol to offer (RFC
-        7301).
+    def of(
+        self, address: str, alpn: str = HTTP1, own: UpstreamTlsConfig | None = None, field: str = "tls."
+    ) -> ClientTls | None:
+        """TLS settings for an endpoint's address, None if that is plain http. `alpn`: the only protocol to offer (RFC
+        7301). `own`: the endpoint's own settings, which messages name by `field`.
 
-        Raises `TlsProblem` if the context does not exist yet and a file for it is faulty.
+        Raises `ConfigError` if the context does not exist yet and a file for it is faulty.
         """
-        url = urlsplit(endpoint.address)
+        url = urlsplit(address)
         if url.scheme != "https":
             return None
-        config, field = self._own.get(endpoint.id, (self._default, "upstream_tls."))
+        config = self._default if own is None else own
         key = config.model_copy(update={"server_name": None}), alpn
         if key not in self._contexts:
-            context = _client_context(config, field)
+            context = _client_context(config, "upstream_tls." if own is None else field)
             context.set_alpn_protocols([alpn])
             self._contexts[key] = context
         return ClientTls(self._contexts[key], config.server_name or url.hostname or "", config)
 
-    def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
-        """Copy for another set of endpoints, which shares existing contexts. Raises `TlsProblem`."""
-        endpoints = list(endpoints)
-        other = self._with(
-            {one.id: (one.tls, self._field_of(one.id)) for one in endpoints if one.tls is not None}
-        )
-        for endpoint in endpoints:
-            other.of(endpoint.endpoint(), endpoint.alpn)
-        return other
-
-    def with_one(self, endpoint: EndpointConfig) -> UpstreamTls:
-        """Copy with one endpoint added or changed, or this object if that endpoint has no settings of its own. Raises
-        `TlsProblem`."""
-        if endpoint.tls is not None:
-            other = self._with(self._own | {endpoint.id: (endpoint.tls, self._field_of(endpoint.id))})
-        else:
-            other = self.without(endpoint.id)
-        other.of(endpoint.endpoint(), endpoint.alpn)
-        return other
-
-    def without(self, endpoint_id: str) -> UpstreamTls:
-        """Copy without the table `tls` of one endpoint, or this object if it has none."""
-        if endpoint_id not in self._own:
-            return self
-        return self._with({id_: own for id_, own in self._own.items() if id_ != endpoint_id})
-
-    def _with(self, own: Mapping[str, tuple[UpstreamTlsConfig, str]]) -> UpstreamTls:
-        other = UpstreamTls(self._default, own)
-        other._contexts = self._contexts
-        return other
-
-    def _field_of(self, endpoint_id: str) -> str:
-        return self._own[endpoint_id][1] if endpoint_id in self._own else "tls."
+    def prepare(self, endpoints: Iterable[EndpointConfig], place: str = "") -> None:
+        """Create the contexts of these endpoints. `place`: their key, of which messages name the item. Raises
+        `ConfigError`."""
+        for at, endpoint in enumerate(endpoints):
+            self.of(endpoint.address, endpoint.alpn, endpoint.tls, f"{place}.{at}.tls." if place else "tls.")
 
 
 def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
@@ -274,20 +238,18 @@ def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
 
 
 def _read(field: str, path: Path) -> str:
-    try:
+    with in_file(field, path):
         return path.read_text(encoding="latin-1")
-    except OSError as error:
-        raise TlsProblem(f"{field}: cannot read {path}: {error.strerror}") from None
 
 
 def _decoded(field: str, path: Path) -> dict[str, Any]:
     """Return the first certificate of a PEM file in the form of `SSLSocket.getpeercert`, for which `ssl` has no public
-    function. Raises `TlsProblem` if there is none."""
+    function. Raises `ConfigError` if there is none."""
     _read(field, path)
     try:
         found: dict[str, Any] = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
     except ssl.SSLError:
-        raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
+        raise ConfigError(f"{field}: {path} holds no certificate in PEM") from None
     return found
 
 
@@ -297,7 +259,7 @@ def _dns_names(certificate: dict[str, Any]) -> list[str]:
 
 
 def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path | None) -> None:
-    """Load a certificate and its key, which is in the same file unless `key` is given. Raises `TlsProblem`."""
+    """Load a certificate and its key, which is in the same file unless `key` is given. Raises `ConfigError`."""
     key = key or certificate
     _read(f"{field}key", key)
     asked: list[bool] = []
@@ -309,7 +271,7 @@ def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path
     try:
         context.load_cert_chain(certificate, key, password)
     except ssl.SSLError as error:
-        raise TlsProblem(_pair_problem(error, field, certificate, key, bool(asked))) from None
+        raise ConfigError(_pair_problem(error, field, certificate, key, bool(asked))) from None
 
 
 def _pair_problem(error: ssl.SSLError, field: str, certificate: Path, key: Path, is_locked: bool) -> str:
@@ -327,7 +289,7 @@ def _load_ca(context: ssl.SSLContext, field: str, path: Path) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError:
-        raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
+        raise ConfigError(f"{field}: {path} holds no certificate in PEM") from None
 
 
 class _Hook:
@@ -360,13 +322,13 @@ def _is_server_name(problem: sys.UnraisableHookArgs) -> bool:
 
 
 def server_tls_of(settings: Settings) -> dict[str, ServerTls]:
-    """Return the TLS contexts for clients by listener, "" for `listen`. Raises `TlsProblem`."""
+    """Return the TLS contexts for clients by listener, "" for `listen`. Raises `ConfigError`."""
     found: dict[str, ServerTls] = {}
     for name, tls in settings.tls_tables.items():
         try:
             found[name] = ServerTls(tls, http2=settings.http2.enabled)
-        except TlsProblem as problem:
-            raise TlsProblem(f"listeners.{name}.{problem}" if name else str(problem)) from None
+        except ConfigError as problem:
+            raise ConfigError(f"listeners.{name}.{problem}" if name else str(problem)) from None
     return found
 
 
@@ -382,15 +344,9 @@ def expired_certificates(settings: Settings) -> Iterator[str]:
 
 
 def upstream_tls_of(settings: Settings) -> UpstreamTls:
-    """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
-    own = {
-        endpoint.id: (endpoint.tls, f"endpoints.{at}.tls.")
-        for at, endpoint in enumerate(settings.endpoints)
-        if endpoint.tls is not None
-    }
-    tls = UpstreamTls(settings.upstream_tls, own)
-    for endpoint in settings.endpoints:
-        tls.of(endpoint.endpoint(), endpoint.alpn)
+    """Return the TLS contexts for workers. Raises `ConfigError` for a file that one of the endpoints needs."""
+    tls = UpstreamTls(settings.upstream_tls)
+    tls.prepare(settings.endpoints, "endpoints")
     if any(source.scheme == "https" for source in settings.discovery.remote):
-        tls.of(Endpoint("", "https://localhost", ""))
+        tls.of("https://localhost")
     return tls

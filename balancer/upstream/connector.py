@@ -109,7 +109,7 @@ class Connector:
     def open(self, pool: Pool, waiter: LeaseWaiter | None) -> None:
         """Start a connect for `pool`, for `waiter` alone unless it is None."""
         # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
-        tls = self._pools.tls.of(self._route.endpoint, pool.alpn)
+        tls = self._pools.tls_of(self._route.endpoint, pool.alpn)
         self._pools.make_room()
         self.opening += 1
         self.unclaimed += waiter is None

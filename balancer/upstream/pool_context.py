@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from balancer.config.schema.endpoint import EndpointConfig
 from balancer.config.schema.pool import PoolConfig
-from balancer.tls.contexts import UpstreamTls
+from balancer.tls.contexts import ClientTls, UpstreamTls
 from balancer.upstream.dial.target import Routes
+from policies.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.upstream.pool import Pool
@@ -25,7 +26,8 @@ class PoolContext:
 
     `limit`: maximum number of connections of the `group`, which are the contexts of all clusters that share it; None:
     unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `configs` by endpoint
-    id have its transport, and whether its connections are reused; one without has the native one, and reuses them.
+    id have its transport, its TLS settings, and whether its connections are reused; one without has the native one, the
+    settings of the cluster, and reuses them.
     """
 
     def __init__(
@@ -65,6 +67,11 @@ class PoolContext:
             return None
         in_use = sum(pools.open_connections + pools.routes.watch.under_way for pools in self.group)
         return max(0, self.limit - min(MOST_CHECKS, self.limit // 8) - in_use)
+
+    def tls_of(self, endpoint: Endpoint, alpn: str) -> ClientTls | None:
+        """Return the TLS settings of an endpoint, None if its address is plain http."""
+        config = self.configs.get(endpoint.id)
+        return self.tls.of(endpoint.address, alpn, None if config is None else config.tls)
 
     def count_opened(self) -> None:
         """Count a connection that is being opened."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from balancer.cluster.discovery.dns_source import DnsSource
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.cluster.registry import EndpointRegistry
+from balancer.config.problems import ConfigError
 from balancer.config.schema.discovery import DiscoveryConfig, DnsDiscovery, KubernetesDiscovery
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.log.output import complain
 from balancer.syntax.printable import one_line
-from balancer.tls.contexts import TlsProblem
 
 if TYPE_CHECKING:
     from balancer.cluster.discovery.kubernetes.source import KubernetesSource
@@ -144,7 +144,7 @@ class Discovery:
         if endpoints is not None:
             try:
                 self._roster.replace(source.source, endpoints)
-            except TlsProblem as error:
+            except ConfigError as error:
                 source.problem = str(error)
         self._report(source.source, source.problem, "; the endpoints that are known stay")
         self._report(f"notice of {source.source}", source.notice)

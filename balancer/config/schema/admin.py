@@ -9,6 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from balancer.config.documents import read_text
+from balancer.config.problems import ConfigError, in_file
 from balancer.config.schema.listen import PATH_LIMIT, HostPort, ListenAddress
 from balancer.config.schema.section import Section
 from balancer.syntax.networks import is_this_machine
@@ -72,17 +73,13 @@ class AdminConfig(Section):
         return self
 
     def with_token(self) -> AdminConfig:
-        """Return the table with the token of `token_file`, if that is given. Raises ValueError."""
+        """Return the table with the token of `token_file`, if that is given. Raises `ConfigError`."""
         if self.token_file is None:
             return self
-        try:
+        with in_file("admin.token_file", self.token_file):
             token = read_text(self.token_file).rstrip("\r\n")
-        except OSError as error:
-            raise ValueError(f"admin.token_file: cannot read {self.token_file}: {error.strerror}") from None
-        except ValueError as error:
-            raise ValueError(f"admin.token_file: {self.token_file}: {error}") from None
         if len(token) < MIN_TOKEN or not _is_printable(token):
-            raise ValueError(
+            raise ConfigError(
                 f"admin.token_file: {self.token_file} must hold one line of {MIN_TOKEN} characters or more, "
                 "printable ASCII without spaces"
             )

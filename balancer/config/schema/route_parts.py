@@ -12,6 +12,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from balancer.config.problems import ConfigError, in_file
 from balancer.config.schema.field_edits import RequestFieldEdits
 from balancer.config.schema.section import (
     MOST_WEIGHT,
@@ -67,16 +68,13 @@ class OwnBody(Section):
 
     @cached_property
     def content(self) -> bytes:
-        """The body, which is read once. Raises ValueError, whose message begins with the key."""
+        """The body, which is read once. Raises `ConfigError`, whose message begins with the key."""
         if self.file is None:
             return self.body.encode()
-        try:
-            with self.file.open("rb") as file:
-                body = file.read(MOST_BYTES + 1)
-        except OSError as error:
-            raise ValueError(f"file: cannot read {self.file}: {error.strerror}") from None
+        with in_file("file", self.file), self.file.open("rb") as file:
+            body = file.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
-            raise ValueError(f"file: must have at most {MOST_BYTES} bytes, {self.file} has more")
+            raise ConfigError(f"file: must have at most {MOST_BYTES} bytes, {self.file} has more")
         return body
 
 

@@ -96,7 +96,7 @@ async def _add(request: web.Request) -> web.Response:
     """Body: the keys of an `[[endpoints]]`."""
     config = await body_of(request, EndpointConfig)
     # The first TLS context takes up to a quarter of a second to create.
-    await asyncio.to_thread(plane_of(request).config.upstream_tls.of_these, [config])
+    await asyncio.to_thread(plane_of(request).config.upstream_tls.prepare, [config])
     plane_of(request).registry.add(config)
     return _answer(request, config.id, 201)
 

@@ -15,7 +15,6 @@ from balancer.control.admin.access import Entrance
 from balancer.control.admin.policy_report import Describe
 from balancer.control.control_plane import ControlPlane
 from balancer.errors import CommandRefused, LogFailed
-from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 
 M = TypeVar("M", bound=Section)
@@ -46,7 +45,6 @@ def plane_of(request: web.Request) -> ControlPlane:
 
 STATUSES: Final[dict[type[Exception], int]] = {
     ConfigError: 422,
-    TlsProblem: 422,
     LogFailed: 409,
     UnknownEndpoint: 404,
 }

@@ -24,7 +24,6 @@ from balancer.control.control_plane import ControlPlane
 from balancer.control.reload import Reloads
 from balancer.errors import CommandRefused
 from balancer.log.output import complain
-from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
 from policies.facts import AdminState
 
@@ -127,7 +126,7 @@ class RuntimeOverrides:
                 control_plane.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in overrides["added"]]
             control_plane.registry.replace_overrides(added, overrides["removed"], overrides["weights"])
-        except (PoliciesError, TlsProblem) as error:  # what the siblings loaded no longer exists
+        except (PoliciesError, ConfigError) as error:  # what the siblings loaded no longer exists
             self._say(
                 f"a process that was started later cannot apply the runtime overrides of the others: {error}"
             )

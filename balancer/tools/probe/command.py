@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
+from balancer.config.problems import ConfigError
 from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.process.server import new_event_loop
 from balancer.syntax.printable import one_line
 from balancer.syntax.urls import is_authority
-from balancer.tls.contexts import TlsProblem, UpstreamTls
+from balancer.tls.contexts import UpstreamTls
 from balancer.tools.probe.findings import Findings, advice
 from balancer.tools.probe.survey import Bounds, Survey
 from balancer.tools.probe.target import BadTarget, ProbeTarget, target_of
@@ -110,7 +111,7 @@ async def _survey(target: ProbeTarget, bounds: Bounds, tls: UpstreamTls) -> Find
     with console.status("…") as status:
         try:
             survey = Survey(target, bounds, tls, lambda words: status.update(f"{target.origin}: {words}"))
-        except TlsProblem as error:
+        except ConfigError as error:
             raise click.UsageError(str(error).replace("upstream_tls.", "--")) from None
         return await survey.run()
 

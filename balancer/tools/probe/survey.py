@@ -67,7 +67,7 @@ class Survey:
         self._target = target
         self._bounds = bounds
         self._tls = tls
-        self._client_tls = tls.of(target.endpoint)
+        self._client_tls = tls.of(target.endpoint.address)
         self._tell = tell
         self._routes = Routes()
         self._route = NetworkRoute(target.endpoint, self._routes)

@@ -31,7 +31,7 @@ from balancer.control.reload import Reloads
 from balancer.process.lifecycle import attend, say
 from balancer.process.server import Server, new_event_loop
 from balancer.routes.table import RouteTable
-from balancer.tls.contexts import TlsProblem, upstream_tls_of
+from balancer.tls.contexts import upstream_tls_of
 from balancer.tools.sidecar.downstream import OriginConnection
 from balancer.tools.sidecar.origins import Origin, Origins
 from policies.clock import Clock
@@ -188,7 +188,7 @@ def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConf
     for at, origin in enumerate(config.origins):
         try:
             upstream_tls_of(settings.of_cluster(origin.name))
-        except TlsProblem as error:
+        except ConfigError as error:
             raise ConfigError(str(error).replace("endpoints.0.", f"origins.{at}.")) from None
     return config
 

@@ -92,13 +92,13 @@ def test_tls_and_keep_alive_belong_to_their_endpoint() -> None:
     own = {"id": "a", "address": "https://192.0.2.1:443", "tls": {"verify": False}, "keep_alive": False}
     for _ in range(2):
         control_plane.registry.add(EndpointConfig.model_validate(own))
-        met = cluster.pools.tls.of(cluster.router.find("a").endpoint)
+        met = cluster.pools.tls_of(cluster.router.find("a").endpoint, "http/1.1")
         assert met is not None
         assert not met.config.verify
         assert not cluster.pools.by_id["a"].keeps_alive
         control_plane.registry.remove("a")
         control_plane.registry.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
-        met = cluster.pools.tls.of(cluster.router.find("a").endpoint)
+        met = cluster.pools.tls_of(cluster.router.find("a").endpoint, "http/1.1")
         assert met is not None
         assert met.config.verify
         assert cluster.pools.by_id["a"].keeps_alive

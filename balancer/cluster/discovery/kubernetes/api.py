@@ -31,7 +31,7 @@ from pydantic import BaseModel, ValidationError
 
 from balancer.cluster.discovery.kubernetes.endpoints import EndpointSlice, SliceList, Status
 from balancer.config.documents import read_text
-from balancer.config.problems import ConfigError, first_problem
+from balancer.config.problems import ConfigError, first_problem, in_file
 from balancer.config.schema.discovery import KubernetesDiscovery
 from balancer.errors import WorkerUntrusted
 from balancer.syntax.printable import one_line
@@ -106,12 +106,8 @@ def _server_of_cluster(variables: Mapping[str, str]) -> str:
 
 
 def _read(key: str, path: Path) -> str:
-    try:
+    with in_file(f"discovery.kubernetes.{key}", path):
         return read_text(path, is_plain=True).strip()
-    except OSError as error:
-        raise ConfigError(f"discovery.kubernetes.{key}: cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"discovery.kubernetes.{key}: {path}: {error}") from None
 
 
 PAGE = 100
