@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from balancer.cluster.admission import Admission
+from balancer.cluster.admission import Admission, admission_rules
 from balancer.cluster.affinity import ResponseEdits
 from balancer.cluster.explaining import Explaining
 from balancer.cluster.hedge_timer import HedgeTimer
+from balancer.cluster.retry_rules import Retries
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.wait_queue import RequestQueue
+from balancer.config.loading import Settings
 from balancer.config.schema.limits import BufferingLimits
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
@@ -162,7 +164,7 @@ class Cluster:
         timeouts = config.settings.timeouts
         self.tunnels = Tunnels(now, timeouts.tunnel_idle, timeouts.body_idle)
         self.queue = RequestQueue(router, now, config.settings.limits.queue, timeouts.queue)
-        self.retries = config.retries
+        self.retries = Retries(config.settings.retry, config.settings.retries)
         self.rests = Rests()
         self.pools = Pools(
             process.cached_time,
@@ -187,8 +189,7 @@ class Cluster:
         self.body_limit = limits.body
         self.half_close = settings.half_close
         self.http2 = config.http2
-        self.retries.budget.apply(config.retries.budget)
-        self.retries = replace(config.retries, budget=self.retries.budget)
+        self.retries.apply(settings.retry, settings.retries)
         self.home_region = settings.home_region
         self.internal_fields = config.internal_fields
         self.key_of: KeyOf | None = config.key_of
@@ -196,7 +197,7 @@ class Cluster:
         self.has_session_keys = by_field or settings.sticky.header is not None
         self.edits: ResponseEdits | None = config.edits
         self.adds_forwarded = settings.headers.forwarded
-        self.allowed_methods = config.allowed_methods
+        self.allowed_methods = frozenset(method.encode() for method in settings.http.allow)
         self._trusted = settings.trusted_proxies
         self._flood_exempt = settings.http2.flood_exempt
         self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
@@ -205,8 +206,8 @@ class Cluster:
         self.pools.routes.apply(settings.names, settings.route_watch)
         kept = settings.buffering
         self.buffering = kept if kept.request > 0 or kept.response > 0 else None
-        self._apply_hedging(config.hedging)
-        self._apply_admission(config)
+        self._apply_hedging(settings.hedging.hedging())
+        self._apply_admission(settings)
 
     def _apply_hedging(self, hedging: Hedging | None) -> None:
         if self.hedges is not None and hedging is None:
@@ -217,10 +218,10 @@ class Cluster:
         elif hedging is not None:
             self.hedges = HedgeTimer(self.now, hedging)
 
-    def _apply_admission(self, config: RuntimeConfig) -> None:
-        rules, queue = config.admission_rules, self.queue
+    def _apply_admission(self, settings: Settings) -> None:
+        rules, queue = admission_rules(settings.queue, settings.admission), self.queue
         levels = len(rules.levels) if rules is not None else 1
-        is_adaptive = config.settings.queue.order == "adaptive"
+        is_adaptive = settings.queue.order == "adaptive"
         queue.apply(self.limits.queue, self.timeouts.queue, levels, is_adaptive)
         if self.admission is not None and rules is not None:
             self.admission.rules = rules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from balancer.config.schema.retries import RetryConfig
@@ -17,29 +16,25 @@ LEAST_BUSY: Final = 429
 KEY_FIELD: Final = b"\nidempotency-key:"
 
 
-@dataclass(slots=True)
 class Retries:
-    """Retry configuration and budget.
+    """Retry rules of one cluster, and the budget, which is kept over changes of the rules.
 
     `limit` is the maximum number of further endpoints that a request is sent to, `body` the bytes of a request body
     buffered for them. `statuses` are response statuses treated like a broken connection, `busy` those by which a worker
-    refuses a request unprocessed. `trusts_idempotency_key`:
-    a request with an Idempotency-Key is idempotent. `grpc_statuses` are the codes of gRPC after which an RPC is
-    repeated, idempotent or not.
+    refuses a request unprocessed. `trusts_idempotency_key`: a request with an Idempotency-Key is idempotent.
+    `grpc_statuses` are the codes of gRPC after which an RPC is repeated, idempotent or not.
     """
 
-    limit: int = 2
-    body: int = 65_536
-    statuses: frozenset[int] = frozenset((502, 503))
-    busy: frozenset[int] = frozenset()
-    trusts_idempotency_key: bool = False
-    grpc_statuses: frozenset[int] = frozenset()
-    budget: RetryBudget = field(default_factory=RetryBudget)
+    __slots__ = ("body", "budget", "busy", "grpc_statuses", "limit", "statuses", "trusts_idempotency_key")
 
+    def __init__(self, config: RetryConfig, limit: int) -> None:
+        self.budget = RetryBudget()
+        self.apply(config, limit)
 
-def retries_of(config: RetryConfig, limit: int) -> Retries:
-    """Return the retry rules that `config` describes, for up to `limit` further endpoints."""
-    budget = RetryBudget(config.share, config.per_second)
-    codes = frozenset(NAMES.index(name) for name in config.grpc_statuses)
-    statuses, busy = frozenset(config.statuses), frozenset(config.busy)
-    return Retries(limit, config.body, statuses, busy, config.idempotency_key, codes, budget)
+    def apply(self, config: RetryConfig, limit: int) -> None:
+        self.limit = limit
+        self.body = config.body
+        self.statuses, self.busy = frozenset(config.statuses), frozenset(config.busy)
+        self.trusts_idempotency_key = config.idempotency_key
+        self.grpc_statuses = frozenset(NAMES.index(name) for name in config.grpc_statuses)
+        self.budget.apply(RetryBudget(config.share, config.per_second))

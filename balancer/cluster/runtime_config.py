@@ -11,39 +11,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from balancer.cluster.admission import AdmissionRules, admission_rules
 from balancer.cluster.affinity import ResponseEdits, Stickiness, key_of
-from balancer.cluster.retry_rules import Retries, retries_of
 from balancer.config.loading import Settings
-from balancer.config.schema.sticky import StickyConfig
 from balancer.http.h1.internal_fields import InternalFields
 from balancer.http.h1.own_responses import ErrorBodies
 from balancer.http.h1.request_head import KeyOf
 from balancer.http.h2.limits import FIELD_OVERHEAD, Http2Limits
 from balancer.tls.contexts import ServerTls, UpstreamTls, server_tls_of, upstream_tls_of
-from policies.endpoint.concurrency_limit import ConcurrencyRules
-from policies.health.health import Health
-from policies.overload.hedging import Hedging
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """Settings with the runtime values of some of them. TLS contexts are among these, so certificate files are already
-    read.
+    """Settings with what is made of them once, for all that use it. TLS contexts are among this, so certificate files
+    are already read.
     """
 
     settings: Settings
-    concurrency: ConcurrencyRules | None
-    admission_rules: AdmissionRules | None
-    retries: Retries
-    hedging: Hedging | None
-    health: Health
     http2: Http2Limits | None  # None: HTTP/2 is not spoken with clients
     internal_fields: InternalFields | None
-    allowed_methods: frozenset[bytes]
     server_tls: Mapping[str, ServerTls]
     upstream_tls: UpstreamTls
-    sticky: StickyConfig | None
     stickiness: Stickiness | None
     key_of: KeyOf | None
     edits: ResponseEdits | None
@@ -60,8 +47,8 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
     """Return the runtime configuration for `settings`. Raises `ConfigError`."""
     names, token = settings.headers.internal, settings.admin.token
     internal = InternalFields(names) if names else None
-    sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
-    stickiness = Stickiness(sticky) if sticky is not None else None
+    sticky = settings.sticky
+    stickiness = Stickiness(sticky) if sticky.cookie or sticky.header else None
     if settings.discovery.kubernetes is not None:
         import_module(
             "balancer.cluster.discovery.kubernetes.source"
@@ -69,17 +56,10 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
     settings.read_bodies()
     return RuntimeConfig(
         settings=settings,
-        concurrency=settings.concurrency.rules(),
-        admission_rules=admission_rules(settings.queue, settings.admission),
-        retries=retries_of(settings.retry, settings.retries),
-        hedging=settings.hedging.hedging(),
-        health=settings.health(),
         http2=_http2_limits(settings),
         internal_fields=internal,
-        allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         server_tls=server_tls_of(settings),
         upstream_tls=upstream_tls_of(settings),
-        sticky=sticky,
         stickiness=stickiness,
         key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
         edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
@@ -106,4 +86,4 @@ def _of_clients(config: RuntimeConfig) -> tuple[object, ...]:
     settings = config.settings
     headers = settings.headers.internal, settings.headers.forwarded
     stated = settings.limits, settings.queue, settings.admission, settings.tracing
-    return headers, stated, settings.trusted_proxies, config.allowed_methods
+    return headers, stated, settings.trusted_proxies, frozenset(settings.http.allow)

@@ -97,7 +97,7 @@ class ControlPlane:
         self._rng = rng
         self._inner = cluster.router.policy
         self.access_log: AccessLog | None = None  # which `cluster.journal` writes to
-        self._sticky: StickyConfig | None = None
+        self._sticky = StickyConfig()
         self._prompts: PromptReader | None = None
         self._prompt_memory: memoryview | None = None
         self._update_shadows()
@@ -186,13 +186,13 @@ class ControlPlane:
         router = self.cluster.router
         self.checks.apply(config.settings.health_checks)
         self.load_probes.apply(config.settings.load_probes)
-        router.apply_health(config.health)
-        router.apply_concurrency(config.concurrency)
+        router.apply_health(config.settings.health())
+        router.apply_concurrency(config.settings.concurrency.rules())
         self.recording.apply(config.settings.record)
         self.cluster.explaining = self.explanations.apply(config.settings.explain)
         self.stickiness = config.stickiness
-        if config.sticky != self._sticky:
-            self._sticky = config.sticky
+        if config.settings.sticky != self._sticky:
+            self._sticky = config.settings.sticky
             self._use(self._inner)
         router.apply_in_flight_limit(
             config.settings.limits.in_flight

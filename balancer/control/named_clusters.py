@@ -165,5 +165,5 @@ async def _close(plane: ControlPlane) -> None:
 def _key_of(config: RuntimeConfig) -> KeyOf | None:
     """Return the request key of a cluster that rate limits may use, None if they count by client: a sticky cookie names
     an endpoint, and a client can choose the address that is its key."""
-    is_cookie = config.sticky is not None and config.sticky.cookie is not None
+    is_cookie = config.settings.sticky.cookie is not None
     return None if is_cookie or config.key_of is client_address else config.key_of

@@ -70,8 +70,8 @@ def build_cluster(
         config.settings.policy.make(rng),
         process.clock,
         rng,
-        concurrency=config.concurrency,
-        health=config.health,
+        concurrency=config.settings.concurrency.rules(),
+        health=config.settings.health(),
     )
     return ControlPlane(Cluster(router, process, config, upstream_limit, name), rng, config)
 
