@@ -16,7 +16,16 @@ from pydantic import (
 )
 
 from balancer.config.schema.endpoint import CLIENT, EndpointConfig, HttpOrigin, WorkerHost
-from balancer.config.schema.section import Count, EndpointWeight, Name, Port, Priority, Seconds, Section
+from balancer.config.schema.section import (
+    Count,
+    EndpointWeight,
+    Name,
+    Port,
+    Priority,
+    Seconds,
+    Section,
+    require_unique,
+)
 
 KubernetesName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 
@@ -208,11 +217,8 @@ class DiscoveryConfig(Section):
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
-        seen: set[str] = set()
-        for at, name in enumerate(self.dns):
-            if name.source in seen:
-                raise ValueError(f"dns.{at}.name: {name.source.removeprefix('dns ')} is there twice")
-            seen.add(name.source)
+        names = (name.source.removeprefix("dns ") for name in self.dns)
+        require_unique(names, "dns.{at}.name: {value} is there twice")
         return self
 
     @property
@@ -239,11 +245,8 @@ class EndpointList(Section):
 
 def check_unique(endpoints: tuple[EndpointConfig, ...]) -> None:
     """Check that the endpoints' ids are unique. Raises ValueError."""
-    seen: set[str] = set()
-    for at, endpoint in enumerate(endpoints):
-        if endpoint.id in seen:
-            raise ValueError(f"endpoints.{at}.id: '{endpoint.id}' is used twice; every id must be unique")
-        seen.add(endpoint.id)
+    ids = (endpoint.id for endpoint in endpoints)
+    require_unique(ids, "endpoints.{at}.id: '{value}' is used twice; every id must be unique")
 
 
 def is_server(text: str) -> bool:

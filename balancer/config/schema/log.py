@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from balancer.config.schema.section import FileName, QueueLength, Section, Share
+from balancer.config.schema.section import FileName, QueueLength, Section, Share, require_unique
 
 LOG_FIELDS: Final = (
     *("time", "end", "reason", "detail", "method", "path", "sent_path", "host", "request_id", "client"),
@@ -79,9 +79,7 @@ class LogConfig(Section):
             self._derive(access="json")
             if self.access in ("text", "combined"):
                 raise ValueError(f"fields: needs access = 'json' or 'logfmt', got '{self.access}'")
-            twice = next((name for name in self.fields if self.fields.count(name) > 1), None)
-            if twice is not None:
-                raise ValueError(f"fields: '{twice}' is there twice")
+            require_unique(self.fields, "fields: '{value}' is there twice")
         elif self._has("path"):
             self._derive(access="text")
         return self

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from balancer.config.schema.section import FieldName, Name, PositiveShare, Seconds, Section
+from balancer.config.schema.section import FieldName, Name, PositiveShare, Seconds, Section, require_unique
 from policies.endpoint.concurrency_limit import ConcurrencyRules
 
 
@@ -81,9 +81,7 @@ class AdmissionConfig(Section):
         names = [level.name.lower() for level in self.levels]
         if self.default not in names:
             self._derive(default=self.levels[len(self.levels) // 2].name)
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                raise ValueError(f"levels.{at}.name: '{name}' is used twice; every level has its own")
+        require_unique(names, "levels.{at}.name: '{value}' is used twice; every level has its own")
         if self.default.lower() not in names:
             raise ValueError(f"default: must be one of the levels, {', '.join(names)}, got '{self.default}'")
         return self

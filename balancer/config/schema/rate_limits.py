@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from balancer.config.schema.named_clusters import ClusterSettings
-from balancer.config.schema.section import InSeconds, Name, Section
+from balancer.config.schema.section import InSeconds, Name, Section, require_unique
 from balancer.config.schema.sticky import Token
 
 if TYPE_CHECKING:
@@ -72,11 +72,9 @@ class RateLimitConfig(Section):
 
 def check_rate_limits(settings: Settings) -> None:
     """Check names and references. Raises ValueError for the first one that is wrong."""
-    known: list[str] = []
+    known = [limit.name for limit in settings.rate_limits]
+    require_unique(known, "rate_limits.{at}.name: '{value}' is there twice")
     for at, limit in enumerate(settings.rate_limits):
-        if limit.name in known:
-            raise ValueError(f"rate_limits.{at}.name: '{limit.name}' is there twice")
-        known.append(limit.name)
         if limit.shared and settings.shared.url is None:
             raise ValueError(f"rate_limits.{at}.shared: needs shared.url, the store of the units")
         if limit.by == "key" and not any(

@@ -19,7 +19,7 @@ from balancer.config.schema.route_parts import (
     Weight,
     check_weights,
 )
-from balancer.config.schema.section import Name, Section
+from balancer.config.schema.section import Name, Section, require_unique
 from balancer.config.schema.sticky import KeyConfig
 from balancer.syntax.printable import with_digits
 from balancer.syntax.urls import host_in, normalized
@@ -219,8 +219,7 @@ class RouteConfig(Section):
             raise ValueError("prefix: give path or prefix, not both")
         if self.model is not None and find_spec("msgspec") is None:
             raise ValueError("model: needs msgspec, which is not installed: pip install '.[inference]'")
-        if len(set(self.methods)) < len(self.methods):
-            raise ValueError("methods: a method is there twice")
+        require_unique(self.methods, "methods: {value} is there twice")
         hop = HOP_BY_HOP.intersection(self.headers)
         if hop:
             raise ValueError(f"headers.{min(hop)}: cannot be a condition; a host is given by 'host'")

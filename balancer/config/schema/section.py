@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, NewType
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -66,6 +67,16 @@ InSeconds: Final = BeforeValidator(in_seconds)
 
 Duration = Annotated[float, InSeconds]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False), InSeconds]
+
+
+def require_unique(values: Iterable[object], message: str) -> None:
+    """Check that no value but None is there twice. Raises ValueError with the message, in which `{at}` is the index of
+    the second one and `{value}` the value."""
+    seen: set[object] = {None}
+    for at, value in enumerate(values):
+        if value in seen and value is not None:
+            raise ValueError(message.format(at=at, value=value))
+        seen.add(value)
 
 
 class Section(BaseModel):

@@ -6,7 +6,7 @@ environment is ignored: `BALANCER_…` is for `balancer serve`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ from balancer.config.schema.log import LogConfig
 from balancer.config.schema.names import NamesConfig, RouteWatchConfig
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.retries import RetryConfig
-from balancer.config.schema.section import Count, Name, Section
+from balancer.config.schema.section import Count, Name, Section, require_unique
 from balancer.config.sources import Layer, merge
 from balancer.syntax.networks import is_this_machine
 from balancer.syntax.urls import host_in
@@ -87,9 +87,10 @@ class SidecarConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        for field in ("name", "prefix"):
-            must_differ(field, [getattr(origin, field) for origin in self.origins])
-        must_differ("host", map(self.host_of, self.origins))
+        for key in ("name", "prefix"):
+            values = [getattr(origin, key) for origin in self.origins]
+            require_unique(values, f"origins: {key} '{{value}}' is used twice")
+        require_unique(map(self.host_of, self.origins), "origins: host '{value}' is used twice")
         for origin in self.origins:
             if self.host_of(origin) is None and origin.prefix is None:
                 raise ValueError(
@@ -139,15 +140,6 @@ class SidecarSettings(Settings):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         return self
-
-
-def must_differ(field: str, values: Iterable[str | None]) -> None:
-    """Check that the values are unique. Raises ValueError."""
-    seen: set[str] = set()
-    for value in values:
-        if value is not None and value in seen:
-            raise ValueError(f"origins: {field} '{value}' is used twice")
-        seen.add(value or "")
 
 
 def read_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:

@@ -50,7 +50,7 @@ cluster = 'a'; prefix = '/x/../y' ->
 cluster = 'a'; path = '/x/*' -> path: must not end in '/*': prefix = '/x' takes all paths below it
 cluster = 'a'; prefix = '/*' -> prefix: must not end in '/*': prefix = '/' takes all paths below it
 cluster = 'a'; headers = { Host = 'x' } -> headers.host: cannot be a condition; a host is given by 'host'
-cluster = 'a'; methods = ['GET', 'GET'] -> methods: a method is there twice
+cluster = 'a'; methods = ['GET', 'GET'] -> methods: GET is there twice
 redirect = { scheme = 'https' }; scheme = 'https' ->
     redirect: all requests of this route already ask for the scheme https
 redirect = { host = 'a.org.:80' }; host = 'a.org' -> redirect: all requests of this route already ask for a.org.:80
