@@ -20,6 +20,13 @@ def local(
     return b"\r\n".join((b"%b %b HTTP/1.1" % (method, target), host, length, *fields)) + b"\r\n\r\n" + body
 
 
+async def command(stage: Stage, method: str, target: str, body: Any = None) -> tuple[int, Any]:
+    """Send an admin request; a body that is not bytes becomes JSON. Returns the status and the document."""
+    sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = await stage.ask(local(target.encode(), method=method.encode(), body=sent))
+    return answer.status, json.loads(answer.body)
+
+
 def put_policy(document: Any, *fields: bytes) -> bytes:
     """A request for another policy, of a name or a table, or with these bytes as its body."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -12,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.support.wire import get
 
 
 class Shelf:
@@ -91,3 +94,19 @@ def limited_to(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLConte
     """Let the context use this version only."""
     context.minimum_version = context.maximum_version = version
     return context
+
+
+def request_and_session(
+    port: int, context: ssl.SSLContext, name: str, session: ssl.SSLSession | None = None
+) -> tuple[bytes, ssl.SSLSession | None, bool | None]:
+    """One request over blocking sockets, for a thread: the response, the session, and whether `session` was resumed."""
+    with (
+        socket.create_connection(("127.0.0.1", port)) as sock,
+        context.wrap_socket(sock, server_hostname=name, session=session) as tls,
+    ):
+        tls.settimeout(5)
+        tls.sendall(get(b"/", b"Connection: close"))
+        received = b""
+        while data := tls.recv(65536):
+            received += data
+        return received, tls.session, tls.session_reused

@@ -118,13 +118,8 @@ async def test_replaced_file(stage: Stage, tmp_path: Path) -> None:
 
 BROKEN = {
     "half": (table(1)[:-5], "TOML"),
-    "no table": ("x = 1\n", "endpoints"),
-    "bad key": (table(1, more="wight = 2\n"), "endpoints.0.wight"),
-    "bad address": (table(0), "endpoints.0.address"),
     "twice": (table(1) + table(1), "endpoints.1.id"),
     "empty": ("endpoints = []\n", "endpoints"),
-    "no text": ("\0\0", "TOML"),
-    "nothing": ("", "endpoints"),
 }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from balancer.__main__ import main
-from tests.support.admin_requests import local, status
+from tests.support.admin_requests import command, status
 from tests.support.command_line import run_in_process
 from tests.support.config_files import problem, write
 from tests.support.stage import Stage, endpoint
@@ -22,10 +21,7 @@ async def bodies(stage: Stage, number: int = 10) -> list[bytes]:
 
 
 async def patch(stage: Stage, name: str, **keys: Any) -> None:
-    body = json.dumps(keys).encode()
-    assert (
-        await stage.ask(local(b"/-/endpoints/" + name.encode(), method=b"PATCH", body=body))
-    ).status == 200
+    assert (await command(stage, "PATCH", f"/-/endpoints/{name}", keys))[0] == 200
 
 
 async def test_backup_takes_over_and_gives_back(stage: Stage) -> None:
@@ -63,9 +59,8 @@ async def test_requests_are_retried_at_a_backup(stage: Stage) -> None:
 async def test_backup_is_added_by_command(stage: Stage) -> None:
     first, backup = await stage.worker(response(b"first")), await stage.worker(response(b"backup"))
     await stage.serve(first)
-    added = json.dumps(endpoint(backup, "b0", priority=2)).encode()
-    answer = await stage.ask(local(b"/-/endpoints", method=b"POST", body=added))
-    assert json.loads(answer.body)["priority"] == 2
+    added = endpoint(backup, "b0", priority=2)
+    assert (await command(stage, "POST", "/-/endpoints", added))[1]["priority"] == 2
     assert {*await bodies(stage)} == {b"first"}
     await patch(stage, "w0", state="maintenance")
     assert {*await bodies(stage)} == {b"backup"}

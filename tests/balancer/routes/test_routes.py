@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.admin_requests import local, metrics, status
+from tests.support.admin_requests import command, local, metrics, status
 from tests.support.scripts import holding
 from tests.support.stage import API, Stage, endpoint, pool_of, serve_api
 from tests.support.wire import Message, get, post, response
@@ -359,37 +360,34 @@ async def test_admin_requests_name_a_pool(stage: Stage) -> None:
     added = await stage.worker(response(b"added"))
     await serve_api(stage, pool_of(await stage.worker(response(b"api"))))
 
-    async def asked(method: bytes, target: bytes, body: Any = None) -> tuple[int, Any]:
-        sent = b"" if body is None else json.dumps(body).encode()
-        answer = await stage.ask(local(target, method=method, body=sent))
-        return answer.status, json.loads(answer.body)
+    asked = partial(command, stage)
 
-    code, found = await asked(b"POST", b"/-/endpoints?cluster=api", endpoint(added, "a9"))
+    code, found = await asked("POST", "/-/endpoints?cluster=api", endpoint(added, "a9"))
     assert (code, found["id"]) == (201, "a9")
-    assert [each["id"] for each in (await asked(b"GET", b"/-/endpoints?cluster=api"))[1]["endpoints"]] == [
+    assert [each["id"] for each in (await asked("GET", "/-/endpoints?cluster=api"))[1]["endpoints"]] == [
         "a0",
         "a9",
     ]
-    assert [each["id"] for each in (await asked(b"GET", b"/-/endpoints"))[1]["endpoints"]] == ["w0"]
-    code, found = await asked(b"PATCH", b"/-/endpoints/a0?cluster=api", {"state": "drain"})
+    assert [each["id"] for each in (await asked("GET", "/-/endpoints"))[1]["endpoints"]] == ["w0"]
+    code, found = await asked("PATCH", "/-/endpoints/a0?cluster=api", {"state": "drain"})
     assert (code, found["state"]) == (200, "drain")
     assert (await stage.ask(get(b"/api"))).body == b"added"
-    assert (await asked(b"PUT", b"/-/policy?cluster=api", "random"))[1]["name"] == "random"
-    assert (await asked(b"GET", b"/-/policy"))[1]["name"] == "round-robin"
-    assert (await asked(b"GET", b"/-/policy?cluster=default"))[1]["name"] == "round-robin"
-    latency = (await asked(b"GET", b"/-/latency?cluster=api"))[1]
+    assert (await asked("PUT", "/-/policy?cluster=api", "random"))[1]["name"] == "random"
+    assert (await asked("GET", "/-/policy"))[1]["name"] == "round-robin"
+    assert (await asked("GET", "/-/policy?cluster=default"))[1]["name"] == "round-robin"
+    latency = (await asked("GET", "/-/latency?cluster=api"))[1]
     assert {each["id"]: each["outcomes"]["ok"] for each in latency["endpoints"]} == {"a0": 0, "a9": 1}
-    assert [pool["name"] for pool in (await asked(b"GET", b"/-/latency"))[1]["clusters"]] == ["api"]
-    await asked(b"POST", b"/-/explain?cluster=api")
+    assert [pool["name"] for pool in (await asked("GET", "/-/latency"))[1]["clusters"]] == ["api"]
+    await asked("POST", "/-/explain?cluster=api")
     await stage.ask(get(b"/api"))
     await stage.ask(get(b"/"))
-    assert (await asked(b"GET", b"/-/explain?cluster=api"))[1]["recent"][0]["picked"] == "a9"
-    code, found = await asked(b"GET", b"/-/endpoints?cluster=nope")
+    assert (await asked("GET", "/-/explain?cluster=api"))[1]["recent"][0]["picked"] == "a9"
+    code, found = await asked("GET", "/-/endpoints?cluster=nope")
     assert (code, found) == (404, {"error": "cluster: must be one of default, api, got 'nope'"})
-    assert (await asked(b"DELETE", b"/-/endpoints/a9?cluster=api"))[0] == 200
+    assert (await asked("DELETE", "/-/endpoints/a9?cluster=api"))[0] == 200
     await stage.reload(routes=[], clusters={})
-    assert (await asked(b"GET", b"/-/policy?cluster=default"))[1]["name"] == "round-robin"
-    code, found = await asked(b"GET", b"/-/endpoints?cluster=api")
+    assert (await asked("GET", "/-/policy?cluster=default"))[1]["name"] == "round-robin"
+    code, found = await asked("GET", "/-/endpoints?cluster=api")
     assert (code, found) == (404, {"error": "cluster: must be one of default, got 'api'"})
 
 

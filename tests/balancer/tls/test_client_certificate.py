@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from balancer.http.h1.chunks import passing_trailers
-from tests.support.certificates import Shelf
+from tests.support.certificates import Shelf, request_and_session
 from tests.support.http2_client import http2_client
 from tests.support.stage import Stage
 from tests.support.wire import Message, ScriptedWorker, get, response
@@ -105,20 +105,10 @@ async def test_resumed_session_keeps_the_certificate(
     context = shelf.client(shelf.pair("me"))
     context.maximum_version = version
 
-    def ask(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
-        with (
-            socket.create_connection(("127.0.0.1", stage.running.address.port)) as sock,
-            context.wrap_socket(sock, server_hostname=NAME, session=session) as tls,
-        ):
-            tls.settimeout(5)
-            tls.sendall(get(b"/", b"Connection: close"))
-            while tls.recv(65536):
-                pass
-            return tls.session, tls.session_reused
-
-    session, _ = await asyncio.to_thread(ask, None)
+    ask = partial(asyncio.to_thread, request_and_session, stage.running.address.port, context, NAME)
+    _, session, _ = await ask(None)
     is_offered = session is not None and (session.has_ticket or version is ssl.TLSVersion.TLSv1_2)
-    _, is_reused = await asyncio.to_thread(ask, session if is_offered else None)
+    _, _, is_reused = await ask(session if is_offered else None)
     assert is_reused == (fields == "leaf" or version is ssl.TLSVersion.TLSv1_2)
     first, second = (certificates(request) for request in worker.requests)
     assert first == second

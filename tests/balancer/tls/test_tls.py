@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 from balancer.config.problems import ConfigError
 from tests.support.admin_requests import TOKEN
-from tests.support.certificates import Shelf, limited_to
+from tests.support.certificates import Shelf, limited_to, request_and_session
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, playing, post, response
 
@@ -29,22 +28,6 @@ async def names_of(stage: Stage, context: ssl.SSLContext, name: str) -> set[str]
     certificate = client._writer.get_extra_info("peercert")
     await client.close()
     return {value for _, value in certificate["subjectAltName"]}
-
-
-def request_and_session(
-    stage: Stage, context: ssl.SSLContext, session: ssl.SSLSession | None = None
-) -> tuple[bytes, ssl.SSLSession | None, bool | None]:
-    """One request over blocking sockets, for a thread: the response, the session, and whether `session` was resumed."""
-    with (
-        socket.create_connection(("127.0.0.1", stage.running.address.port)) as sock,
-        context.wrap_socket(sock, server_hostname=NAME, session=session) as tls,
-    ):
-        tls.settimeout(5)
-        tls.sendall(get(b"/", b"Connection: close"))
-        received = b""
-        while data := tls.recv(65536):
-            received += data
-        return received, tls.session, tls.session_reused
 
 
 class RawClient:
@@ -160,7 +143,7 @@ async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, i
 
     def is_answered(pair: dict[str, str] | None) -> bool:
         try:
-            return bool(request_and_session(stage, shelf.client(pair))[0])
+            return bool(request_and_session(stage.running.address.port, shelf.client(pair), NAME)[0])
         except (ssl.SSLError, ConnectionError):  # TLS 1.3: the client sees the refusal after its handshake
             return False
 
