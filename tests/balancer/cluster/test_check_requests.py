@@ -9,8 +9,8 @@ import pytest
 
 from balancer.__main__ import main
 from tests.support.certificates import Shelf
-from tests.support.command_line import complaint, run_in_process
-from tests.support.config_files import ENDPOINT, refusals, write
+from tests.support.command_line import run_in_process
+from tests.support.config_files import ENDPOINT
 from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
 from tests.support.scripts import check
@@ -154,29 +154,6 @@ async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> No
     await check(stage)
     await check(stage)
     assert (len(worker.requests), results(stage)) == (1, (1, 0, None))
-
-
-REFUSED = """
-grpc = ""; body = "ok" -> health_checks.grpc: asks by gRPC, so path, status and body do not apply
-grpc = ""; status = 200 -> health_checks.grpc: asks by gRPC, so path, status and body do not apply
-grpc = "a b" -> health_checks.grpc: must be the name of a service, ASCII without spaces, got 'a b'
-grpc = "LONG" -> health_checks.grpc: string should have at most 127 characters
-path = "/"; port = 0 -> health_checks.port: input should be greater than or equal to 1, got 0
-path = "/"; host = "a b" -> health_checks.host: must be a name such as app.example.org
-path = "/"; body = "" -> health_checks.body: string should have at least 1 character
-path = "/"; fields = { Host = "a" } -> health_checks.fields: host cannot be set
-path = "/"; fields = { a = "s3cr3t\\u0007" } -> health_checks.fields: a must have a value of 1 to 1024
-path = "/"; fields = { "a b" = "s3cr3t" } -> health_checks.fields
-"""
-
-
-@pytest.mark.parametrize(("keys", "message"), refusals(REFUSED))
-def test_bad_keys(tmp_path: Path, keys: str, message: str) -> None:
-    """One line each; a value of a field is in none."""
-    path = write(tmp_path, f"{ENDPOINT}[health_checks]\n{keys.replace('LONG', 'x' * 128)}\n")
-    found = complaint(main, "balancer", "check", str(path))
-    assert message in found
-    assert "s3cr3t" not in found
 
 
 @pytest.mark.parametrize("asks", [False, True])

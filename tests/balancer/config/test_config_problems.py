@@ -84,7 +84,18 @@ listen = "localhost" -> balancer.toml:1: listen: ADDRESS, got 'localhost'
 trusted_proxies = ["10.0.0.0/99"] ->
     balancer.toml:1: trusted_proxies.0: value is not a valid IPv4 or IPv6 network, got '10.0.0.0/99'
 home_region = "LONG" ->
-    balancer.toml:1: home_region: LENGTH, got '/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
+    balancer.toml:1: home_region: LENGTH, CUT
+errors.no_rout.body = "x" -> balancer.toml:1: errors.no_rout: REASON, got 'no_rout'
+errors.200.body = "x" -> balancer.toml:1: errors.200: REASON, got '200'
+errors.503 = { body = "x", file = "y" } -> balancer.toml:1: errors.503.file: give body or file, not both
+errors.503.file = "/nowhere/x" ->
+    balancer.toml:1: errors.503.file: cannot read /nowhere/x: No such file or directory
+errors.503 = { body = "x", content_type = "a\\r\\nb" } ->
+    balancer.toml:1: errors.503.content_type: string should match pattern '^[!-~]([ -~]*[!-~])?$', got 'a\\r\\nb'
+routes = [{ answer.file = "/nowhere/x" }] ->
+    balancer.toml:1: routes.0.answer.file: cannot read /nowhere/x: No such file or directory
+routes = [{ answer = { file = "x", status = 204 } }] ->
+    balancer.toml:1: routes.0.answer.file: a response with status 204 has none
 """
 LAST = """
 [Timeouts]; head = 1 -> balancer.toml:4: Timeouts: is not a known key; keys are in lower case: 'timeouts'
@@ -218,6 +229,43 @@ SECTIONS = """
     balancer.toml:5: headers.internal: 'CONTENT_TYPE' would take out content-type, which forwarding needs
 [headers]; internal = ["Content-Length"] ->
     balancer.toml:5: headers.internal: 'Content-Length' would take out content-length, which forwarding needs
+[health_checks]; grpc = ""; body = "ok" ->
+    balancer.toml:5: health_checks.grpc: asks by gRPC, so path, status and body do not apply
+[health_checks]; grpc = ""; status = 200 ->
+    balancer.toml:5: health_checks.grpc: asks by gRPC, so path, status and body do not apply
+[health_checks]; grpc = "a b" ->
+    balancer.toml:5: health_checks.grpc: must be the name of a service, ASCII without spaces, got 'a b'
+[health_checks]; grpc = "LONGLONG" ->
+    balancer.toml:5: health_checks.grpc: string should have at most 127 characters, CUT
+[health_checks]; path = "/"; port = 0 ->
+    balancer.toml:6: health_checks.port: input should be greater than or equal to 1, got 0
+[health_checks]; path = "/"; host = "a b" ->
+    balancer.toml:6: health_checks.host: must be a name such as app.example.org, with or without a port, got 'a b'
+[health_checks]; path = "/"; body = "" ->
+    balancer.toml:6: health_checks.body: string should have at least 1 character, got ''
+[health_checks]; path = "/"; fields = { Host = "a" } ->
+    balancer.toml:6: health_checks.fields: host cannot be set; a host is given by 'host'
+[health_checks]; path = "/"; fields = { a = "s3cr3t\\u0007" } ->
+    balancer.toml:6: health_checks.fields: a must have a value of 1 to 1024 printable ASCII characters
+[health_checks]; path = "/"; fields = { "a b" = "s3cr3t" } ->
+    balancer.toml:6: health_checks.fields.a b: string should match pattern '^[A-Za-z0-9!#$%&'+.^_`|~*-]+$'
+LIMIT; burst = 0 -> balancer.toml:7: rate_limits.0.burst: input should be greater than or equal to 1, got 0
+LIMIT; period = 0 -> balancer.toml:7: rate_limits.0.period: input should be greater than or equal to 1, got 0
+LIMIT; period = 0.5 -> balancer.toml:7: rate_limits.0.period: input should be a valid integer, got 0.5
+LIMIT; by = 'ip' ->
+    balancer.toml:7: rate_limits.0.by: input should be 'client', 'key', 'header' or 'all', got 'ip'
+LIMIT; by = 'header' -> balancer.toml:4: rate_limits.0.header: is required with by = "header": which field
+LIMIT; header = 'x' -> balancer.toml:7: rate_limits.0.header: applies only to by = "header"
+LIMIT; max_buckets = 1 -> balancer.toml:7: rate_limits.0.max_buckets: is not a known key
+[[rate_limits]]; name = "a" -> balancer.toml:4: rate_limits.0.requests: is required
+[[rate_limits]]; requests = 1 -> balancer.toml:4: rate_limits.0.name: is required
+LIMIT; LIMIT -> balancer.toml:8: rate_limits.1.name: 'a' is there twice
+[[routes]]; cluster = "default"; rate_limit = 'b' ->
+    balancer.toml:6: routes.0.rate_limit: there are no [[rate_limits]], got 'b'
+LIMIT; [[routes]]; cluster = "default"; rate_limit = 'b' ->
+    balancer.toml:9: routes.0.rate_limit: must be one of a, got 'b'
+LIMIT; by = 'key' -> balancer.toml:7: rate_limits.0.by: NO_KEY
+LIMIT; by = 'key'; [sticky]; cookie = 'c'; key = 'SIXTEEN' -> balancer.toml:7: rate_limits.0.by: NO_KEY
 """
 """Of one section each, behind an endpoint as LAST."""
 
@@ -229,6 +277,9 @@ endpoints = [] -> balancer.toml:1: endpoints: is required: [[endpoints]] once or
 [[endpoints]]; id = "a b"; address = "http://a:1" -> balancer.toml:2: endpoints.0.id: NAME, got 'a b'
 """
 MEANT = {
+    "LIMIT": '[[rate_limits]]\nname = "a"\nrequests = 10',
+    "NO_KEY": '"key" needs a request key: give [key] or sticky.header; a sticky cookie names an endpoint, not a client',
+    "REASON": "must be a reason of docs/operations.md, a status such as 503, 4xx or 5xx",
     "LENGTH": "string should have at most 64 characters",
     "NAME": "string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'",
     "LABEL": "string should match pattern '^[a-z0-9]([a-z0-9-]*[a-z0-9])?$'",
@@ -237,6 +288,7 @@ MEANT = {
     "SIXTEEN": "k" * 16,
     "ADDRESS": "must be host:port with a port of 0–65535",
     "REMOTE": "can be reached from other machines: give a loopback address, or set token",
+    "CUT": f"got '/{'x' * 51}...",
     "LONG": f"/{'x' * 107}",
 }
 """Words that stand for long ones in the tables."""

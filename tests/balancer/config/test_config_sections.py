@@ -80,38 +80,6 @@ LIMIT = '[[rate_limits]]\nname = "a"\nrequests = 10\n'
 ROUTE = '[[routes]]\ncluster = "default"\n'
 
 
-PROBLEMS_OF_A_LIMIT = """
-burst = 0 -> rate_limits.0.burst: input should be greater than or equal to 1, got 0
-period = 0 -> rate_limits.0.period: input should be greater than or equal to 1, got 0
-period = 0.5 -> rate_limits.0.period: input should be a valid integer, got 0.5
-by = 'ip' -> rate_limits.0.by: input should be 'client', 'key', 'header' or 'all', got 'ip'
-by = 'header' -> rate_limits.0.header: is required with by = "header": which field
-header = 'x' -> rate_limits.0.header: applies only to by = "header"
-[[routes]]; cluster = 'default'; rate_limit = 'b' -> routes.0.rate_limit: must be one of a, got 'b'
-max_buckets = 1 -> rate_limits.0.max_buckets: is not a known key
-"""
-NO_KEY = (
-    'rate_limits.0.by: "key" needs a request key: give [key] or sticky.header; a sticky cookie names an endpoint, '
-    "not a client"
-)
-LIMIT_PROBLEMS = [
-    *((LIMIT + text, message) for text, message in refusals(PROBLEMS_OF_A_LIMIT)),
-    ('[[rate_limits]]\nname = "a"', "rate_limits.0.requests: is required"),
-    ("[[rate_limits]]\nrequests = 1", "rate_limits.0.name: is required"),
-    (f"{LIMIT}{LIMIT}", "rate_limits.1.name: 'a' is there twice"),
-    (f"{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: there are no [[rate_limits]], got 'b'"),
-    (f"{LIMIT}{ROUTE}rate_limit = 'b'", "routes.0.rate_limit: must be one of a, got 'b'"),
-    (f"{LIMIT}by = 'key'", NO_KEY),
-    (f"{LIMIT}by = 'key'\n[sticky]\ncookie = 'c'\nkey = '{'k' * 16}'", NO_KEY),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), LIMIT_PROBLEMS)
-def test_mistake_gets_one_line(tmp_path: Path, text: str, expected: str) -> None:
-    [line] = problems(write(tmp_path, ENDPOINT + text))
-    assert line.partition(": ")[2] == expected
-
-
 def test_unused_limit_is_reported(tmp_path: Path) -> None:
     limits = LIMIT + LIMIT.replace('"a"', '"b"') + LIMIT.replace('"a"', '"c"') + "everywhere = true\n"
     path = write(tmp_path, f"{ENDPOINT}{limits}{ROUTE}rate_limit = 'b'")

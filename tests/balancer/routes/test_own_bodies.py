@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.config_files import ENDPOINT, problem, problems, refusals, write
+from tests.support.config_files import ENDPOINT, problems, write
 from tests.support.grpc_plays import rpc
 from tests.support.http2_client import http2_client
 from tests.support.log_entries import written
@@ -168,24 +168,6 @@ async def test_a_reload_changes_bodies_of_errors(stage: Stage, tmp_path: Path) -
 
 
 # --- the configuration
-
-REFUSED = """
-errors.no_rout.body = "x" ->
-    errors.no_rout: must be a reason of docs/operations.md, a status such as 503, 4xx or 5xx, got 'no_rout'
-errors.200.body = "x" -> errors.200: must be a reason of docs/operations.md
-errors.503 = { body = "x", file = "y" } -> errors.503.file: give body or file, not both
-errors.503.file = "/nowhere/x" -> errors.503.file: cannot read /nowhere/x: No such file or directory
-errors.503 = { body = "x", content_type = "a\\r\\nb" } -> errors.503.content_type:
-routes = [{ answer.file = "/nowhere/x" }] ->
-    routes.0.answer.file: cannot read /nowhere/x: No such file or directory
-routes = [{ answer = { file = "x", status = 204 } }] ->
-    routes.0.answer.file: a response with status 204 has none
-"""
-
-
-@pytest.mark.parametrize(("text", "message"), refusals(REFUSED))
-def test_refused(tmp_path: Path, text: str, message: str) -> None:
-    assert problem(tmp_path, f"{text}\n{ENDPOINT}").startswith(message)
 
 
 def test_a_file_that_is_too_long(tmp_path: Path) -> None:
