@@ -45,10 +45,9 @@ class Cluster:
         self.server = ScriptedWorker(self.api.script)
         self.keys: dict[str, Any] = {}
 
-    async def serve(self, *workers: Any, **keys: Any) -> None:
-        """Start the API server and the balancer, and wait until it watches."""
-        if not self.server.port:
-            await self.server.start()
+    async def start(self, **keys: Any) -> dict[str, Any]:
+        """Start the API server; return the table `discovery` of a balancer that asks it."""
+        await self.server.start()
         scheme = "https" if self.server.tls else "http"
         self.keys = {
             "service": "workers",
@@ -57,7 +56,11 @@ class Cluster:
             "token_file": str(self.token_file),
             **keys,
         }
-        await self.stage.serve(*workers, discovery={"kubernetes": self.keys})
+        return {"kubernetes": self.keys}
+
+    async def serve(self, *workers: Any, **keys: Any) -> None:
+        """Start the API server and the balancer, and wait until it watches."""
+        await self.stage.serve(*workers, discovery=await self.start(**keys))
         self.stage.control_plane.discovery.say = self.lines.append
 
     async def watched(self) -> None:
@@ -618,19 +621,17 @@ async def test_named_pool(cluster: Cluster, stage: Stage) -> None:
     """A pool watches a Service of its own; the watch ends when the source is replaced, and with the pool."""
     worker = await stage.worker(response(b"api"))
     cluster.api.put("workers-a", pod("127.0.0.1"), ports=[{"name": "http", "port": worker.port}])
-    await cluster.server.start()
-    keys = {"service": "workers", "namespace": "shop", "server": f"http://127.0.0.1:{cluster.server.port}"}
-    keys |= {"token_file": str(cluster.token_file)}
+    discovery = await cluster.start()
     routes = [{"path": "/api", "cluster": "api"}]
     await stage.serve(
         await stage.worker(response(b"default")),
         routes=routes,
-        clusters={"api": {"discovery": {"kubernetes": keys}}},
+        clusters={"api": {"discovery": discovery}},
     )
     assert (await stage.ask(get(b"/api"))).body == b"api"
     assert (await stage.ask(get(b"/"))).body == b"default"
     await stage.eventually(lambda: cluster.api.watching == 1)
-    await stage.reload(clusters={"api": {"discovery": {"kubernetes": {**keys, "weight": 2}}}})
+    await stage.reload(clusters={"api": {"discovery": {"kubernetes": {**cluster.keys, "weight": 2}}}})
     await stage.eventually(lambda: len(cluster.api.watches) == 2 and cluster.api.watching == 1)
     await stage.reload(routes=[], clusters={})
     await stage.eventually(lambda: cluster.api.watching == 0)
@@ -665,8 +666,6 @@ async def test_https_verifies_the_name_of_the_service(cluster: Cluster, stage: S
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(b"secure"), tls=shelf.worker("workers.shop.svc"))
     cluster.api.put("workers-a", pod("127.0.0.1"), ports=[{"port": worker.port}])
-    await cluster.server.start()
-    keys = {"service": "workers", "namespace": "shop", "server": f"http://127.0.0.1:{cluster.server.port}"}
-    keys |= {"token_file": str(cluster.token_file), "scheme": "https"}
-    await stage.serve(discovery={"kubernetes": keys}, upstream_tls={"ca": str(shelf.ca)})
+    discovery = await cluster.start(scheme="https")
+    await stage.serve(discovery=discovery, upstream_tls={"ca": str(shelf.ca)})
     assert (await stage.ask(get())).body == b"secure"
