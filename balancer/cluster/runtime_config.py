@@ -1,8 +1,8 @@
-"""The runtime configuration: immutable plain values, created whole and replaced whole.
+"""The runtime configuration: the settings and what is made of them, created whole and replaced whole.
 
-It is made only here, for the start and for every reload. A new section needs a field of `RuntimeConfig` only if its
-keys are not what is applied; it is applied in `Cluster.apply`, or in `Server._commit_prepared` if it concerns the
-listener.
+It is made only here, for the start and for every reload. A new section needs a field of `RuntimeConfig` only if what is
+made of it reads files or has several users; it is applied in `Cluster.apply`, or in `Server._commit_prepared` if it
+concerns the listener.
 """
 
 from __future__ import annotations
