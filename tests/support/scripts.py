@@ -77,3 +77,9 @@ SWITCHED = b"HTTP/1.1 101 Go On\r\nConnection: upgrade\r\nUpgrade: chat/1\r\nSec
 def send_then_disconnect(data: bytes) -> Script:
     """Answer with `data` and reset."""
     return playing(Wire.request, data, lambda _: asyncio.sleep(0), Wire.reset)
+
+
+def check_results(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
+    """Numbers of passed and of failed checks, and the last fault."""
+    state = stage.control_plane.checks.by_id[endpoint].state
+    return state.passed, state.failed, state.last_fault

@@ -13,7 +13,7 @@ from tests.support.command_line import run_in_process
 from tests.support.config_files import ENDPOINT
 from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
-from tests.support.scripts import check
+from tests.support.scripts import check, check_results
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, answering, get, response
 
@@ -22,12 +22,6 @@ ASKED: dict[str, Any] = {
     "fields": {"Authorization": "Bearer s3cr3t", "user-agent": "mine"},
 }
 FAILING = response(b"no", status=b"503 No")
-
-
-def results(stage: Stage) -> tuple[int, int, str | None]:
-    """Numbers of passed and of failed checks, and the last fault."""
-    state = stage.control_plane.checks.by_id["w0"].state
-    return state.passed, state.failed, state.last_fault
 
 
 async def test_host_and_fields(stage: Stage) -> None:
@@ -71,7 +65,7 @@ async def test_port(stage: Stage, transport: str) -> None:
         await check(stage)
     assert ([play.target for play in plays], worker.requests) == ([b"/up"] * 3, [])
     assert values(plays[0].fields, b"host") == [b"127.0.0.1:%d" % other.port]
-    assert results(stage) == (3, 0, None)
+    assert check_results(stage) == (3, 0, None)
     stage.cluster.pools.prune(stage.clock.at)
     assert stage.cluster.pools.open_connections == stage.pool().standing
 
@@ -86,7 +80,7 @@ async def test_port_with_tls(stage: Stage, tmp_path: Path) -> None:
     stage.advance(0.0)
     await check(stage)
     await check(stage)
-    assert (len(other.requests), results(stage)) == (1, (1, 0, None))
+    assert (len(other.requests), check_results(stage)) == (1, (1, 0, None))
 
 
 async def test_failing_port(stage: Stage) -> None:
@@ -99,7 +93,7 @@ async def test_failing_port(stage: Stage) -> None:
     stage.advance(0.0)
     await check(stage)
     await check(stage)
-    assert results(stage) == (0, 1, "no connection: Connection refused")
+    assert check_results(stage) == (0, 1, "no connection: Connection refused")
     assert (stage.state().passes_checks, stage.state().is_reachable) == (False, True)
     await stage.start_at_dead_port(other, port)
     for _ in range(4):
@@ -117,13 +111,13 @@ async def test_endpoint_that_cannot_be_reached_beside_a_port_that_answers(stage:
     stage.advance(0.0)
     for _ in range(3):
         await check(stage)
-    assert results(stage) == (0, 3, "no connection: Connection refused")
+    assert check_results(stage) == (0, 3, "no connection: Connection refused")
     assert (stage.state().passes_checks, stage.state().is_reachable) == (False, False)
     await stage.start_at_dead_port(worker, port)
     for _ in range(3):
         await check(stage)
     assert (stage.state().passes_checks, stage.state().is_reachable) == (True, True)
-    assert (results(stage)[0] > 0, stage.pool().is_unreachable) == (True, False)
+    assert (check_results(stage)[0] > 0, stage.pool().is_unreachable) == (True, False)
 
 
 async def test_ejection_is_not_ended_by_another_port(stage: Stage) -> None:
@@ -153,7 +147,7 @@ async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> No
     stage.advance(0.0)
     await check(stage)
     await check(stage)
-    assert (len(worker.requests), results(stage)) == (1, (1, 0, None))
+    assert (len(worker.requests), check_results(stage)) == (1, (1, 0, None))
 
 
 @pytest.mark.parametrize("asks", [False, True])

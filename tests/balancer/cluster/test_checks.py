@@ -11,18 +11,12 @@ from balancer.config.schema.endpoint import EndpointConfig
 from policies.endpoint.ejection import Cause
 from policies.facts import AdminState
 from tests.support.admin_requests import metrics, samples_of, status
-from tests.support.scripts import check
+from tests.support.scripts import check, check_results
 from tests.support.stage import Stage
 from tests.support.wire import Script, ScriptedWorker, Wire, answering, get, playing, response
 
 BAD = response(b"unhealthy", status=b"503 Service Unavailable")
 PATH = {"path": "/up"}
-
-
-def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
-    """Counts of passed and failed checks, and the last fault."""
-    state = stage.control_plane.checks.by_id[endpoint].state
-    return state.passed, state.failed, state.last_fault
 
 
 def in_order(*responses: bytes) -> Script:
@@ -47,7 +41,7 @@ async def test_request_of_a_check(stage: Stage) -> None:
     assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
     assert request.value(b"User-Agent") == b"steelyard-check"
     cluster = stage.cluster
-    assert checks(stage) == (1, 0, None)
+    assert check_results(stage) == (1, 0, None)
     assert (cluster.counts.requests, cluster.router.routed, stage.outcomes()) == (0, 0, {})
     assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
 
@@ -60,7 +54,7 @@ async def test_checks_and_requests_share_connections(stage: Stage) -> None:
         assert (await stage.ask(get())).status == 200
         await check(stage, 3.0)
     assert len(worker.connections) == 1
-    assert checks(stage)[:2] == (3, 0)
+    assert check_results(stage)[:2] == (3, 0)
 
 
 async def test_first_connect_to_each_endpoint(stage: Stage) -> None:
@@ -103,13 +97,13 @@ async def test_unreachable_endpoint_that_is_not_ejected_is_connected_to_again(st
     stage.advance(0.0)
     await check(stage, 3.0)
     await check(stage, 3.0)
-    assert checks(stage)[:2] == (0, 2)
+    assert check_results(stage)[:2] == (0, 2)
     await stage.start_at_dead_port(worker, port)
     await check(stage, 3.0)
     assert not stage.pool().is_unreachable
-    before = checks(stage)
+    before = check_results(stage)
     await check(stage, 6.0)
-    assert checks(stage) == before
+    assert check_results(stage) == before
 
 
 async def test_unhealthy_endpoint_is_not_available(stage: Stage) -> None:
@@ -122,7 +116,7 @@ async def test_unhealthy_endpoint_is_not_available(stage: Stage) -> None:
         await check(stage)
         seen.append(stage.state().available)
     assert seen == [True, True, True, False, False, True, True]
-    assert checks(stage) == (4, 3, "status 503")
+    assert check_results(stage) == (4, 3, "status 503")
 
 
 async def test_interval_is_shorter_after_a_failure(stage: Stage) -> None:
@@ -178,7 +172,7 @@ async def test_responses_that_pass(
         await stage.eventually(lambda: stage.pool().leased)
         stage.advance(1.0)
     await stage.eventually(lambda: check_.request is None)
-    passed, failed, last_fault = checks(stage)
+    passed, failed, last_fault = check_results(stage)
     assert (passed, failed) == (fault is None, fault is not None)
     assert (last_fault or "").startswith(fault or "")
     if (fault or "status").startswith(("no answer", "malformed", "status 101")):
@@ -194,7 +188,7 @@ async def test_refused_connection_is_unreachable(stage: Stage) -> None:
     for _ in range(3):
         await check(stage, 3.0)
     assert (await stage.ask(get())).status == 200
-    assert checks(stage)[2] == "no connection: Connection refused"
+    assert check_results(stage)[2] == "no connection: Connection refused"
     assert stage.cluster.router.health.panic.is_everywhere
     assert [state.id for state in stage.cluster.router.available] == ["w2"]
 
@@ -208,9 +202,9 @@ async def test_connect_timeout_of_a_check(stage: Stage) -> None:
     stage.advance(2.0)
     await stage.turn()
     stage.advance(1.0)
-    assert checks(stage) == (0, 1, "no connection within 1 s")
+    assert check_results(stage) == (0, 1, "no connection within 1 s")
     await stage.eventually(lambda: not stage.pool().opening)
-    assert checks(stage)[1] == 1
+    assert check_results(stage)[1] == 1
 
 
 async def test_connection_closed_while_idle_is_not_a_failure(stage: Stage) -> None:
@@ -228,7 +222,7 @@ async def test_connection_closed_while_idle_is_not_a_failure(stage: Stage) -> No
     assert (await stage.ask(get())).status == 200
     stage.advance(0.0)
     await check(stage, 3.0)
-    assert checks(stage) == (1, 0, None)
+    assert check_results(stage) == (1, 0, None)
     assert len(worker.connections) == 2
 
 
@@ -304,7 +298,7 @@ async def test_refusing_worker_is_ejected_and_returns(stage: Stage) -> None:
     assert stage.outcomes() == {"refused": 5}
     stage.advance(0.0)
     await check(stage, 3.0)
-    assert checks(stage) == (0, 1, "no connection: Connection refused")
+    assert check_results(stage) == (0, 1, "no connection: Connection refused")
     assert stage.state().is_ejected
     worker = ScriptedWorker(answering(response(b"back")))
     sock = next(sock for sock in stage.held_sockets if sock.getsockname()[1] == held)

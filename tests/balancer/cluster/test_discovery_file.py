@@ -19,6 +19,7 @@ from balancer.process.server import Server
 from tests.support.admin_requests import metrics, status
 from tests.support.command_line import printed
 from tests.support.config_files import table
+from tests.support.dns_discovery import known
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, get, response
 
@@ -30,10 +31,6 @@ def write(path: Path, text: str) -> None:
     stamp = next(STAMPS)
     path.write_text(text)
     os.utime(path, ns=(stamp, stamp))
-
-
-def known(stage: Stage) -> list[str]:
-    return list(stage.control_plane.registry.members)
 
 
 def poll(stage: Stage, times: int = 1) -> None:
