@@ -105,10 +105,10 @@ async def test_resumed_session_keeps_the_certificate(
     context = shelf.client(shelf.pair("me"))
     context.maximum_version = version
 
-    ask = partial(asyncio.to_thread, request_and_session, stage.running.address.port, context, NAME)
-    _, session, _ = await ask(None)
+    ask = partial(request_and_session, stage.running.address.port, context, NAME)
+    _, session, _ = await asyncio.to_thread(ask)
     is_offered = session is not None and (session.has_ticket or version is ssl.TLSVersion.TLSv1_2)
-    _, _, is_reused = await ask(session if is_offered else None)
+    _, _, is_reused = await asyncio.to_thread(ask, session if is_offered else None)
     assert is_reused == (fields == "leaf" or version is ssl.TLSVersion.TLSv1_2)
     first, second = (certificates(request) for request in worker.requests)
     assert first == second
