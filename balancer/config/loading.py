@@ -29,7 +29,7 @@ from balancer.config.problems import (
 )
 from balancer.config.schema.admin import AdminConfig
 from balancer.config.schema.health import health_of
-from balancer.config.schema.listen import TrafficAddress
+from balancer.config.schema.listen import ListenAddress, TrafficAddress
 from balancer.config.schema.listeners import ListenerConfig, check_listeners
 from balancer.config.schema.log import LogConfig
 from balancer.config.schema.named_clusters import INFERENCE_SHUTDOWN, ClusterSettings, with_inherited
@@ -210,9 +210,12 @@ def read_with_sources(
     """
     environment, lines = environment_layer(os.environ, Settings)
     layers = [*([file_layer(path, Settings)] if path is not None else []), environment]
-    for variable, (key, beginning) in PLATFORM.items():
-        if text := os.environ.get(variable):
-            layers.append(one_source({key: beginning + text}, variable))
+    for variable, (key, value_of) in PLATFORM.items():
+        if key not in overrides and (text := os.environ.get(variable)):
+            try:
+                layers.append(one_source({key: value_of(text)}, variable))
+            except ValueError as error:
+                lines.append(f"{variable}: {error}")
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         settings = Settings.model_validate(merged.document)
@@ -251,8 +254,24 @@ def file_layer(path: Path, table: Table) -> Layer:
     return Layer(with_policies(document, lambda policy: located(policy, folder)), FileNames(path, text))
 
 
-PLATFORM: Final = {"PORT": ("listen", "0.0.0.0:"), "WEB_CONCURRENCY": ("processes", "")}
-"""Variables that platforms set: the key of each, and what its value has before the text."""
+def _all_addresses(port: str) -> str:
+    try:
+        return str(ListenAddress.parse(f"0.0.0.0:{port}"))
+    except ValueError:
+        raise ValueError(f"must be a port of 0–65535, got '{port:.60}'") from None
+
+
+def _processes_from(wanted: str) -> int:
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 and 1 <= int(wanted) <= MOST_PROCESSES:
+        return int(wanted)
+    raise ValueError(f"must be a whole number of 1–{MOST_PROCESSES}, got '{wanted:.60}'")
+
+
+PLATFORM: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "PORT": ("listen", _all_addresses),
+    "WEB_CONCURRENCY": ("processes", _processes_from),
+}
+"""Variables that platforms set: the key of each, and the function that makes its value of the text."""
 
 
 def _is_inherited(problem: Problem, problems: Sequence[Problem]) -> bool:
