@@ -254,7 +254,8 @@ class Recorder(EntryQueue):
         try:
             left = memoryview(data)
             while left:
-                left = left[os.write(self._fd, left) :]
+                written = os.write(self._fd, left)
+                left = left[written:]  # compiled, a call within the brackets would be made twice
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._fill()
