@@ -45,7 +45,7 @@ DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
     "buffered_responses", "small_parts", "turns", "trace_context", "traced_requests", "grpc", "route_table",
-    "route_conditions", "field_edits", "probe",
+    "route_conditions", "field_edits", "probe", "recording",
 )  # fmt: skip
 
 ARITHMETIC = (

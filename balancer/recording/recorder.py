@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from threading import Event, Thread
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from balancer.errors import ForwardingError, LogFailed
 from balancer.log.formats import Entry, outcome, phases
@@ -51,45 +51,11 @@ ENDS: Final = (
 
 _HEAD: Final = struct.Struct("<cI")
 _ROW: Final = struct.Struct("<d5fQIIHHHBB")
+MOST_COUNTED: Final = 0xFFFF_FFFF
+MOST_ATTEMPTS: Final = 0xFF
+"""Largest numbers for which the fields of a row are wide enough; larger ones are capped."""
 
 COMPRESSION: Final = 6
-
-
-class RecordedRow(NamedTuple):
-    """One request.
-
-    `at` is in seconds from the start of the recording; durations are in seconds, nan if a phase was not reached or is
-    unknown. `service` runs from sent to the last byte, `reported` is the service time that the worker reported. `key`
-    is a salted hash, `endpoint` and `path` are numbers of blocks; path 0 is none.
-    """
-
-    at: float
-    queue: float
-    connect: float
-    first_byte: float
-    service: float
-    reported: float
-    key: int
-    bytes_in: int
-    bytes_out: int
-    endpoint: int
-    path: int
-    status: int
-    attempts: int
-    end: int
-
-
-def packed(row: RecordedRow) -> bytes:
-    """Pack a row; byte counts and attempts are capped at the width of their field."""
-    most = 0xFFFF_FFFF
-    return _ROW.pack(
-        *row[:7],
-        min(row.bytes_in, most),
-        min(row.bytes_out, most),
-        *row[9:12],
-        min(row.attempts, 255),
-        row.end,
-    )
 
 
 def block(kind: bytes, payload: bytes) -> bytes:
@@ -259,7 +225,7 @@ class Recorder(EntryQueue):
             for entry in taken(self._queue, BATCH):
                 row = self._row(entry, names)
                 if row is not None:
-                    batch.append(packed(row))
+                    batch.append(row)
                 if len(batch) % YIELD_EVERY == 0:
                     time.sleep(0)
             if batch and self._write(b"".join(names) + rows(batch)):
@@ -288,7 +254,8 @@ class Recorder(EntryQueue):
         try:
             left = memoryview(data)
             while left:
-                left = left[os.write(self._fd, left) :]
+                written = os.write(self._fd, left)
+                left = left[written:]  # compiled, a call within the brackets would be made twice
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._fill()
@@ -300,16 +267,20 @@ class Recorder(EntryQueue):
         """Drop all further requests."""
         self.is_full, self._limit = True, 0
 
-    def _row(self, entry: Entry, names: list[bytes]) -> RecordedRow | None:
+    def _row(self, entry: Entry, names: list[bytes]) -> bytes | None:
         """Return the row of an entry; None if it is no request to a worker. Blocks that it refers to are added to
         `names`.
+
+        The first value is in seconds from the start of the recording. Durations are in seconds, nan if a phase was not
+        reached or is unknown; `service` runs from sent to the last byte, and the next one is the service time that the
+        worker reported. The key is a salted hash; endpoint and path are numbers of blocks, path 0 is none.
         """
         end, status, bytes_out = outcome(entry)
         if end not in _ENDS:
             return None
         times, load = phases(entry), entry.load
         head_at, began = entry.arrived
-        return RecordedRow(
+        return _ROW.pack(
             (head_at or began) - self._about.began_at,
             times.queue,
             times.connect,
@@ -317,12 +288,12 @@ class Recorder(EntryQueue):
             times.service,
             NAN if load is None or load.service_time is None else load.service_time,
             int.from_bytes(blake2b(self._about.key_of(entry), key=self._salt, digest_size=8).digest(), "big"),
-            entry.bytes_in,
-            bytes_out,
+            min(entry.bytes_in, MOST_COUNTED),
+            min(bytes_out, MOST_COUNTED),
             self._endpoint(entry.endpoint, names),
             self._path(entry.target, names),
             status,
-            entry.attempts,
+            min(entry.attempts, MOST_ATTEMPTS),
             _ENDS[end],
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies import Endpoint, RequestFacts, Router, make
+from policies import RequestFacts, Router, make
 from policies.algorithms.aperture import Aperture
 from policies.contract import ManualClock, Trial, endpoints
 from tests.support.traces import last, traced
@@ -139,8 +139,3 @@ def test_window_follows_swaps_of_equal_count() -> None:
     trial.router.set_healthy(f"here-{out}", True)
     picked = trial.picked(since=trial.clock.time - 1)
     assert set(picked) < {f"here-{at}" for at in range(12)}
-
-
-def test_pool_of_one_endpoint() -> None:
-    r = Router([Endpoint("a", "http://x", "emea")], make("aperture", {}, Random(1)), ManualClock(), Random(1))
-    assert r.route(RequestFacts()).state.id == "a"

@@ -34,17 +34,35 @@ def reasons(router: Router, trace: Trace, region: str | None = REGION) -> tuple[
     return last(trace).reasons
 
 
-@pytest.mark.parametrize("name", sorted(registry.TABLE))
-def test_tracing_changes_no_pick(name: str) -> None:
-    """The same seed gives the same run with and without a trace, and each pick has a reason of its policy, whose
-    candidates include it."""
+REASONS: list[tuple[str, dict[str, Any], set[str], Any]] = [
+    ("smooth-round-robin", {}, {"most-credit"}, max),
+    ("edf-round-robin", {}, {"earliest-deadline"}, None),
+    ("reported-load", {}, {"by-reports"}, None),
+    ("least-in-flight", {"choices": 0}, {"tie", "less-loaded"}, min),
+    ("least-in-flight", {"tie": "rate"}, {"tie", "less-loaded", "lower-rate"}, min),
+    ("peak-ewma", {}, {"least-score"}, min),
+    ("least-time", {}, {"least-score"}, min),
+    ("c3", {}, {"least-score"}, min),
+    ("prequal", {}, {"cold-quickest", "all-hot-least-loaded"}, min),
+    ("join-idle-queue", {}, {"idle", "none-idle"}, None),
+    ("latency-weighted", {"explore": 1.0}, {"explored"}, None),
+    ("latency-weighted", {"explore": 0.0}, {"quicker-likelier"}, None),
+    *((name, OPTIONS.get(name, {}), set[str](), None) for name in sorted(registry.TABLE)),
+]
+"""Policy, options, the reasons that it has to have, if listed, and which of the scores wins, if one does."""
+
+
+@pytest.mark.parametrize(("name", "options", "wanted", "wins"), REASONS)
+def test_each_pick_is_explained_and_tracing_changes_none(
+    name: str, options: dict[str, Any], wanted: set[str], wins: Any
+) -> None:
+    """The same seed gives the same run with and without a trace, and each pick has reasons of its policy only, among
+    whose candidates it is, with the winning score."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         return 0.05, OutcomeKind.RESET if state.id == f"{REGION}-0" and now < 2 else OutcomeKind.OK
 
-    runs = [
-        Trial(lambda rng: make(name, OPTIONS.get(name, {}), rng), endpoints(1, 2, 3), answer) for _ in "ab"
-    ]
+    runs = [Trial(lambda rng: make(name, options, rng), endpoints(1, 2, 3), answer) for _ in "ab"]
     trace = traced(runs[1].router, keep=600)
     for run in runs:
         run.open_loop(100, 6)
@@ -53,8 +71,22 @@ def test_tracing_changes_no_pick(name: str) -> None:
     assert "picked" not in trace.counts
     assert set(trace.counts) <= CODES, "a reason is a constant with a docstring that begins with 'Reason: '"
     assert sum(trace.counts.values()) >= trace.picks
+    assert not wanted or set(trace.counts) - {"look"} == wanted
     for one in trace.recent:
         assert one.picked in [state for step in one.steps for state in step.candidates]
+        if wins is not None:
+            step = [step for step in one.steps if step.reason != "look"][-1]
+            scores: dict[Any, float] = dict(zip(step.candidates, step.scores, strict=True))
+            assert scores[one.picked] == pytest.approx(wins(scores.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("least-in-flight", 2), ("least-in-flight", 3), ("peak-ewma", 3), ("least-time", 3), ("c3", 3)],
+)
+def test_single_candidate_is_a_reason(name: str, choices: int) -> None:
+    """Nothing is scored without a choice."""
+    assert reasons(*router(name, endpoints(1), choices=choices)) == ("only-one",)
 
 
 def test_tracing_switched_off_records_nothing() -> None:
@@ -95,12 +127,6 @@ def test_scores_are_the_compared_values() -> None:
     assert scores == {found.states[0]: 1.0, found.states[1]: 2.0}
     assert last(trace).picked is found.states[0]
     assert reasons(found, trace) == ("tie",)
-
-
-def test_exploration_has_a_reason_of_its_own() -> None:
-    for explore, code in ((1.0, "explored"), (0.0, "quicker-likelier")):
-        found, trace = router("latency-weighted", endpoints(1, 1), explore=explore)
-        assert reasons(found, trace) == (code,)
 
 
 def test_reasons_of_the_region_choice() -> None:

@@ -10,21 +10,31 @@ from typing import Any
 
 import pytest
 
-from policies import Endpoint, RequestFacts, Router, SlowStart, make
+from policies import Endpoint, Policy, RequestFacts, Router, SlowStart, make
 from policies.algorithms.maglev import is_prime
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
+from policies.routing.affinity import ByRendezvous, Sticky
 from policies.selection import hashing
 from tests.support.traces import traced
 
 KEYED = ("ring-hash", "maglev", "rendezvous")
+AFFINITY = "session affinity"
+"""Around a policy that ignores keys; its placement has the properties of rendezvous hashing."""
+
+PLACING = (*KEYED, AFFINITY)
 KEYS = [f"user-{number}" for number in range(2000)]
 
 
 def router(name: str, weights: list[float], **options: Any) -> Router:
     """Endpoints "here-0", "here-1", … of these weights."""
-    policy = make(name, options, Random(1))
-    return Router(endpoints(*weights), policy, ManualClock(), Random(1))
+    return Router(endpoints(*weights), placing(name, 1, **options), ManualClock(), Random(1))
+
+
+def placing(name: str, seed: int, **options: Any) -> Policy:
+    if name == AFFINITY:
+        return Sticky(make("random", {}, Random(seed)), ByRendezvous())
+    return make(name, options, Random(seed))
 
 
 def place(router: Router, key: str | None, tried: frozenset[str] = frozenset()) -> str:
@@ -43,18 +53,18 @@ def moved(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return [key for key in KEYS if before[key] != after[key]]
 
 
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", PLACING)
 def test_placement_is_independent_of_seed_and_order(name: str) -> None:
     """Two balancers with the same endpoints, listed in another order."""
     members = endpoints(1, 2, 1, 3)
     one, other = (
-        Router(listed, make(name, {}, Random(seed)), ManualClock(), Random(seed))
+        Router(listed, placing(name, seed), ManualClock(), Random(seed))
         for seed, listed in ((1, members), (2, members[::-1]))
     )
     assert places(one) == places(other)
 
 
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", PLACING)
 def test_unhealthy_endpoint_loses_only_its_own_keys(name: str) -> None:
     """They are spread over all others, and return when it does."""
     r = router(name, [1] * 10)
@@ -70,7 +80,9 @@ def test_unhealthy_endpoint_loses_only_its_own_keys(name: str) -> None:
     assert places(r) == before
 
 
-@pytest.mark.parametrize(("name", "others"), [("ring-hash", 0.0), ("rendezvous", 0.0), ("maglev", 0.01)])
+@pytest.mark.parametrize(
+    ("name", "others"), [("ring-hash", 0.0), ("rendezvous", 0.0), (AFFINITY, 0.0), ("maglev", 0.01)]
+)
 def test_removal_moves_one_in_n(name: str, others: float) -> None:
     """A tenth of the keys (Maglev: few more); an added endpoint takes a tenth again."""
     r = router(name, [1] * 10)
@@ -96,7 +108,7 @@ def test_keys_are_spread_evenly(name: str, spread: float) -> None:
     assert min(owned.values()) / 2000 >= 1 - spread
 
 
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", PLACING)
 def test_keys_are_spread_by_weight(name: str) -> None:
     """1 : 2 : 5, within 3 % of all."""
     seen = Counter(places(router(name, [1, 2, 5])).values())
@@ -104,7 +116,7 @@ def test_keys_are_spread_by_weight(name: str) -> None:
         assert seen[f"here-{at}"] / len(KEYS) == pytest.approx(weight / 8, abs=0.03)
 
 
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", PLACING)
 def test_weight_change_moves_few_keys(name: str) -> None:
     """From 1 to 2 among five: keys move to it, from a fifth to a third, and none moves away."""
     r = router(name, [1] * 5)
@@ -117,7 +129,7 @@ def test_weight_change_moves_few_keys(name: str) -> None:
     assert (len(went) - len(astray)) / len(KEYS) == pytest.approx(1 / 3 - 1 / 5, abs=0.05)
 
 
-@pytest.mark.parametrize("name", KEYED)
+@pytest.mark.parametrize("name", PLACING)
 def test_retry_goes_to_the_same_next_owner(name: str) -> None:
     """Which has cached what earlier retries left."""
     r = router(name, [1] * 5)

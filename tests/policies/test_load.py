@@ -12,11 +12,6 @@ from hypothesis import strategies as st
 from policies.stats.load import LONGEST, NEGLIGIBLE_WEIGHT, SHORTEST, Ewma, Histogram, WindowedMinimum
 
 
-def test_ewma_of_nothing_is_none() -> None:
-    assert Ewma(1.0).read() is None
-    assert Ewma(1.0).read(5.0) is None
-
-
 def test_ewma_weighs_by_age() -> None:
     """A sample one tau old counts 1/e of a fresh one."""
     mean = Ewma(2.0)
@@ -42,11 +37,6 @@ def test_ewma_read_does_not_mutate() -> None:
     assert mean.read(1.0) == 7.0
 
 
-def test_minimum_of_nothing_is_infinite() -> None:
-    """The minimum of nothing is above everything."""
-    assert WindowedMinimum(1.0).least == inf
-
-
 def test_minimum_remembers_one_to_two_windows() -> None:
     """It outlives one window and is forgotten after two."""
     minimum = WindowedMinimum(10.0)
@@ -65,9 +55,11 @@ def test_minimum_forgets_all_after_a_long_silence() -> None:
     assert minimum.least == 3.0
 
 
-def test_histogram_of_nothing_has_no_quantile() -> None:
-    assert Histogram().quantile(0.5) is None
-    assert Histogram().count == 0
+def test_without_samples_nothing_is_known() -> None:
+    """The minimum of nothing is above everything."""
+    assert (Ewma(1.0).read(), Ewma(1.0).read(5.0)) == (None, None)
+    assert WindowedMinimum(1.0).least == inf
+    assert (Histogram().quantile(0.5), Histogram().count) == (None, 0)
 
 
 @given(st.lists(st.floats(SHORTEST, LONGEST), min_size=1, max_size=50), st.floats(0, 1))
