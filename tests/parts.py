@@ -34,7 +34,7 @@ pytest-xdist 3.8."""
 
 COVERED = ("--cov=policies", "--cov=balancer", "--cov-fail-under=90", "--cov-report=term:skip-covered")
 COMPILED = ".venv-compiled/bin/python"
-FOLDERS = ("policies", "balancer", "faultsim", "simulated", "benchmarks", "deploy")
+FOLDERS = ("faultsim", "simulated", "benchmarks", "deploy")
 """Those with a part of their own in the second tier."""
 
 COMPUTED = ("tests/faultsim", "tests/simulated", "tests/experiments/test_reproduce_simulated.py")
@@ -99,7 +99,9 @@ def pytest(python: str, *arguments: str) -> Command:
 
 
 def with_word(word: str, *places: str, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """Files of tests with this word, without those at or below `but`: pytest need not import and collect the others."""
+    """Files of tests with this word, without those at or below `but`: pytest need not import and collect the others.
+    Those of whole programs lie in the uppermost folders and take longest: they come first.
+    """
     left_out = [ROOT / place for place in but]
     found = []
     for place in (ROOT / name for name in places):
@@ -107,7 +109,7 @@ def with_word(word: str, *places: str, but: Iterable[str] = ()) -> tuple[str, ..
             is_left_out = any(path.is_relative_to(one) for one in left_out)
             if not is_left_out and word in path.read_text(encoding="utf-8"):
                 found.append(str(path.relative_to(ROOT)))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda name: name.count("/")))
 
 
 def first_tier() -> list[Part]:
@@ -170,15 +172,13 @@ def second_tier(choice: Choice) -> list[Part]:
         "tests/policies/test_compiled_picks.py",
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
-    programs = marked(sys.executable, "tests/policies", "tests/balancer")
-    rest = marked(sys.executable, "tests", but=WITH_OWN_PART)
+    programs = marked(sys.executable, "tests", but=WITH_OWN_PART)
     return [
         Part("more examples", 200, (more_examples,), environments),
-        Part("policies and balancer", 360, ((*programs, *TWO_PROCESSES),)),
+        Part("programs", 480, ((*programs, *THREE_PROCESSES),)),
         *other_interpreters(choice),
         Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
         Part("faultsim and simulated", 130, ((*marked(COMPILED, *COMPUTED), *TWO_PROCESSES),)),
-        Part("experiments and rest", 300, ((*rest, *THREE_PROCESSES),)),
         Part(
             "benchmarks and deploy",
             240,
