@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.faultsim.plan import Plan, PlannedRequest
 
 Still = Callable[[Plan], bool]
+WithOnly = Callable[[Plan, list[Any]], Plan]
 
 
 def shrunk(plan: Plan, still_fails: Still) -> Plan:
@@ -21,10 +23,14 @@ def shrunk(plan: Plan, still_fails: Still) -> Plan:
         is_smaller = False
         for parts_of, with_only in KINDS:
             parts = parts_of(plan)
-            kept = _fewest(parts, lambda some, plan=plan, keep=with_only: still_fails(keep(plan, some)))
+            kept = _fewest(parts, partial(_fails, still_fails, with_only, plan))
             if len(kept) < len(parts):
                 plan, is_smaller = with_only(plan, kept), True
     return plan
+
+
+def _fails(still_fails: Still, with_only: WithOnly, plan: Plan, some: list[Any]) -> bool:
+    return still_fails(with_only(plan, some))
 
 
 def _fewest(items: Sequence[Any], fails_with: Callable[[list[Any]], bool]) -> list[Any]:
@@ -67,7 +73,7 @@ def _only_damage_of(plan: Plan, kept: Sequence[PlannedRequest]) -> Plan:
     return _changed(plan, lambda one: [one if one.number in damaged else replace(one, **sound)])
 
 
-KINDS: tuple[tuple[Callable[[Plan], Sequence[Any]], Callable[[Plan, list[Any]], Plan]], ...] = (
+KINDS: tuple[tuple[Callable[[Plan], Sequence[Any]], WithOnly], ...] = (
     (lambda plan: plan.clients, lambda plan, kept: replace(plan, clients=kept)),
     (lambda plan: plan.faults, lambda plan, kept: replace(plan, faults=kept)),
     (lambda plan: plan.requests, _only_requests),
