@@ -50,18 +50,16 @@ def test_the_record_excludes_the_warm_up() -> None:
 
 
 def test_the_open_loop_has_a_core_of_its_own() -> None:
-    """With two cores, the worker shares that of the proxy."""
+    """With two cores, the worker shares that of the proxy; the introduction says who is where."""
     both = CostPlan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert (both.is_load_alone, both.worker_core) == (True, 0)
-    for plan in (replace(both, rest_core=0), replace(both, case=CASES["get"])):
+    assert "load alone on core 1" in place_in_words(both)
+    for plan, words in (
+        (replace(both, rest_core=0), "share core 0"),
+        (replace(both, case=CASES["get"]), "proxy alone on core 0"),
+    ):
         assert (plan.is_load_alone, plan.worker_core) == (False, plan.rest_core)
-
-
-def test_core_assignment_is_described() -> None:
-    plan = CostPlan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
-    assert "load alone on core 1" in place_in_words(plan)
-    assert "proxy alone on core 0" in place_in_words(replace(plan, case=CASES["get"]))
-    assert "share core 0" in place_in_words(replace(plan, rest_core=0))
+        assert words in place_in_words(plan)
 
 
 def test_instants_follow_from_the_seed() -> None:
@@ -73,26 +71,22 @@ def test_instants_follow_from_the_seed() -> None:
     assert not np.array_equal(found, replace(LOAD, seed=2).instants())
 
 
-def test_a_late_generator_makes_the_run_void_without_a_fault() -> None:
-    """At most half of the p99 may be the generator's lag."""
-    assert judged(RUN, Report(100, 0, 0.5, 2.0, 1.0), 50.0).void == ""
-    found = judged(RUN, Report(100, 0, 0.5, 2.0, 1.01), 50.0)
-    assert "1.01 ms late" in found.void
-    assert found.fault == ""
-    assert judged(RUN, Report(100, 0, math.nan, math.nan, math.nan), 50.0).void
-
-
-def test_a_busy_machine_makes_the_run_void() -> None:
-    """Other processes on the cores cause tail latency."""
-    report = Report(100, 0, 0.5, 2.0, 0.1)
-    assert judged(RUN, report, 50.0, taken=0.2).void == ""
-    assert judged(RUN, report, 50.0, taken=0.21).void
-
-
-def test_a_full_core_makes_the_run_void() -> None:
-    """On a saturated core, requests wait for the generator."""
-    assert judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.85), 50.0).void == ""
-    assert judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.86), 50.0).void
+@pytest.mark.parametrize(
+    ("changed", "taken", "why"),
+    [
+        ({"lag": 1.0, "busy": 0.85}, 0.2, ""),
+        ({"lag": 1.01}, 0.0, "1.01 ms late"),
+        ({"p50": math.nan, "p99": math.nan, "lag": math.nan}, 0.0, "late"),
+        ({"busy": 0.86}, 0.0, "core was 86% in use"),
+        ({}, 0.21, "other processes took 21%"),
+    ],
+)
+def test_what_delays_the_generator_makes_the_run_void(
+    changed: dict[str, float], taken: float, why: str
+) -> None:
+    """Its lag above half of the p99, a saturated core, or other processes on the cores; no fault of the peer."""
+    found = judged(RUN, replace(Report(100, 0, 0.5, 2.0, 0.1), **changed), 50.0, taken)  # type: ignore[arg-type]
+    assert (found.fault, bool(found.void), why in found.void) == ("", bool(why), True)
 
 
 def test_failed_request_is_a_fault_of_the_peer() -> None:

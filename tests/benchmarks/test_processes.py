@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.__main__ import cli
 from benchmarks.processes.measurements import (
     HANDSHAKES,
     LATENCY,
@@ -21,6 +18,7 @@ from benchmarks.processes.measurements import (
 )
 from benchmarks.processes.verdicts import ratio_of, verdicts
 from experiments.platform.cpu_time import is_known_here
+from tests.benchmarks.commands import measured
 
 
 def runs_of(measurement: Measurement, *blocks: tuple[float, float]) -> list[ProcessesRun]:
@@ -70,10 +68,7 @@ def test_invalid_run_misses_the_bound() -> None:
 @pytest.mark.timeout(120)
 def test_quick_session(tmp_path: Path) -> None:
     """No run fails; the figures of so short a session are not checked."""
-    file = tmp_path / "processes.json"
-    done = CliRunner().invoke(cli, ["processes", "--quick", "--json", str(file)], standalone_mode=False)
-    assert done.return_value == 0, done.output
-    found = json.loads(file.read_text(encoding="utf-8"))
+    _, found = measured(tmp_path, "processes", "--quick")
     runs = found["runs"]
     assert [run["fault"] for run in runs if run["fault"]] == []
     here = [one for one in MEASUREMENTS.values() if not absence(one)]

@@ -107,6 +107,9 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
             "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation, streams, tunnels",
         ),
         (("slow-clients", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("calibration", "--methods", "gut"), "unknown 'gut'; known: student"),
+        (("calibration", "--blocks", "7"), "at least 8"),
+        (("calibration", "--policy", "x"), "name a --scenario"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from balancer.config.loading import Settings
 from tests.faultsim.draw_http2 import CLIENT_STAGES, WORKER_STAGES, damage, with_http2
 from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 
@@ -53,7 +52,7 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("key.by", (None, None, "path", "client")),
     ("buffering", (None, *BUFFERING)),
 )
-"""A setting's path and its possible values; settings that do not exist are skipped."""
+"""A setting's path and its possible values; None leaves the default."""
 
 BINDING = frozenset(
     ("timeouts.total", "timeouts.attempt", "limits.queue", "limits.body", "concurrency.adaptive")
@@ -146,17 +145,9 @@ def _settings(rng: Random, regions: list[str], is_calm: bool) -> dict[str, Any]:
     for path, choices in SWITCHES:
         choice = rng.choice(choices)
         if choice is not None and not (is_calm and path in BINDING):
-            _switch(settings, path.split("."), choice)
+            section, _, key = path.rpartition(".")
+            (settings.setdefault(section, {}) if section else settings)[key] = choice
     return settings
-
-
-def _switch(settings: dict[str, Any], path: list[str], choice: Any) -> None:
-    section, _, key = ".".join(path).rpartition(".")
-    fields = Settings.model_fields
-    if section:
-        fields = getattr(fields[section].annotation, "model_fields", {}) if section in fields else {}
-    if key in fields:
-        (settings.setdefault(section, {}) if section else settings)[key] = choice
 
 
 def _endpoint(rng: Random, number: int, region: str, is_calm: bool) -> dict[str, Any]:
