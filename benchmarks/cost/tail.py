@@ -1,4 +1,5 @@
-"""p99 of latency at half of the slowest proxy's capacity, at the same rate for all proxies, in an open loop.
+"""p99 of latency at half of the slowest proxy's capacity, at the same rate for all proxies, in an open loop: its runs are
+judged here, and measured by `runs.py`.
 
 Latency counts from the scheduled instant, so it includes the generator's lag, other processes on the cores, and a
 saturated generator core. A run in which one of these is large is repeated, then void. With two cores the generator has
@@ -7,22 +8,10 @@ one to itself, because a worker on the same core makes it late; the worker share
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from benchmarks.cost.plan import CostPlan, CostRun
-from benchmarks.harness.closed_load import Load
-from benchmarks.harness.cpu_reading import CpuReading
-from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
-from benchmarks.harness.peer_files import Site
-from benchmarks.harness.peer_processes import RunningPeer
-from benchmarks.harness.peers import Peer
-from benchmarks.harness.serving import serving
-from experiments.errors import FleetFailedError
-from experiments.platform import cpu_time
-from experiments.platform.processes import Child
+from benchmarks.cost.plan import CostRun
+from benchmarks.harness.open_load import LAG_PART, Report
 
 PART = 0.5
 """Offered rate as a fraction of the slowest proxy's capacity."""
@@ -45,62 +34,6 @@ class Capacity:
 
     rate: float
     used: float
-
-
-class Tail:
-    """Finds the offered rate, then measures at it."""
-
-    def __init__(self, plan: CostPlan, load: Load, worker: Child) -> None:
-        self._plan = plan
-        self._load = load
-        self._worker = worker
-        self._place = partial(cpu_time.pinned_to, plan.rest_core)
-        self.rate = 0.0
-
-    async def find_rate(self, sites: Sequence[tuple[Peer, Site]]) -> str:
-        """Set `rate` from the capacity of the slowest peer; returns a description. Raises `FleetFailedError`."""
-        capacities = {peer.name: await self._capacity(peer, site) for peer, site in sites}
-        self.rate = PART * min((found.rate for found in capacities.values()), default=0.0)
-        return capacities_in_words(capacities, self.rate)
-
-    async def _capacity(self, peer: Peer, site: Site) -> Capacity:
-        plan = self._plan
-        async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
-            await self._load.run(site.port, plan.warm_up, self._place)
-            spent, began_at = self._spent(child), time.monotonic()
-            outcome = await self._load.run(site.port, plan.seconds, self._place)
-            used = (self._spent(child) - spent) / (time.monotonic() - began_at)
-        if outcome.fault:
-            raise FleetFailedError(f"the capacity of {peer.name} is not known: {outcome.fault}")
-        return Capacity(outcome.rate, used)
-
-    def _spent(self, proxy: Child) -> float:
-        """CPU seconds on the proxy's core used by the benchmark."""
-        there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
-        return sum(cpu_time.cpu_of(child.pid).total for child in there)
-
-    async def measured(self, proxy: RunningPeer, run: CostRun) -> CostRun:
-        """Measure one run, with the same arrivals for every peer of the block. Raises `FleetFailedError`."""
-        await self._load.run(proxy.port, self._plan.warm_up, self._place)
-        for _ in range(ATTEMPTS):
-            run = await self._attempted(proxy, run)
-            if not run.void:
-                break
-        return run
-
-    async def _attempted(self, proxy: RunningPeer, run: CostRun) -> CostRun:
-        plan = self._plan
-        seed = plan.seed + run.block
-        load = OpenLoad(
-            proxy.port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
-        )
-        try:
-            before = CpuReading.now(proxy.child, self._worker, plan.cores)
-            report = await run_open_load(load, self._place)
-            spent = CpuReading.now(proxy.child, self._worker, plan.cores).since(before)
-        except OSError:
-            raise proxy.died() from None
-        return judged(run, report, self.rate, spent.taken)
 
 
 def judged(run: CostRun, report: Report, rate: float, taken: float = 0.0) -> CostRun:
