@@ -1,5 +1,6 @@
-"""p99 of latency at half of the slowest proxy's capacity, at the same rate for all proxies, in an open loop: its runs are
-judged here, and measured by `runs.py`.
+"""p99 of latency at half of the slowest proxy's capacity, at the same rate for all proxies, in an open loop.
+
+Runs are judged here, and measured by `runs.py`.
 
 Latency counts from the scheduled instant, so it includes the generator's lag, other processes on the cores, and a
 saturated generator core. A run in which one of these is large is repeated, then void. With two cores the generator has
