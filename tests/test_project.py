@@ -29,7 +29,7 @@ from balancer.configuration import load
 from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
-from tests import interpreters
+from tests import parts
 from tests.support import tables
 from tests.support.command_line import run_in_process
 from tests.support.documentation import (
@@ -171,8 +171,8 @@ def test_workflows_pin_actions_and_test_every_claimed_python() -> None:
     actions = re.findall(r"uses: (\S+)", "\n".join(workflows.values()))
     assert [action for action in actions if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40}", action)] == []
     tested = yaml.safe_load(workflows["ci"])["jobs"]["first-tier"]["strategy"]["matrix"]["python"]
-    claimed = [interpreters.DEBIAN, *interpreters.claimed()[1:]]
-    assert {interpreters.name_of(each) for each in claimed} <= set(tested)
+    claimed = [parts.DEBIAN, *parts.claimed()[1:]]
+    assert {parts.name_of(each) for each in claimed} <= set(tested)
 
 
 def test_an_inner_group_without_a_command_shows_its_help() -> None:
