@@ -11,10 +11,9 @@ import click
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.calibration.campaigns import many
 from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
-from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, outcome
+from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, many, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, known_names
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session

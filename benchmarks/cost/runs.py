@@ -6,6 +6,11 @@ here.
 CPU time per request is read before and after a closed-loop load, whose latency is not read: it is as fast as possible.
 Memory is the growth of the proxy's proportional set size (PSS), in which shared pages are divided among their users;
 the kernel's socket buffers are the same for every proxy and are not included.
+
+The p99 of latency is measured in an open loop at half of the slowest proxy's capacity, at the same rate for all.
+Latency counts from the scheduled instant, so it includes the generator's lag, other processes on the cores, and a
+saturated generator core. A run in which one of these is large is repeated, then void. With two cores the generator has
+one to itself, because a worker on the same core makes it late; the worker shares the proxy's.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import time
 from asyncio import StreamWriter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -23,17 +28,22 @@ from random import Random
 
 from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.table import run_in_words
-from benchmarks.cost.tail import ATTEMPTS, PART, Capacity, capacities_in_words, judged
 from benchmarks.harness import peers
 from benchmarks.harness.cases import FRESH, Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
-from benchmarks.harness.open_load import OpenLoad, run_open_load
+from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_files import Site
-from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeer, RunningPeers, running_peers
 from benchmarks.harness.peers import WORKER_PORTS, Peer
-from benchmarks.harness.serving import folder_in, serving
+from benchmarks.harness.serving import (
+    BLOCKS_PER_PROCESS,
+    RunningPeer,
+    RunningPeers,
+    folder_in,
+    running_peers,
+    serving,
+)
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
@@ -119,6 +129,76 @@ async def connected(port: int) -> StreamWriter:
 def total_cpu(children: Sequence[Child]) -> float:
     """CPU seconds of the processes until now."""
     return sum(cpu_time.cpu_of(child.pid).total for child in children)
+
+
+PART = 0.5
+"""Offered rate as a fraction of the slowest proxy's capacity."""
+
+TAKEN_PART = 0.2
+"""Limit on the share of the cores used by other processes: they cause tail latency."""
+
+BUSY_PART = 0.85
+"""Limit on the utilisation of the generator's core: beyond it requests wait for the generator."""
+
+FULL_PART = 0.9
+"""Least utilisation of its core at a proxy's capacity; below, something else was the limit."""
+
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Closed-loop requests per second, and the utilisation of the proxy's core by the benchmark."""
+
+    rate: float
+    used: float
+
+
+def judged(run: CostRun, report: Report, rate: float, taken: float = 0.0) -> CostRun:
+    """The run with the report's figures; `taken` is the share of the cores used by others."""
+    return replace(
+        run,
+        figure=report.p99,
+        requests=report.requests,
+        rate=rate,
+        taken=taken,
+        lag=report.lag,
+        busy=report.busy,
+        load_cpu=report.cpu,
+        waited=report.waited,
+        fault=fault_in_words(report),
+        void=doubt(report, taken),
+    )
+
+
+def fault_in_words(report: Report) -> str:
+    """Failed requests by kind as text; empty if none failed."""
+    if not report.failed:
+        return ""
+    kinds = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.failures.items())
+    return f"{report.failed} requests failed" + (f" ({kinds})" if kinds else "")
+
+
+def doubt(report: Report, taken: float) -> str:
+    """Reason why a run is void; empty if it is usable."""
+    if taken > TAKEN_PART:
+        return f"other processes took {taken:.0%} of the cores"
+    if report.busy > BUSY_PART:
+        return f"the generator's core was {report.busy:.0%} in use, at most {BUSY_PART:.0%} is allowed"
+    if report.lag <= LAG_PART * report.p99:  # false if one of them is nan
+        return ""
+    return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
+
+
+def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
+    found = ", ".join(f"{name} {one.rate:.0f}/s" for name, one in capacities.items())
+    slowest = min(capacities.values(), key=lambda one: one.rate, default=Capacity(0.0, 1.0))
+    doubt = (
+        ""
+        if slowest.used >= FULL_PART
+        else f" (the slowest used {slowest.used:.0%} of its core: the load or other processes limited it)"
+    )
+    return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"
 
 
 class Environment:

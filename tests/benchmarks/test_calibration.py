@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
-from benchmarks.calibration.campaigns import STRETCHED, CampaignSummaries, many, stretched
 from benchmarks.calibration.methods import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
-from benchmarks.calibration.rates import Rate, outcome
+from benchmarks.calibration.rates import STRETCHED, CampaignSummaries, Rate, many, outcome, stretched
 from experiments.run_data import Run
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Entry, Scenario

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cost.plan import CostPlan, CostRun
+from benchmarks.cost.runs import Capacity, capacities_in_words, judged
 from benchmarks.cost.session import place_in_words
-from benchmarks.cost.tail import Capacity, capacities_in_words, judged
 from benchmarks.harness.cases import CASES
 from benchmarks.harness.load_process import report_in
 from benchmarks.harness.open_load import WARM_UP, OpenLoad, Report, run, summarised

@@ -29,7 +29,7 @@ from benchmarks.harness.verified.messages import (
 )
 from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import OTHERS, doubts, introduction, ours, pace_of
-from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
+from benchmarks.storm.figures import Figures, Recovery, figures_of, rows_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
 from benchmarks.storm.runs import (
     LOOK,
@@ -41,7 +41,6 @@ from benchmarks.storm.runs import (
     send_control,
     widened,
 )
-from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral
 from tests.benchmarks.commands import measured
