@@ -11,8 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests import parts
-from tests.interpreters import Choice, choose, claimed, version_of
-from tests.parts import Part, first_tier, other_interpreters, run, second_tier, with_word
+from tests.parts import (
+    Choice,
+    Part,
+    choose,
+    claimed,
+    first_tier,
+    other_interpreters,
+    run,
+    second_tier,
+    version_of,
+    with_word,
+)
 from tests.support.root import ROOT
 
 WAITS = "import signal; signal.signal(signal.SIGINT, signal.{}); signal.pause()"

@@ -23,13 +23,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from balancer.config.loading import Settings
 from balancer.configuration import load
 from balancer.syntax.printable import with_digits
 from benchmarks.harness.cases import CASES
 from policies import contract, registry
-from tests import interpreters
+from tests import parts
 from tests.support import tables
 from tests.support.command_line import run_in_process
 from tests.support.documentation import (
@@ -171,8 +172,8 @@ def test_workflows_pin_actions_and_test_every_claimed_python() -> None:
     actions = re.findall(r"uses: (\S+)", "\n".join(workflows.values()))
     assert [action for action in actions if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40}", action)] == []
     tested = yaml.safe_load(workflows["ci"])["jobs"]["first-tier"]["strategy"]["matrix"]["python"]
-    claimed = [interpreters.DEBIAN, *interpreters.claimed()[1:]]
-    assert {interpreters.name_of(each) for each in claimed} <= set(tested)
+    claimed = [parts.DEBIAN, *parts.claimed()[1:]]
+    assert {parts.name_of(each) for each in claimed} <= set(tested)
 
 
 def test_an_inner_group_without_a_command_shows_its_help() -> None:
@@ -244,13 +245,8 @@ def pins() -> dict[str, list[str]]:
         if line and not line.startswith("#"):
             pin = re.fullmatch(r"([A-Za-z0-9._-]+)==\S+( ; .+)?", line)
             assert pin is not None, f"not an exact pin: {line}"
-            found.setdefault(normalized(pin[1]), []).append(line)
+            found.setdefault(canonicalize_name(pin[1]), []).append(line)
     return found
-
-
-def normalized(name: str) -> str:
-    """Names as PyPI compares them."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements() -> list[str]:
@@ -260,17 +256,13 @@ def requirements() -> list[str]:
     return [need for group in groups for need in group if not need.startswith("steelyard[")]
 
 
-def name_of(requirement: str) -> str:
-    return normalized(re.split(r"[<>=;\[ ]", requirement)[0])
-
-
 def test_every_dependency_has_one_exact_version() -> None:
-    assert {name_of(need) for need in requirements()} <= set(pins())
+    assert {canonicalize_name(Requirement(need).name) for need in requirements()} <= set(pins())
     assert all(len(lines) == 1 or all(" ; " in line for line in lines) for lines in pins().values())
 
 
 def test_every_dependency_is_listed_once_with_bounds_that_its_pin_is_within() -> None:
-    names = [name_of(need) for need in requirements()]
+    names = [canonicalize_name(Requirement(need).name) for need in requirements()]
     assert sorted(names) == sorted(set(names))
     for requirement in requirements():
         found = Requirement(requirement)
@@ -293,7 +285,7 @@ def test_build_requirements_agree_with_the_pins() -> None:
 
 
 def assert_pinned_within(requirement: Requirement) -> None:
-    for line in pins()[normalized(requirement.name)]:
+    for line in pins()[canonicalize_name(requirement.name)]:
         pinned = Requirement(line)
         (clause,) = pinned.specifier
         assert requirement.specifier.contains(clause.version), f"{line} is outside {requirement}"

@@ -11,11 +11,11 @@ import click
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.calibration.campaigns import many
 from benchmarks.calibration.methods import LABELS, METHODS, lasting, null_campaign
 from benchmarks.calibration.queue import queues, run_queues
-from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, outcome
+from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, MethodRates, many, outcome
 from benchmarks.harness.options import CHECK, JSON, SEED, known_names
+from experiments.commands.options import Parsed
 from experiments.errors import BadInputError
 from experiments.platform.session import BoundVerdict, Session
 from experiments.platform.terminal import plain_table
@@ -39,6 +39,20 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def numbers_of(least: int) -> Parsed:
+    """Option type of whole numbers separated by commas."""
+
+    def parse(text: str) -> list[int]:
+        if min(numbers := [int(part) for part in text.split(",")]) < least:
+            raise ValueError("too little")
+        return numbers
+
+    return Parsed("numbers", parse, f"whole numbers of at least {least}, separated by commas")
+
+
+BLOCKS, REQUESTS = numbers_of(ENOUGH_BLOCKS), numbers_of(100)
+
+
 @click.command(epilog=EPILOG)
 @click.option(
     "--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Campaigns of each size."
@@ -50,8 +64,17 @@ COLUMNS = (
 @click.option(
     "--planted", type=click.FloatRange(0.1, 10), help="Stretch one entry's latencies by this factor."
 )
-@click.option("--blocks", metavar="N,M,…", default="8", show_default=True, help="Per campaign.")
-@click.option("--requests", metavar="N,M,…", default="20000", show_default=True, help="Per run.")
+@click.option(
+    "--blocks",
+    type=numbers_of(ENOUGH_BLOCKS),
+    metavar="N,M,…",
+    default="8",
+    show_default=True,
+    help="Per campaign.",
+)
+@click.option(
+    "--requests", type=numbers_of(100), metavar="N,M,…", default="20000", show_default=True, help="Per run."
+)
 @click.option(
     "--rivals",
     type=click.IntRange(1, len(LABELS) - 1),
@@ -70,8 +93,8 @@ def calibration(
     scenario: str | None,
     policy: str | None,
     planted: float | None,
-    blocks: str,
-    requests: str,
+    blocks: list[int],
+    requests: list[int],
     rivals: int,
     twin: bool,
     methods: str,
@@ -82,12 +105,10 @@ def calibration(
 ) -> int:
     """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
     chosen = known_names("--methods", methods, METHODS)
-    counts = numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
     session, found = Session(file, check), list[MethodRates]()
     simulate_run = run_queues if scenario is None else simulate
     alike = [
-        null_campaign(laboratory(scenario, policy, size), max(counts), rivals, twin)
-        for size in numbers_in("--requests", requests, 100)
+        null_campaign(laboratory(scenario, policy, size), max(blocks), rivals, twin) for size in requests
     ]
     with session.interruptible():
         for one in alike:
@@ -96,20 +117,12 @@ def calibration(
             )
             words = f"campaigns of {one.load.planned} requests"
             done = list(track(work, words, campaigns, console=session.console, transient=True))
-            found += [outcome(done, count, method, planted) for count in counts for method in chosen]
+            found += [outcome(done, count, method, planted) for count in blocks for method in chosen]
     return session.conclude(
         [verdict for one in found for verdict in verdicts_on(one)],
         [table_of(found)] if found else (),
         outcomes=[plain(one) for one in found],
     )
-
-
-def numbers_in(option: str, text: str, least: int) -> list[int]:
-    """Parse whole numbers separated by commas. Raises `BadInputError`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise BadInputError(f"{option}: {text!r}: whole numbers of at least {least}, separated by commas")
-    return [int(part) for part in parts]
 
 
 def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:

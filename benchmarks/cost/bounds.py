@@ -7,7 +7,7 @@ Steelyard misses its bounds; without a peer to compare with, nothing is judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,7 @@ class Bound:
     """Whether the figure must be at least `limit` times cheaper, instead of at most `limit` times dearer."""
 
     words: str = "{peer} at most {limit:g} × {over}"
+    digits: int = 2
 
 
 BOUNDS = (
@@ -51,12 +52,6 @@ BOUNDS = (
 AT_MOST_STEEPER = 1.1
 """Bound on the highest cost over the lowest, of all numbers of endpoints."""
 
-AT_MOST_DEARER = 1.02
-"""Bound on the cost over that of the other build; the whole confidence interval must lie on one side of it."""
-
-AT_MOST_FOR_TRACING = 1.01
-"""The same for propagation of the trace context, over the cost without."""
-
 
 def verdicts(runs: Sequence[CostRun]) -> list[BoundVerdict]:
     """Verdicts on every bound of every case that was run, for each policy of Steelyard."""
@@ -65,13 +60,7 @@ def verdicts(runs: Sequence[CostRun]) -> list[BoundVerdict]:
         own = [run for run in runs if run.case == case]
         peers = list(dict.fromkeys(run.peer for run in own))
         ours = [peer for peer in peers if peer.startswith(OURS) and OTHER_BUILD not in peer]
-        for peer in peers:
-            if OTHER_BUILD in peer:
-                made.append(
-                    beside(own, peer.replace(OTHER_BUILD, ""), peer, AT_MOST_DEARER, "the other build")
-                )
-            if peer.endswith(TRACED):
-                made.append(beside(own, peer, peer.removesuffix(TRACED), AT_MOST_FOR_TRACING, "without"))
+        made += [judged(bound, own, peer) for bound, peer in beside_itself(case, peers)]
         if CASES[case].sizes:
             made += flatness([run for run in own if run.peer in ours])
         else:
@@ -79,15 +68,15 @@ def verdicts(runs: Sequence[CostRun]) -> list[BoundVerdict]:
     return made
 
 
-def beside(runs: Sequence[CostRun], peer: str, other: str, limit: float, words: str) -> BoundVerdict:
-    """Verdict on the cost beside another peer's, by the 95 % interval of the ratio."""
-    verdict = partial(BoundVerdict, runs[0].case, f"{peer} at most {limit:g} × {words}")
-    found = ratios(runs, peer, [other])
-    if not found:
-        return verdict(None, NO_BLOCK)
-    mean = typical(found)
-    shown = f"{mean.ratio:.3f} ×, interval {mean.low:.3f}–{mean.high:.3f}, {in_blocks(len(found))}"
-    return verdict(side_of(mean, limit), shown)
+def beside_itself(case: str, peers: Sequence[str]) -> Iterator[tuple[Bound, str]]:
+    """Bounds on Steelyard over its other build, and with propagation of the trace context over without."""
+    for peer in peers:
+        if OTHER_BUILD in peer:
+            words = "{peer} at most {limit:g} × the other build"
+            yield Bound(case, 1.02, (peer,), words=words, digits=3), peer.replace(OTHER_BUILD, "")
+        if peer.endswith(TRACED):
+            over = (peer.removesuffix(TRACED),)
+            yield Bound(case, 1.01, over, words="{peer} at most {limit:g} × without", digits=3), peer
 
 
 def judged(bound: Bound, runs: Sequence[CostRun], peer: str) -> BoundVerdict:
@@ -106,7 +95,7 @@ def judged(bound: Bound, runs: Sequence[CostRun], peer: str) -> BoundVerdict:
     if not found:
         return verdict(None, NO_BLOCK)
     mean, unit = typical(found) if sides else average(found), "×" if sides else words.rpartition(" ")[2]
-    return verdict(side_of(mean, bound.limit, bound.is_gain), figure_in_words(mean, unit))
+    return verdict(side_of(mean, bound.limit, bound.is_gain), figure_in_words(mean, unit, bound.digits))
 
 
 def flatness(runs: Sequence[CostRun]) -> list[BoundVerdict]:
@@ -163,9 +152,9 @@ def ratios(runs: Sequence[CostRun], peer: str, others: Sequence[str]) -> list[fl
     return block_ratios(figures_of(runs, peer), least)
 
 
-def figure_in_words(found: Interval, unit: str) -> str:
+def figure_in_words(found: Interval, unit: str, digits: int = 2) -> str:
     """Text such as `1.25 ×, interval 1.20–1.31 over 5 blocks`; a single block has no interval."""
-    digits = 2 if unit == "×" else 0
+    digits = digits if unit == "×" else 0
     mean, low, high = (f"{value:.{digits}f}" for value in (found.ratio, found.low, found.high))
     span = "" if found.blocks < 2 else f", interval {low}–{high}"
     return f"{mean} {unit}{span} over {in_blocks(found.blocks)}"

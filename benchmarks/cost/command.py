@@ -14,7 +14,7 @@ from benchmarks.cost.plan import CostPlan
 from benchmarks.cost.session import run_session
 from benchmarks.harness import peers
 from benchmarks.harness.cases import ALL, CASES, Case
-from benchmarks.harness.options import CHECK, JSON, SEED, Seconds, cores_for, known_policies, names_in
+from benchmarks.harness.options import CHECK, JSON, SECONDS, SEED, cores_for, known_policies, names_in
 from benchmarks.harness.peers import Peer
 from experiments.platform.session import Session
 
@@ -43,7 +43,7 @@ Examples:
     type=click.IntRange(1, 1000),
     help="Runs of each proxy.  [default: 15; 25 in 'half', 5 in 'idle' and 'rest', 10 in 'start']",
 )
-@click.option("--duration", type=Seconds(), help="Time of each run.  [default: 1s; 2s in 'endpoints']")
+@click.option("--duration", type=SECONDS, help="Time of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
     "--connections",
     type=click.IntRange(1, 16384),

@@ -6,15 +6,21 @@ here.
 CPU time per request is read before and after a closed-loop load, whose latency is not read: it is as fast as possible.
 Memory is the growth of the proxy's proportional set size (PSS), in which shared pages are divided among their users;
 the kernel's socket buffers are the same for every proxy and are not included.
+
+The p99 of latency is measured in an open loop at half of the slowest proxy's capacity, at the same rate for all.
+Latency counts from the scheduled instant, so it includes the generator's lag, other processes on the cores, and a
+saturated generator core. A run in which one of these is large is repeated, then void. With two cores the generator has
+one to itself, because a worker on the same core makes it late; the worker shares the proxy's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import StreamWriter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -22,16 +28,22 @@ from random import Random
 
 from benchmarks.cost.plan import CostPlan, CostRun
 from benchmarks.cost.table import run_in_words
-from benchmarks.cost.tail import Tail
 from benchmarks.harness import peers
 from benchmarks.harness.cases import FRESH, Kind
 from benchmarks.harness.certificates import certificate_in
 from benchmarks.harness.closed_load import Load
 from benchmarks.harness.cpu_reading import CpuReading
+from benchmarks.harness.open_load import LAG_PART, OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_files import Site
-from benchmarks.harness.peer_processes import BLOCKS_PER_PROCESS, RunningPeer, RunningPeers, running_peers
 from benchmarks.harness.peers import WORKER_PORTS, Peer
-from benchmarks.harness.serving import folder_in, serving
+from benchmarks.harness.serving import (
+    BLOCKS_PER_PROCESS,
+    RunningPeer,
+    RunningPeers,
+    folder_in,
+    running_peers,
+    serving,
+)
 from benchmarks.harness.verdicts import shuffled_blocks
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
@@ -40,28 +52,6 @@ from experiments.platform.instant_worker import SMALL
 from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
 from experiments.platform.session import Session
-
-
-async def cost(plan: CostPlan, load: Load, worker: Child, proxy: RunningPeer, run: CostRun) -> CostRun:
-    """Measure one run. Raises `FleetFailedError`."""
-    place = partial(cpu_time.pinned_to, plan.rest_core)
-    await load.run(proxy.port, plan.warm_up, place)
-    try:
-        before = CpuReading.now(proxy.child, worker, plan.cores)
-        outcome = await load.run(proxy.port, plan.seconds, place)
-        spent = CpuReading.now(proxy.child, worker, plan.cores).since(before)
-    except OSError:
-        raise proxy.died() from None
-    return replace(
-        run,
-        figure=spent.proxy.total / max(1, outcome.requests) * 1e6,
-        requests=outcome.requests,
-        rate=outcome.rate,
-        user_share=spent.proxy.user_share,
-        taken=spent.taken,
-        fault=outcome.fault,
-    )
-
 
 CONNECTIONS = 32
 """Connections that send at the same time; a small number keeps upstream connections few."""
@@ -136,6 +126,81 @@ async def connected(port: int) -> StreamWriter:
     return writer
 
 
+def total_cpu(children: Sequence[Child]) -> float:
+    """CPU seconds of the processes until now."""
+    return sum(cpu_time.cpu_of(child.pid).total for child in children)
+
+
+PART = 0.5
+"""Offered rate as a fraction of the slowest proxy's capacity."""
+
+TAKEN_PART = 0.2
+"""Limit on the share of the cores used by other processes: they cause tail latency."""
+
+BUSY_PART = 0.85
+"""Limit on the utilisation of the generator's core: beyond it requests wait for the generator."""
+
+FULL_PART = 0.9
+"""Least utilisation of its core at a proxy's capacity; below, something else was the limit."""
+
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Closed-loop requests per second, and the utilisation of the proxy's core by the benchmark."""
+
+    rate: float
+    used: float
+
+
+def judged(run: CostRun, report: Report, rate: float, taken: float = 0.0) -> CostRun:
+    """The run with the report's figures; `taken` is the share of the cores used by others."""
+    return replace(
+        run,
+        figure=report.p99,
+        requests=report.requests,
+        rate=rate,
+        taken=taken,
+        lag=report.lag,
+        busy=report.busy,
+        load_cpu=report.cpu,
+        waited=report.waited,
+        fault=fault_in_words(report),
+        void=doubt(report, taken),
+    )
+
+
+def fault_in_words(report: Report) -> str:
+    """Failed requests by kind as text; empty if none failed."""
+    if not report.failed:
+        return ""
+    kinds = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.failures.items())
+    return f"{report.failed} requests failed" + (f" ({kinds})" if kinds else "")
+
+
+def doubt(report: Report, taken: float) -> str:
+    """Reason why a run is void; empty if it is usable."""
+    if taken > TAKEN_PART:
+        return f"other processes took {taken:.0%} of the cores"
+    if report.busy > BUSY_PART:
+        return f"the generator's core was {report.busy:.0%} in use, at most {BUSY_PART:.0%} is allowed"
+    if report.lag <= LAG_PART * report.p99:  # false if one of them is nan
+        return ""
+    return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
+
+
+def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
+    found = ", ".join(f"{name} {one.rate:.0f}/s" for name, one in capacities.items())
+    slowest = min(capacities.values(), key=lambda one: one.rate, default=Capacity(0.0, 1.0))
+    doubt = (
+        ""
+        if slowest.used >= FULL_PART
+        else f" (the slowest used {slowest.used:.0%} of its core: the load or other processes limited it)"
+    )
+    return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"
+
+
 class Environment:
     """Environment of the runs of one case: worker ports, load and a folder for files."""
 
@@ -146,7 +211,8 @@ class Environment:
         self._worker = worker
         self._certificate = certificate_in(folder) if plan.case.is_tls else None
         self._load = Load(plan.case, plan.connections, plan.wrk, folder)
-        self._tail = Tail(plan, self._load, worker)
+        self._place = partial(cpu_time.pinned_to, plan.rest_core)
+        self._rate = 0.0  # offered in an open loop
 
     def site(self, peer: Peer, name: str) -> Site:
         """Placement for a fresh process; several endpoints may share an address."""
@@ -164,8 +230,24 @@ class Environment:
         """Find the offered rate if the case needs it; returns a description. Raises `FleetFailedError`."""
         if self._plan.case.kind is not Kind.TAIL:
             return ""
-        sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
-        return await self._tail.find_rate(sites)
+        capacities = {
+            peer.name: await self._capacity(peer, self.site(peer, f"capacity-{number}"))
+            for number, peer in enumerate(self._plan.peers)
+        }
+        self._rate = PART * min((found.rate for found in capacities.values()), default=0.0)
+        return capacities_in_words(capacities, self._rate)
+
+    async def _capacity(self, peer: Peer, site: Site) -> Capacity:
+        plan = self._plan
+        async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
+            there = [child, self._worker] if plan.worker_core == plan.proxy_core else [child]
+            await self._load.run(site.port, plan.warm_up, self._place)
+            spent, began_at = total_cpu(there), time.monotonic()
+            outcome = await self._load.run(site.port, plan.seconds, self._place)
+            used = (total_cpu(there) - spent) / (time.monotonic() - began_at)
+        if outcome.fault:
+            raise FleetFailedError(f"the capacity of {peer.name} is not known: {outcome.fault}")
+        return Capacity(outcome.rate, used)
 
     def running_peers(self, life: int) -> AbstractAsyncContextManager[RunningPeers]:
         """Start the peers for some blocks; none where each run starts its own process."""
@@ -179,16 +261,58 @@ class Environment:
 
     async def measured(self, peer: Peer, proxies: RunningPeers, run: CostRun) -> CostRun:
         """Measure one run; a failure is recorded as its fault."""
+        kind = self._plan.case.kind
         try:
-            if self._plan.case.kind is Kind.TAIL:
-                return await self._tail.measured(proxies.of(peer), run)
-            if self._plan.case.kind in FRESH:
-                measure = memory if self._plan.case.kind is Kind.MEMORY else started
+            if kind in FRESH:
+                measure = memory if kind is Kind.MEMORY else started
                 return await measure(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
-            load = replace(self._load, connections=peer.connections or self._plan.connections)
-            return await cost(self._plan, load, self._worker, proxies.of(peer), run)
+            return await self._loaded(peer, proxies.of(peer), run)
         except FleetFailedError as failure:
             return CostRun(run.case, run.peer, run.block, run.order, fault=str(failure))
+
+    async def _loaded(self, peer: Peer, proxy: RunningPeer, run: CostRun) -> CostRun:
+        """Load a running process; an open loop is repeated until the generator is punctual. Raises
+        `FleetFailedError`."""
+        plan = self._plan
+        load = replace(self._load, connections=peer.connections or plan.connections)
+        await load.run(proxy.port, plan.warm_up, self._place)
+        try:
+            if plan.case.kind is not Kind.TAIL:
+                return await self._cost(load, proxy, run)
+            for _ in range(ATTEMPTS):
+                run = await self._latency(proxy, run)
+                if not run.void:
+                    break
+            return run
+        except OSError:
+            raise proxy.died() from None
+
+    async def _cost(self, load: Load, proxy: RunningPeer, run: CostRun) -> CostRun:
+        before = self._reading(proxy)
+        outcome = await load.run(proxy.port, self._plan.seconds, self._place)
+        spent = self._reading(proxy).since(before)
+        return replace(
+            run,
+            figure=spent.proxy.total / max(1, outcome.requests) * 1e6,
+            requests=outcome.requests,
+            rate=outcome.rate,
+            user_share=spent.proxy.user_share,
+            taken=spent.taken,
+            fault=outcome.fault,
+        )
+
+    async def _latency(self, proxy: RunningPeer, run: CostRun) -> CostRun:
+        """One open loop, with the same arrivals for every peer of the block."""
+        plan, seed = self._plan, self._plan.seed + run.block
+        load = OpenLoad(
+            proxy.port, plan.case.path, self._rate, plan.seconds, plan.connections, seed, plan.is_load_alone
+        )
+        before = self._reading(proxy)
+        report = await run_open_load(load, self._place)
+        return judged(run, report, self._rate, self._reading(proxy).since(before).taken)
+
+    def _reading(self, proxy: RunningPeer) -> CpuReading:
+        return CpuReading.now(proxy.child, self._worker, self._plan.cores)
 
 
 async def run_plan(plan: CostPlan, folder: Path, session: Session, runs: list[CostRun]) -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 import click
 
+from experiments.commands.options import Parsed
 from experiments.errors import BadInputError
 from experiments.platform import cpu_time
 from policies import registry
@@ -78,16 +79,11 @@ def proxy_and_load_cores() -> tuple[int, int]:
     return cores_for("one")[0], cores_for("split" if len(cpu_time.cores()) > 1 else "one")[1]
 
 
-class Seconds(click.ParamType[float]):
-    """Click type of a duration: `3s`, `300ms` or plain seconds."""
+def seconds_in(text: str) -> float:
+    """Seconds of a duration within the bounds of `SECONDS`. Raises `ValueError`."""
+    if not 0.1 <= (seconds := parse_duration(text)) <= 600:
+        raise ValueError("out of bounds")
+    return seconds
 
-    name = "duration"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
-        try:
-            seconds = parse_duration(str(value))
-        except ValueError:
-            seconds = 0.0
-        if not 0.1 <= seconds <= 600:
-            self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
-        return seconds
+SECONDS = Parsed("duration", seconds_in, "a duration such as 3s or 300ms, from 100ms to 600s")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness.cases import Case
 from benchmarks.harness.certificates import client_context
+from benchmarks.harness.peer_files import Site
+from benchmarks.harness.peers import Peer
 from experiments.errors import FleetFailedError
 from experiments.generator.client import NotConnected, open_connection
 from experiments.generator.http2 import Http2Connection, Http2Owner
@@ -90,3 +93,49 @@ def folder_in(folder: Path, name: str) -> Path:
     made = folder / name
     made.mkdir()
     return made
+
+
+BLOCKS_PER_PROCESS = 5
+"""Blocks for which a process is kept, so that runs can be short and the sides of a ratio are seconds apart. Then all
+are restarted: a process keeps random properties, such as addresses, hash seeds and memory layout.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPeer:
+    """A running process of a peer and its port."""
+
+    child: Child
+    port: int
+
+    def died(self) -> FleetFailedError:
+        """Error to raise when its accounts can no longer be read."""
+        return FleetFailedError(f"{self.child.name} died while it was measured{self.child.tail}")
+
+
+class RunningPeers(dict[str, RunningPeer | FleetFailedError]):
+    """Running processes by the peer's name, or why one has not started."""
+
+    def of(self, peer: Peer) -> RunningPeer:
+        """Process of a peer. Raises `FleetFailedError` if it has not started."""
+        found = self[peer.name]
+        if isinstance(found, FleetFailedError):
+            raise found
+        return found
+
+
+@asynccontextmanager
+async def running_peers(
+    peers: Sequence[Peer], site: Callable[[Peer], Site], case: Case, core: int
+) -> AsyncIterator[RunningPeers]:
+    """Start all peers on one core; stopped on exit. One that fails to start has a reason instead."""
+    found = RunningPeers()
+    async with AsyncExitStack() as stack:
+        for peer in peers:
+            place = site(peer)
+            started = serving(peer.name, peer.argv(place), place.port, case, core)
+            try:
+                found[peer.name] = RunningPeer(await stack.enter_async_context(started), place.port)
+            except FleetFailedError as failure:
+                found[peer.name] = failure
+        yield found

@@ -4,16 +4,16 @@ least-in-flight.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from benchmarks.harness.options import CHECK, JSON, QUICK, SEED
 from benchmarks.processes import runs as plans
+from benchmarks.processes.measurements import COLUMNS, LATENCY, MEASUREMENTS, ProcessesRun, absence
 from benchmarks.processes.runs import ProcessesPlan, run_plan
-from benchmarks.processes.throughput import PARTS, SETUPS, LatencyRun, ThroughputRun, absence
-from benchmarks.processes.verdicts import latency_table, throughput_table, verdicts
+from benchmarks.processes.verdicts import tables, verdicts
 from experiments.errors import BadInputError
 from experiments.platform.cpu_time import is_known_here
 from experiments.platform.session import Session
@@ -38,33 +38,20 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     session = Session(file, check)
     plan = replace(plans.QUICK if quick else ProcessesPlan(), seed=seed)
-    bursts: list[ThroughputRun] = []
-    stretches: list[LatencyRun] = []
+    runs: list[ProcessesRun] = []
 
-    def run_ended(run: ThroughputRun | LatencyRun) -> None:
-        if isinstance(run, ThroughputRun):
-            bursts.append(run)
-            name, figures = (
-                f"{run.part}, {run.processes}",
-                f"{run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each",
-            )
-        else:
-            stretches.append(run)
-            name, figures = run.setup, f"p50 {run.p50:.1f} ms, p99 {run.p99:.1f} ms"
-        session.run_ended(f"block {run.block + 1}, {name}", figures, run.fault)
+    def run_ended(run: ProcessesRun) -> None:
+        runs.append(run)
+        shown = ("p50", "p99") if run.measurement == LATENCY.name else ("rate", "ceiling")
+        figures = [f"{COLUMNS[one][0]} {run.figures[one]:{COLUMNS[one][1]}}" for one in shown if run.figures]
+        name = f"{run.measurement} {run.block + 1}, {run.setup}"
+        session.run_ended(name, ", ".join(figures), run.fault)
 
-    for part in PARTS:
-        if reason := absence(part):
-            session.say(f"absent: {part} ({reason})")
+    for one in MEASUREMENTS.values():
+        if reason := absence(one):
+            session.say(f"absent: {one.name} ({reason})")
     session.introduce(f"{plan.total} runs, about {clock(plan.seconds)}.")
     session.measure(lambda folder: run_plan(plan, folder, run_ended), plan.total)
-    tables = [throughput_table(bursts)] if bursts else []
-    tables += [latency_table(stretches)] if stretches else []
     return session.conclude(
-        verdicts(bursts, stretches),
-        tables,
-        plan=plan,
-        setups=[asdict(setup) | {"rate": setup.rate} for setup in SETUPS],
-        bursts=bursts,
-        stretches=stretches,
+        verdicts(runs), tables(runs), plan=plan, measurements=list(MEASUREMENTS.values()), runs=runs
     )

@@ -1,12 +1,12 @@
 """Start balancers and workers and do the runs of the processes benchmark.
 
-All balancers of a part run as long as the part and are loaded one at a time, so compared runs are seconds apart. Only
-processes started here are stopped here.
+All balancers of a measurement run as long as it does and are loaded one at a time, so compared runs are seconds apart.
+Only processes started here are stopped here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +19,17 @@ from benchmarks.harness.peer_files import Site
 from benchmarks.harness.peers import WORKER_PORTS
 from benchmarks.harness.serving import folder_in, serving
 from benchmarks.harness.verdicts import shuffled_blocks
-from benchmarks.processes.throughput import (
+from benchmarks.processes.measurements import (
     CASE,
     HANDSHAKES,
-    PARTS,
+    LATENCY,
+    MEASUREMENTS,
     PATH,
     SERVICE,
-    SETUPS,
-    BalancerSetup,
-    LatencyRun,
-    ThroughputRun,
+    WORKERS,
+    Measurement,
+    ProcessesRun,
+    Setup,
     absence,
     burst,
     stretch,
@@ -37,14 +38,13 @@ from experiments.platform.ports import free_ports
 from experiments.platform.processes import Child
 from experiments.reproduce import launch
 
-COUNTS = (1, 2)
 POLICY = "least-in-flight"
 WORK = replace(CASE, path=PATH)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessesPlan:
-    """Number of runs of each kind and their duration in seconds."""
+    """Number of runs of each setup and their duration in seconds: bursts of throughput, stretches of latency."""
 
     bursts: int = 12
     burst: float = 3.0
@@ -54,68 +54,77 @@ class ProcessesPlan:
     key: tuple[str, ...] = certificates.RSA8192
 
     @property
-    def parts(self) -> list[str]:
-        """Parts that can be measured on this machine."""
-        return [part for part in PARTS if not absence(part)]
+    def measurements(self) -> list[Measurement]:
+        """Those that can be made on this machine."""
+        return [one for one in MEASUREMENTS.values() if not absence(one)]
+
+    def size_of(self, measurement: Measurement) -> tuple[int, float]:
+        """Runs of each setup, and seconds of each."""
+        return (self.stretches, self.stretch) if measurement is LATENCY else (self.bursts, self.burst)
 
     @property
     def total(self) -> int:
-        return self.bursts * len(COUNTS) * len(self.parts) + self.stretches * len(SETUPS)
+        return sum(self.size_of(one)[0] * len(one.setups) for one in self.measurements)
 
     @property
     def seconds(self) -> float:
         """Approximate duration in seconds."""
-        bursts = self.bursts * len(COUNTS) * len(self.parts) * (self.burst + 1)
-        return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
+        sizes = [(one, *self.size_of(one)) for one in self.measurements]
+        return sum(runs * len(one.setups) * (seconds + 1) for one, runs, seconds in sizes)
 
 
 QUICK = ProcessesPlan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
 
-Observer = Callable[[ThroughputRun | LatencyRun], None]
+Observer = Callable[[ProcessesRun], None]
+Measure = Callable[[Setup, ProcessesRun], Awaitable[ProcessesRun]]
 
 
 async def run_plan(plan: ProcessesPlan, folder: Path, observe: Observer) -> None:
     """Run the whole plan and pass each result to `observe`. Raises `FleetFailedError` if a process does not start."""
-    async with AsyncExitStack() as stack:
-        await throughput(plan, folder_in(folder, "throughput"), stack, observe)
-    async with AsyncExitStack() as stack:
-        await latency(plan, folder_in(folder, "latency"), stack, observe)
+    for measurement in plan.measurements:
+        begin = latency if measurement is LATENCY else throughput
+        async with AsyncExitStack() as stack:
+            measure = await begin(plan, measurement, folder_in(folder, measurement.name), stack)
+            blocks = shuffled_blocks(measurement.setups, plan.size_of(measurement)[0], Random(plan.seed))
+            for block, setups in enumerate(blocks):
+                for setup in setups:
+                    observe(await measure(setup, ProcessesRun(measurement.name, setup.name, block)))
 
 
-async def throughput(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
-    """Throughput of one and of two processes in alternation: handshakes, then requests."""
+async def throughput(
+    plan: ProcessesPlan, measurement: Measurement, folder: Path, stack: AsyncExitStack
+) -> Measure:
+    """Start a worker, and before it a balancer of each setup."""
     site = Site(0, tuple(free_ports(WORKER_PORTS)), folder_in(folder, "worker"))
     started = serving("worker", peers.worker_argv(site, CASE), site.workers[0], CASE, None)
     worker = await stack.enter_async_context(started)
-    rng = Random(plan.seed)
-    for part in plan.parts:
-        own = folder_in(folder, part)
-        tls = certificates.certificate_in(own, plan.key) if part == HANDSHAKES else None
-        case = replace(CASE, is_tls=tls is not None)
-        proxies = {
-            count: await balancer_before(site.workers, count, case, folder_in(own, f"of-{count}"), stack, tls)
-            for count in COUNTS
-        }
-        for block, counts in enumerate(shuffled_blocks(COUNTS, plan.bursts, rng)):
-            for count in counts:
-                proxy, port = proxies[count]
-                observe(await burst(proxy, port, worker, plan.burst, ThroughputRun(part, count, block)))
+    tls = certificates.certificate_in(folder, plan.key) if measurement is HANDSHAKES else None
+    case = replace(CASE, is_tls=tls is not None)
+    proxies = {
+        setup: await balancer_before(
+            site.workers, setup.processes, case, folder_in(folder, setup.name), stack, tls
+        )
+        for setup in measurement.setups
+    }
+    return lambda setup, run: burst(*proxies[setup], worker, plan.burst, setup, run)
 
 
-async def latency(plan: ProcessesPlan, folder: Path, stack: AsyncExitStack, observe: Observer) -> None:
-    """Latency of all setups in alternation, in front of the same workers."""
-    count = max(one.workers for one in SETUPS)
+async def latency(
+    plan: ProcessesPlan, measurement: Measurement, folder: Path, stack: AsyncExitStack
+) -> Measure:
+    """Start workers, and before them a balancer of each setup."""
     each = {"queue": 1000, "region": "here", "service": f"exponential:{SERVICE * 1e3:g}ms"}
-    options = [{**each, "name": f"here-{number}", "seed": plan.seed + number} for number in range(count)]
-    workers = await launch.workers(stack, options)
-    ports = [child.address[1] for child in workers]
-    proxies: dict[BalancerSetup, int] = {}
-    for number, setup in enumerate(SETUPS):
-        place = folder_in(folder, str(number))
-        _, proxies[setup] = await balancer_before(ports[: setup.workers], setup.processes, WORK, place, stack)
-    for block, setups in enumerate(shuffled_blocks(SETUPS, plan.stretches, Random(plan.seed))):
-        for setup in setups:
-            observe(await stretch(setup, block, proxies[setup], plan.stretch, plan.seed))
+    options = [
+        {**each, "name": f"here-{number}", "seed": plan.seed + number} for number in range(2 * WORKERS)
+    ]
+    ports = [child.address[1] for child in await launch.workers(stack, options)]
+    proxies = {
+        setup: await balancer_before(
+            ports[: setup.workers], setup.processes, WORK, folder_in(folder, setup.name), stack
+        )
+        for setup in measurement.setups
+    }
+    return lambda setup, run: stretch(proxies[setup][1], plan.stretch, plan.seed, setup, run)
 
 
 async def balancer_before(

@@ -19,6 +19,7 @@ from rich.table import Table
 from benchmarks.harness.verdicts import side_of
 from experiments.generator.arrivals import poisson
 from experiments.platform.session import BoundVerdict, Session
+from experiments.platform.terminal import plain_table
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
@@ -123,10 +124,10 @@ def verdict(simulator: Simulator, speeds: Sequence[float], compiled: bool) -> Bo
 
 
 def table_of(found: Mapping[str, Sequence[float]]) -> Table:
-    table = Table(title=f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints")
-    for heading in ("", "mean", "95 % from", "to"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, speeds in found.items():
-        mean = typical(speeds)
-        table.add_row(name, *(f"{figure:,.0f}" for figure in (mean.ratio, mean.low, mean.high)))
-    return table
+    title = f"Simulated requests per second of CPU time, {ENDPOINTS} endpoints"
+    means = {name: typical(speeds) for name, speeds in found.items()}
+    rows = [
+        (name, *(f"{part:,.0f}" for part in (mean.ratio, mean.low, mean.high)))
+        for name, mean in means.items()
+    ]
+    return plain_table(("", "mean", "95 % from", "to"), rows, title=title)

@@ -13,8 +13,8 @@ from benchmarks.harness.options import (
     JSON,
     PEERS,
     POLICY,
+    SECONDS,
     SEED,
-    Seconds,
     known_names,
     known_policies,
     names_in,
@@ -44,7 +44,7 @@ Examples:
 @click.option(
     "--clients", type=click.IntRange(1, 8000), default=1000, show_default=True, help="Slow clients."
 )
-@click.option("--pace", type=Seconds(), default="1s", show_default=True, help="Between two slow bytes.")
+@click.option("--pace", type=SECONDS, default="1s", show_default=True, help="Between two slow bytes.")
 @click.option(
     "--rate",
     type=click.FloatRange(1, 100_000),
@@ -53,7 +53,7 @@ Examples:
     help="Normal requests per second.",
 )
 @click.option(
-    "--duration", "seconds", type=Seconds(), default="1s", show_default=True, help="Time of each run."
+    "--duration", "seconds", type=SECONDS, default="1s", show_default=True, help="Time of each run."
 )
 @click.option(
     "--rounds", type=click.IntRange(1, 100), default=12, show_default=True, help="Runs of each kind."

@@ -23,9 +23,8 @@ from benchmarks.harness.cases import CASES
 from benchmarks.harness.cpu_reading import CpuReading
 from benchmarks.harness.open_load import OpenLoad, Report, run_open_load
 from benchmarks.harness.peer_files import Site
-from benchmarks.harness.peer_processes import RunningPeer
 from benchmarks.harness.peers import OURS, WORKER_PORTS, Peer
-from benchmarks.harness.serving import folder_in, serving, status_line
+from benchmarks.harness.serving import RunningPeer, folder_in, serving, status_line
 from benchmarks.harness.verdicts import shuffled_blocks
 from benchmarks.slow_clients.flood_client import FLOODS
 from experiments.errors import FleetFailedError

@@ -24,10 +24,18 @@ from benchmarks.harness.options import (
 from benchmarks.harness.peers import OURS, Peer, run_haproxy, run_nginx, run_steelyard
 from benchmarks.harness.verified.load_process import steelyard
 from benchmarks.storm import plan as plans
-from benchmarks.storm.figures import MIN_UNDISTURBED, Figures, figures_of, seconds, success, verdicts
+from benchmarks.storm.figures import (
+    MIN_UNDISTURBED,
+    Figures,
+    faults_table_of,
+    figures_of,
+    seconds,
+    success,
+    table_of,
+    verdicts,
+)
 from benchmarks.storm.plan import Episode, Pace, schedule
 from benchmarks.storm.runs import Storm, StormPlan, run_plan
-from benchmarks.storm.table import faults_table_of, table_of
 from experiments.platform.session import Session
 from experiments.platform.terminal import make_directory
 from policies.loading.reference import label_of

@@ -118,12 +118,12 @@ class FaultyWorkers(WorkerGroup):
         await self._children[name].ready()
 
     async def _freeze(self, name: str, back_at: float) -> None:
-        pid = self._children[name].pid
-        os.kill(pid, signal.SIGSTOP)
+        child = self._children[name]
+        child.pause()
         try:
             await asyncio.sleep(max(0.0, back_at - time.monotonic()))
         finally:
-            os.kill(pid, signal.SIGCONT)
+            child.resume()
 
     async def _set_fault_state(self, fault_state: str, name: str, back_at: float) -> None:
         port = self.ports[WORKERS.index(name)]

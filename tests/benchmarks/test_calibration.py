@@ -11,11 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
-from benchmarks.calibration.campaigns import STRETCHED, CampaignSummaries, many, stretched
 from benchmarks.calibration.methods import CONTROL, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
-from benchmarks.calibration.rates import Rate, outcome
-from experiments.errors import BadInputError
+from benchmarks.calibration.rates import STRETCHED, CampaignSummaries, Rate, many, outcome, stretched
 from experiments.run_data import Run
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Entry, Scenario
@@ -150,18 +148,3 @@ def test_command_writes_rates_and_checks_bounds(tmp_path: Path) -> None:
         ("student", 8), ("sign-flip", 8), ("student", 9), ("sign-flip", 9),
     ]  # fmt: skip
     assert runner.invoke(cli, ["calibration", *size, "--check"], standalone_mode=False).return_value == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--methods", "gut"], "unknown 'gut'; known: student"),
-        (["--blocks", "7"], "at least 8"),
-        (["--policy", "x"], "name a --scenario"),
-    ],
-)
-def test_bad_input_is_one_line(words: list[str], message: str) -> None:
-    """The line names the option and what is allowed."""
-    ran = CliRunner().invoke(cli, ["calibration", *words], standalone_mode=False)
-    assert isinstance(ran.exception, BadInputError)
-    assert message in str(ran.exception)

@@ -1,13 +1,18 @@
-"""Bounds of the cost benchmark: ratios within blocks, flatness, and verdicts."""
+"""Bounds and tables of the cost benchmark: ratios within blocks, flatness, verdicts, rows and widths."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from benchmarks.cost.bounds import figure_in_words, flatness, ratios, verdicts
 from benchmarks.cost.plan import CostRun
+from benchmarks.cost.table import cells, columns, cost_row, doubts, rows_of, table_of
+from benchmarks.harness.cases import Kind
+from experiments.platform.terminal import FULL_WIDTH
 from experiments.stats.comparison import average, typical
 
 OURS, NGINX, HAPROXY, SESSION = "steelyard random", "nginx", "haproxy", "aiohttp session"
@@ -17,7 +22,7 @@ def runs(case: str = "get", **figures: list[float]) -> list[CostRun]:
     """Figures per block, by the first word of a peer's name."""
     names = {"ours": OURS, "nginx": NGINX, "haproxy": HAPROXY, "session": SESSION}
     return [
-        CostRun(case, names[peer], block, 0, figure, 1000)
+        CostRun(case, names[peer], block, 0, figure, 1000, 500.0, 0.75)
         for peer, column in figures.items()
         for block, figure in enumerate(column)
     ]
@@ -182,3 +187,82 @@ def test_sizes_with_errors_or_without_a_complete_block() -> None:
 def test_units_of_figures() -> None:
     assert figure_in_words(typical([1.251, 1.2, 1.3]), "×") == "1.25 ×, interval 1.13–1.38 over 3 blocks"
     assert figure_in_words(average([3437.4]), "bytes") == "3437 bytes over 1 block"
+
+
+# --- tables
+
+
+def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0) -> CostRun:
+    """A run of a thousand requests that cost `cost` µs each, three quarters of it in user mode."""
+    return CostRun("get", peer, block, 0, cost, 1000, 500.0, 0.75, taken, fault=fault)
+
+
+def test_a_row_has_the_median_its_range_and_a_ratio_with_its_interval() -> None:
+    """A block in which the machine is twice as slow changes the range and not the ratio."""
+    row = cost_row(runs(ours=[15, 30, 15], nginx=[10, 20, 10], session=[100, 200, 100]), OURS)
+    assert (row.figure, row.lowest, row.highest) == pytest.approx((15, 15, 30))
+    assert row.to_nginx == typical([1.5, 1.5, 1.5])
+    assert cells(row, Kind.COST)[2] == "1.50 [1.50–1.50]"
+    assert (row.user, row.system) == pytest.approx((11.25, 3.75))
+
+
+def test_rows_are_sorted_by_cost_with_invalid_ones_last() -> None:
+    made = [*runs(ours=[15], nginx=[10]), run("haproxy", 0, 1, "3 non-2xx, 0 socket errors")]
+    assert [row.peer for row in rows_of(made)] == [NGINX, OURS, "haproxy"]
+
+
+def test_one_invalid_run_makes_the_row_invalid() -> None:
+    """The row has a reason and no figures, and nothing is compared with it."""
+    made = [
+        *runs(ours=[15, 15], nginx=[10], session=[100, 100]),
+        run(NGINX, 1, 10, "3 non-2xx, 0 socket errors"),
+    ]
+    row = cost_row(made, NGINX)
+    assert row.figure is None
+    assert "block 2" in row.fault
+    assert cost_row(made, OURS).to_nginx is None
+
+
+def test_void_run_is_left_out() -> None:
+    """A row of void runs only is invalid."""
+    void = CostRun("half", OURS, 1, 0, 99.0, void="late")
+    row = cost_row([CostRun("half", OURS, 0, 0, 1.5), void], OURS)
+    assert (row.figure, row.highest, row.runs) == (1.5, 1.5, 1)
+    assert cost_row([void], OURS).fault.endswith("late")
+
+
+def test_warning_of_a_busy_machine() -> None:
+    quiet = runs(ours=[15], nginx=[10], session=[100])
+    assert doubts(quiet) == ""
+    assert "took 10% of the cores" in doubts([run(OURS, 0, 15, taken=0.1)])
+
+
+@pytest.mark.parametrize("width", [80, FULL_WIDTH])
+def test_table_fits_the_terminal(width: int) -> None:
+    """No cell is cut off; a narrow terminal has the essential columns."""
+    made = [
+        *runs(ours=[35.1] * 2, nginx=[17.8] * 2, session=[213.05] * 2),
+        run("steelyard region-round-robin", 0, 1, "no request was answered"),
+    ]
+    output = StringIO()
+    console = Console(width=width, file=output)
+    console.print(table_of(rows_of(made), Kind.COST, width))
+    text = output.getvalue()
+    assert "…" not in text
+    assert "11.97 [11.97–11.97]" in text
+    assert ("requests/s" in text) is (width == FULL_WIDTH)
+    assert "INVALID" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind.COST, ["nginx", "10.0", "1.00", "0", "10.0–10.0", "500", "7.5 + 2.5"]),
+        (Kind.TAIL, ["nginx", "10.00", "1.00", "0", "10.00–10.00", "500", "0.00", "0%"]),
+        (Kind.MEMORY, ["nginx", "10", "1.00", "0", "10–10"]),
+    ],
+)
+def test_columns_of_each_kind_of_figure(kind: Kind, expected: list[str]) -> None:
+    found = cells(cost_row([run(NGINX, 0, 10)], NGINX), kind)
+    assert found == expected
+    assert len(columns(kind)) == len(expected)

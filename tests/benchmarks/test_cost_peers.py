@@ -98,19 +98,17 @@ def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
 
 @pytest.mark.peer
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-@pytest.mark.parametrize("peer", ALL_PEERS, ids=lambda peer: peer.name)
-async def test_every_peer_adds_the_same_headers_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
-    skip_if_absent(peer)
-    assert_comparable(await seen_through(peer, CASES["get"], tmp_path), "http")
-
-
-@pytest.mark.peer
-@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
-@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
-async def test_every_peer_of_the_tls_case_is_alike(peer: Peer, tmp_path: Path) -> None:
-    """It reports https to the worker, and uses the same suite: else the benchmark would compare ciphers."""
-    skip_if_absent(peer, CASES["tls"])
-    assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
+@pytest.mark.parametrize(
+    ("case", "peer"),
+    [*(("get", peer) for peer in ALL_PEERS), *(("tls", peer) for peer in SECURE)],
+    ids=lambda value: getattr(value, "name", value),
+)
+async def test_every_peer_adds_the_same_headers_and_keeps_its_connection(
+    case: str, peer: Peer, tmp_path: Path
+) -> None:
+    """With TLS it reports https to the worker, and uses the same suite: else the benchmark would compare ciphers."""
+    skip_if_absent(peer, CASES[case])
+    assert_comparable(await seen_through(peer, CASES[case], tmp_path), "https" if case == "tls" else "http")
 
 
 @pytest.mark.peer
@@ -173,13 +171,9 @@ def test_configurations_with_tls(tmp_path: Path) -> None:
     assert bind in peer_files.rendered("haproxy.cfg", site)
     text = made.both.read_text(encoding="ascii")
     assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
-
-
-def test_configurations_without_tls(tmp_path: Path) -> None:
-    site = Site(8080, (9001,), tmp_path)
-    assert "tls" not in tomllib.loads(peer_files.steelyard(site, "random"))
-    assert "ssl" not in peer_files.rendered("nginx.conf", site)
-    assert "ssl" not in peer_files.rendered("haproxy.cfg", site)
+    plain = Site(8080, (9001,), tmp_path)
+    assert "tls" not in tomllib.loads(peer_files.steelyard(plain, "random"))
+    assert not any("ssl" in peer_files.rendered(name, plain) for name in ("nginx.conf", "haproxy.cfg"))
 
 
 def test_head_timeout_in_every_configuration(tmp_path: Path) -> None:

@@ -2,84 +2,65 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.__main__ import cli
-from benchmarks.processes.throughput import (
-    HALF,
+from benchmarks.processes.measurements import (
     HANDSHAKES,
-    ONE,
-    PARTS,
+    LATENCY,
+    MEASUREMENTS,
     REQUESTS,
-    TWO,
-    LatencyRun,
-    ThroughputRun,
+    Measurement,
+    ProcessesRun,
     absence,
+    offered_rate,
 )
-from benchmarks.processes.verdicts import gain_of, loss_of, verdicts
+from benchmarks.processes.verdicts import ratio_of, verdicts
 from experiments.platform.cpu_time import is_known_here
-
-ALONE = ThroughputRun(
-    REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, balancer_cores=1.0, client_cores=0.5
-)
-PAIR = ThroughputRun(
-    REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, balancer_cores=1.3, client_cores=0.7
-)
+from tests.benchmarks.commands import measured
 
 
-def stretch(setup: str, p99: float, block: int = 0) -> LatencyRun:
-    return LatencyRun(setup, block, 100, p99 / 4, p99)
+def runs_of(measurement: Measurement, *blocks: tuple[float, float]) -> list[ProcessesRun]:
+    """Judged figures of the first and the last setup in each block."""
+    sides = measurement.setups[0], measurement.setups[-1]
+    return [
+        ProcessesRun(measurement.name, setup.name, number, {measurement.judged: figure})
+        for number, figures in enumerate(blocks)
+        for setup, figure in zip(sides, figures, strict=True)
+    ]
 
 
 def test_gain_is_the_mean_of_ratios_within_blocks() -> None:
-    """A slow block changes both of its runs and not their ratio."""
-    slow = [replace(ALONE, block=1, ceiling=10.0), replace(PAIR, block=1, ceiling=17.0)]
-    gain = gain_of([ALONE, PAIR, *slow], REQUESTS)
+    """A slow block changes both of its runs and not their ratio; a block with one run has none."""
+    runs = runs_of(REQUESTS, (100.0, 190.0), (10.0, 17.0), (1.0, 9.0))[:-1]
+    gain = ratio_of(runs, REQUESTS, "two processes")
     assert gain is not None
     assert gain.ratio == pytest.approx((1.9 * 1.7) ** 0.5)
-    assert gain_of([ALONE, replace(PAIR, block=3)], REQUESTS) is None
+    assert ratio_of(runs[:1], REQUESTS, "two processes") is None
+    assert [verdict.is_met for verdict in verdicts(runs[:1])] == [None]
+    assert verdicts([]) == []
 
 
 def test_latency_is_compared_with_the_same_load_per_process() -> None:
-    runs = [stretch(HALF.name, 100.0), stretch(ONE.name, 90.0), stretch(TWO.name, 104.0)]
-    loss = loss_of(runs, TWO.name)
-    assert loss is not None
-    assert loss.ratio == pytest.approx(1.04)
-    assert HALF.rate / HALF.processes == TWO.rate / TWO.processes
-    assert HALF.rate / HALF.workers == TWO.rate / TWO.workers == ONE.rate / ONE.workers
+    half, one, two = LATENCY.setups
+    assert offered_rate(half) / half.processes == offered_rate(two) / two.processes
+    assert (2 * half.workers, one.workers) == (two.workers, two.workers)
 
 
-@pytest.mark.parametrize(("ceiling", "p99", "met"), [(180.0, 105.0, [True] * 3), (179.0, 106.0, [False] * 3)])
-def test_bounds(ceiling: float, p99: float, met: list[bool]) -> None:
+@pytest.mark.parametrize(("gained", "p99", "met"), [(180.0, 105.0, True), (179.0, 106.0, False)])
+def test_bounds(gained: float, p99: float, met: bool) -> None:
     """Of two blocks; a single one has no interval and is not judged."""
-    bursts = [
-        replace(run, block=block) for run in (ALONE, replace(PAIR, ceiling=ceiling)) for block in (0, 1)
-    ]
-    hands = [replace(run, part=HANDSHAKES, rate=run.ceiling, ceiling=0.0) for run in bursts]
-    stretches = [
-        stretch(name, took, block) for name, took in ((HALF.name, 100.0), (TWO.name, p99)) for block in (0, 1)
-    ]
-    assert [verdict.is_met for verdict in verdicts([*bursts, *hands], stretches)] == met
-    assert [verdict.is_met for verdict in verdicts(bursts[::2], stretches[::2])] == [None, None]
+    for measurement, figure in ((HANDSHAKES, gained), (REQUESTS, gained), (LATENCY, p99)):
+        runs = runs_of(measurement, (100.0, figure), (100.0, figure))
+        assert [verdict.is_met for verdict in verdicts(runs)] == [met]
+        assert [verdict.is_met for verdict in verdicts(runs[:2])] == [None]
 
 
 def test_invalid_run_misses_the_bound() -> None:
-    found = verdicts(
-        [ALONE, PAIR, ThroughputRun(REQUESTS, 2, 1, fault="3 socket errors")],
-        [stretch(HALF.name, 100.0), replace(stretch(TWO.name, 90.0), fault="1 of 100 requests failed")],
-    )
-    assert [verdict.is_met for verdict in found] == [False, False]
-    assert "3 socket errors" in found[0].found
-
-
-def test_without_pairs_nothing_is_judged() -> None:
-    assert verdicts([ALONE], [stretch(TWO.name, 1.0)])[0].is_met is None
-    assert verdicts([], []) == []
+    runs = runs_of(REQUESTS, (100.0, 190.0), (100.0, 190.0))
+    (found,) = verdicts([*runs, ProcessesRun("requests", "two processes", 2, fault="3 socket errors")])
+    assert (found.is_met, "3 socket errors" in found.found) == (False, True)
 
 
 @pytest.mark.second_tier
@@ -87,16 +68,14 @@ def test_without_pairs_nothing_is_judged() -> None:
 @pytest.mark.timeout(120)
 def test_quick_session(tmp_path: Path) -> None:
     """No run fails; the figures of so short a session are not checked."""
-    file = tmp_path / "processes.json"
-    done = CliRunner().invoke(cli, ["processes", "--quick", "--json", str(file)], standalone_mode=False)
-    assert done.return_value == 0, done.output
-    found = json.loads(file.read_text(encoding="utf-8"))
-    bursts = found["bursts"]
-    assert [run["fault"] for run in bursts + found["stretches"] if run["fault"]] == []
-    assert {run["part"] for run in bursts} == {part for part in PARTS if not absence(part)}
-    busiest = {run["processes"]: run["busiest"] for run in bursts if run["part"] == REQUESTS}
-    assert busiest[1] == 1.0
-    assert 0.4 < busiest[2] < 0.9
-    assert {run["setup"]: run["requests"] for run in found["stretches"]} == {
-        setup.name: round(setup.rate) for setup in (HALF, ONE, TWO)
+    _, found = measured(tmp_path, "processes", "--quick")
+    runs = found["runs"]
+    assert [run["fault"] for run in runs if run["fault"]] == []
+    here = [one for one in MEASUREMENTS.values() if not absence(one)]
+    assert {(run["measurement"], run["setup"]) for run in runs} == {
+        (one.name, setup.name) for one in here for setup in one.setups
     }
+    assert all(set(run["figures"]) == set(MEASUREMENTS[run["measurement"]].figures) for run in runs)
+    busiest = {run["setup"]: run["figures"]["busiest"] for run in runs if run["measurement"] == "requests"}
+    assert busiest["one process"] == 1.0
+    assert 0.4 < busiest["two processes"] < 0.9

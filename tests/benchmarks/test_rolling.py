@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from benchmarks.rolling.process_session import end, is_alive, members, wait_for_
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of
 from experiments.errors import FleetFailedError
 from experiments.platform import cpu_time
+from tests.benchmarks.commands import measured
 
 STAGE = Stage("reload", requests=100, steps="3 reloads")
 LINUX = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are read on Linux only")
@@ -79,11 +79,7 @@ async def test_waiting_for_the_end_of_a_process_times_out() -> None:
 @pytest.mark.timeout(120)
 def test_no_request_fails(tmp_path: Path) -> None:
     """Restarted workers, a reloaded and a replaced balancer fail no request, on any machine."""
-    file = tmp_path / "rolling.json"
-    command = [sys.executable, "-m", "benchmarks", "rolling", "--quick", "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    _, found = measured(tmp_path, "rolling", "--quick")
     assert [stage["name"] for stage in found["stages"]] == list(STAGES)
     for stage in found["stages"]:
         assert (stage["fault"], stage["failures"], stage["wrong"]) == ("", {}, 0)

@@ -79,8 +79,8 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (("cost", "--blocks", "0"), "'--blocks': 0 is not in the range"),
-        (("cost", "--duration", "soon"), "'--duration': 'soon' must be a duration such as 3s or 300ms"),
-        (("cost", "--duration", "1ms"), "from 100ms to 600s"),
+        (("cost", "--duration", "soon"), "--duration: must be a duration such as 3s or 300ms, from 100ms"),
+        (("cost", "--duration", "1ms"), "from 100ms to 600s, got '1ms'"),
         (("cost", "--pin", "three"), "'--pin': 'three' is not one of"),
         (("cost", "--case", "put"), "'--case': 'put' is not one of"),
         (
@@ -99,7 +99,7 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
         (("storm", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
         (("storm", "--plots", "/proc/plots"), "--plots: /proc/plots"),
         (("slow-clients", "--clients", "0"), "'--clients': 0 is not in the range"),
-        (("slow-clients", "--pace", "never"), "'--pace': 'never' must be a duration"),
+        (("slow-clients", "--pace", "never"), "--pace: must be a duration"),
         (("slow-clients", "--peers", "apache"), "--peers: unknown 'apache'"),
         (("slow-clients", "--policy", "p2x"), "unknown policy 'p2x'"),
         (
@@ -107,6 +107,9 @@ def test_table_shows_every_verdict(capsys: pytest.CaptureFixture[str]) -> None:
             "--kinds: unknown 'pings'; known: head, body, read, mixed, resets, continuation, streams, tunnels",
         ),
         (("slow-clients", "--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("calibration", "--methods", "gut"), "unknown 'gut'; known: student"),
+        (("calibration", "--blocks", "7"), "at least 8"),
+        (("calibration", "--policy", "x"), "name a --scenario"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +29,7 @@ from benchmarks.harness.verified.messages import (
 )
 from benchmarks.harness.verified.worker_group import Executions
 from benchmarks.storm.command import OTHERS, doubts, introduction, ours, pace_of
-from benchmarks.storm.figures import Figures, Recovery, figures_of, verdicts
+from benchmarks.storm.figures import Figures, Recovery, figures_of, rows_of, verdicts
 from benchmarks.storm.plan import FAULTS, QUICK, Episode, Pace, schedule
 from benchmarks.storm.runs import (
     LOOK,
@@ -44,9 +41,9 @@ from benchmarks.storm.runs import (
     send_control,
     widened,
 )
-from benchmarks.storm.table import rows_of
 from experiments.platform import cpu_time
 from experiments.platform.ports import lasting_ports, lowest_ephemeral
+from tests.benchmarks.commands import measured
 
 REQUEST = CheckedRequest(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
@@ -358,11 +355,6 @@ def test_introduction_shows_the_schedule() -> None:
     assert pace_of(200.0, is_quick=False) == replace(Pace(), rate=200.0)
 
 
-def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks", "storm", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-
-
 INHERENT = {
     "GET": {Ending.CUT},
     "POST": {Ending.CUT, Ending.CLOSED, Ending.WORKER_503, Ending.STATUS_502, Ending.STATUS_504},
@@ -375,10 +367,8 @@ INHERENT = {
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 def test_short_storm(tmp_path: Path) -> None:
     """On any machine: no POST is executed twice, nothing is crossed, and every repeatable GET succeeds."""
-    file = tmp_path / "storm.json"
-    done = storm("--quick", "--json", str(file), "--plots", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    printed, found = measured(tmp_path, "storm", "--quick", "--plots", str(tmp_path))
+    (run,) = found["runs"]
     assert run["fault"] == ""
     assert (run["twice"], run["crossed"], run["untrue"]) == (0, 0, 0)
     assert [episode["fault"] for episode in run["episodes"]] == [one.fault for one in schedule(QUICK, 1)]
@@ -386,7 +376,7 @@ def test_short_storm(tmp_path: Path) -> None:
     for method, allowed in INHERENT.items():
         assert set(run["failures"][method]) <= {ending.words for ending in allowed}
     assert (tmp_path / "steelyard-0.png").read_bytes().startswith(b"\x89PNG")
-    assert "no POST executed twice" in done.stdout
+    assert "no POST executed twice" in printed
 
 
 def test_ports_of_restarted_workers_are_below_the_ephemeral_range() -> None:

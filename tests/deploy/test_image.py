@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from balancer.healthcheck import PATIENCE
 from experiments.platform.ports import free_ports
@@ -107,17 +108,13 @@ def extras() -> set[str]:
     needs = [
         need for name, needs in PROJECT["optional-dependencies"].items() if name != "dev" for need in needs
     ]
-    names = {name_of(need) for need in needs} - {"steelyard"}
+    names = {Requirement(need).name for need in needs} - {"steelyard"}
     return {NAMESPACES.get(name, name) for name in names}
 
 
 def wanted() -> set[str]:
     """The packages that the project's core depends on."""
-    return {name_of(need) for need in PROJECT["dependencies"]}
-
-
-def name_of(need: str) -> str:
-    return re.split(r"[<>=\[; ]", need)[0]
+    return {Requirement(need).name for need in PROJECT["dependencies"]}
 
 
 def imported() -> set[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from experiments.platform.ports import free_ports
 from tests.deploy.installation import (
@@ -122,14 +123,14 @@ def test_sources_have_nothing_built_in_them(compiled: Installed, sources: Path) 
 
 def test_core_has_what_forwarding_needs_and_no_more(compiled: Installed) -> None:
     """The laboratory, and mypy with which the package is compiled, stay out."""
-    core = {name_of(need) for need in PROJECT["dependencies"]}
-    extras = {name_of(need) for needs in PROJECT["optional-dependencies"].values() for need in needs}
+    core = {Requirement(need).name.lower() for need in PROJECT["dependencies"]}
+    extras = {
+        Requirement(need).name.lower()
+        for needs in PROJECT["optional-dependencies"].values()
+        for need in needs
+    }
     assert core <= compiled.packages
     assert compiled.packages & (extras - core - {"steelyard"} | {"dask", "pillow", "mypy", "librt"}) == set()
-
-
-def name_of(need: str) -> str:
-    return re.split(r"[<>=\[; ]", need)[0].lower()
 
 
 @pytest.mark.parametrize("build", ["compiled", "pure"])

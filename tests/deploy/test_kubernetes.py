@@ -1,4 +1,5 @@
-"""Kubernetes manifests: valid, consistent with each other, with their configuration and with the image.
+"""Kubernetes manifests, with discovery by names or by EndpointSlices: valid, consistent with each other, with their
+configuration and with the image.
 
 There is no cluster here. Types are checked against those of Kubernetes; errors that a cluster would show later, such
 as a selector without pods or a short grace period, are checked by tests of their own.
@@ -10,16 +11,42 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from balancer.cluster.discovery.kubernetes.api import SERVICE_ACCOUNT
 from balancer.configuration import load
 from balancer.control.admin.access import LIVE, READY
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
-from tests.deploy.kubernetes_objects import HERE, KUSTOMIZATION, OBJECTS, WORKERS, Object, label_of
+from tests.support.kubernetes_api import PATH
 from tests.support.root import ROOT
+
+Object = dict[str, Any]
+
+
+def read(path: Path) -> list[Object]:
+    """The objects of a file."""
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def label_of(o: Object) -> str:
+    return f"{o['kind']}/{o['metadata']['name']}"
+
+
+HERE = ROOT / "deploy" / "kubernetes"
+(KUSTOMIZATION,) = read(HERE / "kustomization.yaml")
+OBJECTS = [o for name in KUSTOMIZATION["resources"] for o in read(HERE / name)]
+WORKERS = [o for o in OBJECTS if o["kind"] == "StatefulSet"]
+
+SLICES = HERE.parent / "endpointslices"
+(OF_SLICES,) = read(SLICES / "kustomization.yaml")
+OWN = [name for name in OF_SLICES["resources"] if not name.startswith("..")]
+SLICES_OBJECTS = [o for name in OWN for o in read(SLICES / name)]
+SOURCE = load(SLICES / "balancer.toml", {"listen": "127.0.0.1:0"}).discovery.kubernetes
 
 SETTINGS = load(HERE / "balancer.toml", {"listen": "127.0.0.1:0"})
 FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
@@ -27,6 +54,12 @@ FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
 
 def found(kind: str, name: str) -> Object:
     (it,) = [o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    return it
+
+
+def of_slices(kind: str) -> Object:
+    """The only object of that kind beside the EndpointSlices."""
+    (it,) = [o for o in SLICES_OBJECTS if o["kind"] == kind]
     return it
 
 
@@ -38,7 +71,7 @@ CONTAINER: Object = POD["containers"][0]
 # --- validity
 
 
-@pytest.mark.parametrize("document", OBJECTS, ids=label_of)
+@pytest.mark.parametrize("document", [*OBJECTS, *SLICES_OBJECTS], ids=label_of)
 def test_objects_are_valid(document: Object) -> None:
     assert not problems(document)
 
@@ -79,18 +112,24 @@ def test_every_file_is_in_a_kustomization() -> None:
 
 
 @pytest.mark.peer
-def test_kubectl_renders_the_same_objects() -> None:
+@pytest.mark.parametrize(
+    ("folder", "more"), [(HERE, 0), (SLICES, len(SLICES_OBJECTS))], ids=["names", "slices"]
+)
+def test_kustomize_renders_the_same_objects(folder: Path, more: int) -> None:
     """And the ConfigMap with the file."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not here")
-    ran = subprocess.run([kubectl, "kustomize", HERE], capture_output=True, text=True, check=False)
+    command = next(filter(None, map(shutil.which, ("kustomize", "kubectl"))), None)
+    if command is None:
+        pytest.skip("neither kustomize nor kubectl is here")
+    verb = "build" if Path(command).name == "kustomize" else "kustomize"
+    ran = subprocess.run([command, verb, folder], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     rendered = list(yaml.safe_load_all(ran.stdout))
     assert not [problem for o in rendered for problem in problems(o)]
     (configuration,) = [o for o in rendered if o["kind"] == "ConfigMap"]
-    assert configuration["data"] == {"balancer.toml": (HERE / "balancer.toml").read_text(encoding="utf-8")}
-    assert len(rendered) == len(OBJECTS) + 1
+    assert configuration["data"] == {"balancer.toml": (folder / "balancer.toml").read_text(encoding="utf-8")}
+    (deployment,) = [o for o in rendered if o["kind"] == "Deployment"]
+    assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is bool(more)
+    assert len(rendered) == len(OBJECTS) + more + 1
 
 
 # --- the end of a pod
@@ -280,3 +319,61 @@ def test_addresses_of_clients_from_outside_are_kept() -> None:
     assert not problems({**base, "spec": {**base["spec"], **patch["spec"]}})
     assert patch["spec"] == {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
     assert not base["spec"].keys() & patch["spec"].keys()
+
+
+# --- discovery by EndpointSlices
+
+
+def test_every_file_of_the_slices_is_in_their_kustomization() -> None:
+    """It extends that of the other manifests and replaces their configuration."""
+    (generated,) = OF_SLICES["configMapGenerator"]
+    named = {*OWN, *generated["files"], *(patch["path"] for patch in OF_SLICES["patches"])}
+    assert {*named, "kustomization.yaml"} == {path.name for path in SLICES.iterdir()}
+    assert (SLICES / "../kubernetes").resolve() == HERE
+    assert OF_SLICES["resources"][0] == "../kubernetes"
+    assert OF_SLICES["namespace"] == KUSTOMIZATION["namespace"]
+    (replaced,) = KUSTOMIZATION["configMapGenerator"]
+    assert generated == {**replaced, "behavior": "replace"}
+
+
+def test_role_has_the_rights_that_the_balancer_uses() -> None:
+    """A list and a watch of the resource in its requests, and nothing else."""
+    _, _, group, version, _, _, resource = PATH.split("/")
+    (rule,) = of_slices("Role")["rules"]
+    assert rule == {"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]}
+    assert version == "v1"
+
+
+def test_role_is_that_of_the_service_account() -> None:
+    account, binding = of_slices("ServiceAccount"), of_slices("RoleBinding")
+    assert binding["roleRef"]["name"] == of_slices("Role")["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert subject == {
+        "kind": "ServiceAccount",
+        "name": account["metadata"]["name"],
+        "namespace": OF_SLICES["namespace"],
+    }
+    (patch,) = read(SLICES / "deployment.yaml")
+    pod = patch["spec"]["template"]["spec"]
+    assert pod == {"serviceAccountName": account["metadata"]["name"], "automountServiceAccountToken": True}
+    assert patch["metadata"]["name"] == DEPLOYMENT["metadata"]["name"]
+
+
+def test_balancer_uses_the_pods_credentials() -> None:
+    """They are where Kubernetes mounts them, so no key names them."""
+    assert SOURCE is not None
+    assert (SOURCE.server, SOURCE.namespace, SOURCE.token_file, SOURCE.ca_file) == (None,) * 4
+    assert Path("/var/run/secrets/kubernetes.io/serviceaccount") == SERVICE_ACCOUNT
+
+
+def test_service_selects_all_workers() -> None:
+    service = of_slices("Service")
+    assert SOURCE is not None
+    assert service["metadata"]["name"] == SOURCE.service
+    selector = service["spec"]["selector"]
+    for workers in WORKERS:
+        template = workers["spec"]["template"]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        (port,) = template["spec"]["containers"][0]["ports"]
+        assert [each["targetPort"] for each in service["spec"]["ports"]] == [port["name"]]
+    assert [each["name"] for each in service["spec"]["ports"]] == [SOURCE.port]

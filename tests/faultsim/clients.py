@@ -6,18 +6,15 @@ incomplete one must end in a reset. A client misbehaves only as its plan says.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 
-from tests.faultsim.ledger import Attempt, Ledger
+from tests.faultsim.ledger import Ledger
+from tests.faultsim.messages import Response, fields_of, in_pieces
 from tests.faultsim.plan import PlannedClient, PlannedRequest
-from tests.faultsim.reading import CHUNKED, UNTIL_CLOSE, Content, Reader, Violation, content
+from tests.faultsim.reading import CHUNKED, UNTIL_CLOSE, Reader, Violation, content
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, READ, End, Route
-
-_TRY = re.compile(rb"\r\nX-Attempt: (\d+)-(\d+)\r\n", re.I)
-_LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n", re.I)
 
 STALLS = 4.0
 """Seconds for which a client that stalls reads nothing."""
@@ -38,9 +35,7 @@ def head_of(request: PlannedRequest) -> bytes:
 
 def parts_of(request: PlannedRequest) -> list[bytes]:
     """The request's body in pieces."""
-    body = content(request.number, 0, request.size)
-    step = max(1, min(READ, -(-request.size // request.pieces)))
-    return [body[at : at + step] for at in range(0, request.size, step)]
+    return in_pieces(content(request.number, 0, request.size), request.pieces, READ)
 
 
 def body_of(request: PlannedRequest) -> list[bytes]:
@@ -82,10 +77,7 @@ class ClientEnd(End, Reader):
         self._awaited: deque[PlannedRequest] = deque()
         self._is_spent = False  # no further request is sent on it
         self._is_thinking = False
-        self._reading: tuple[PlannedRequest, Attempt | None, Content] | None = None
-        self._status = 0
-        self._own = b""
-        self._trailers: dict[bytes, bytes] | None = None
+        self._reading: Response | None = None  # since its final head
         self._has_half_closed = False
         self._asked: PlannedRequest | None = None  # the last one that got 100 (Continue)
         self._is_broken_off = False  # an incomplete request, which may end in any way
@@ -105,12 +97,12 @@ class ClientEnd(End, Reader):
         while client.waiting and len(self._awaited) < client.plan.depth and self._may_send:
             request = client.waiting.popleft()
             self._awaited.append(request)
-            if self._ledger.note is not None:
-                self._ledger.note(f"{self} requests {request}")
-            if request.client_damage is not None and request.client_damage[0] in ("head", "body"):
+            self._ledger.say(f"{self} requests {request}")
+            stage, kind = request.client_damage or ("", "")
+            if stage in ("head", "body"):
                 self._send(together)
                 together = b""
-                self._send_part(request, *request.client_damage)
+                self._send_part(request, stage, kind)
             elif request.pieces == 1 and not request.gap:
                 together += head_of(request) + b"".join(body_of(request))
             else:
@@ -118,7 +110,7 @@ class ClientEnd(End, Reader):
                 together = b""
                 self._send_in_pieces(request)
             self._is_spent |= request.closes or request.is_http10
-            if request.client_damage is not None and request.client_damage[0] == "waiting":
+            if stage == "waiting":
                 self.timeline.after(0.02, self._misbehave_amid, request)
         self._send(together)
         if not client.waiting and not self._awaited and not self.is_over:
@@ -155,8 +147,7 @@ class ClientEnd(End, Reader):
     def _misbehave(self, kind: str) -> None:
         if self.is_over:
             return
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} does: {kind}")
+        self._ledger.say(f"{self} does: {kind}")
         self._is_spent = True
         if kind == "half-close":
             self._has_half_closed = True
@@ -177,23 +168,23 @@ class ClientEnd(End, Reader):
         if not self._awaited:
             raise Violation(f"{self} got a response without a request: {head[:100]!r}")
         request = self._awaited[0]
-        self._status = status = int(head[9:12])
+        status = int(head[9:12])
         if status < 200:
             self._interim(request, status)
             return 0
-        tried = _TRY.search(head)
-        answer: Attempt | None = None
-        turn = 0
-        if tried is not None:
-            turn = int(tried[2])
-            answer = self._ledger.check(request, int(tried[1]), turn, status)
-        self._reading = (request, answer, Content(request.number, turn + 1))
-        self._own = b""
-        self._trailers = None
-        self._is_spent |= b"\r\nConnection: close\r\n" in head
+        fields = fields_of(head)
+        self._reading = Response(self._ledger, request)
+        self._reading.begin(status, fields)
+        self._is_spent |= fields.get(b"connection") == b"close"
         if request.client_damage is not None and request.client_damage[0] == "response":
             self.timeline.after(0.0, self._misbehave_amid, request)
-        return self._size(head, request, status)
+        if request.method == b"HEAD" or status in (204, 304):
+            return 0
+        if fields.get(b"transfer-encoding") == b"chunked":
+            if request.is_http10:
+                raise Violation(f"{request} of HTTP/1.0 got chunks")
+            return CHUNKED
+        return int(fields.get(b"content-length", UNTIL_CLOSE))
 
     def _interim(self, request: PlannedRequest, status: int) -> None:
         if (
@@ -206,43 +197,22 @@ class ClientEnd(End, Reader):
         if not request.reply.has_interim or request.is_http10:
             raise Violation(f"{request} got an interim response that no worker sent")
 
-    def _size(self, head: bytes, request: PlannedRequest, status: int) -> int:
-        if request.method == b"HEAD" or status in (204, 304):
-            return 0
-        if b"\r\nTransfer-Encoding: chunked\r\n" in head:
-            if request.is_http10:
-                raise Violation(f"{request} of HTTP/1.0 got chunks")
-            return CHUNKED
-        length = _LENGTH.search(head)
-        return int(length[1]) if length is not None else UNTIL_CLOSE
-
     def piece(self, data: bytes) -> None:
         if self._reading is None:
             raise Violation(f"{self} got a body without a head")
-        _, answer, expected = self._reading
-        if answer is None:
-            self._own += data
-        else:
-            expected.add(data)
+        self._reading.add(data)
 
     def trailer(self, line: bytes) -> None:
         name, _, value = line.partition(b": ")
-        self._trailers = {**(self._trailers or {}), name: value}
+        if self._reading is not None:
+            self._reading.trailers = {**(self._reading.trailers or {}), name: value}
 
     def whole(self) -> None:
-        if self._status < 200 or self._reading is None:
+        response, self._reading = self._reading, None
+        if response is None:  # an interim one
             return
-        (request, answer, came), self._reading = self._reading, None
         self._awaited.popleft()
-        if answer is None:
-            self._ledger.refused(request, self._status, self._own)
-        elif came.size != answer.size:
-            raise Violation(f"{request} was ended as if whole, after {came.size} bytes of {answer.size}")
-        elif self._is_chunked and self._trailers != answer.trailers:
-            raise Violation(f"{request} got trailers {self._trailers}, not {answer.trailers}")
-        else:
-            self._ledger.answered += 1
-            self._ledger.over(request, str(self._status))
+        response.end(carries_trailers=self._is_chunked)
         if self._client.waiting and self._may_send:
             if not self._is_thinking:
                 self._is_thinking = True

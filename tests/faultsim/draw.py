@@ -9,9 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from balancer.config.loading import Settings
-from tests.faultsim.draw_http2 import with_http2
-from tests.faultsim.plan import Damage, Fault, Plan, PlannedClient, PlannedRequest, Reply
+from tests.faultsim.draw_http2 import CLIENT_STAGES, WORKER_STAGES, damage, with_http2
+from tests.faultsim.plan import Fault, Plan, PlannedClient, PlannedRequest, Reply
 
 MOST_BUFFERED = 100_000
 """Maximum bytes of a body that are kept for a slow client."""
@@ -53,7 +52,7 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("key.by", (None, None, "path", "client")),
     ("buffering", (None, *BUFFERING)),
 )
-"""A setting's path and its possible values; settings that do not exist are skipped."""
+"""A setting's path and its possible values; None leaves the default."""
 
 BINDING = frozenset(
     ("timeouts.total", "timeouts.attempt", "limits.queue", "limits.body", "concurrency.adaptive")
@@ -91,9 +90,7 @@ STATUSES = (200, 200, 200, 200, 200, 200, 201, 204, 304, 404, 500, 503)
 SIZES = (0, 1, 20, 200, 200, 200, 1000, 1000, 5000, 20_000, 66_000, 300_000)
 SIZES_WEIGHTS = (4, 4, 10, 20, 20, 20, 20, 20, 6, 3, 1.5, 0.5)
 
-CLIENT_STAGES = ("head", "body", "waiting", "response")
 CLIENT_KINDS = ("reset", "leave", "half-close", "stall")
-WORKER_STAGES = ("head", "body", "whole", "begun", "middle", "last", "ended")
 WORKER_KINDS = ("reset", "reset", "fin", "fin", "hang", "garbage")
 
 FAULTS = (
@@ -148,17 +145,9 @@ def _settings(rng: Random, regions: list[str], is_calm: bool) -> dict[str, Any]:
     for path, choices in SWITCHES:
         choice = rng.choice(choices)
         if choice is not None and not (is_calm and path in BINDING):
-            _switch(settings, path.split("."), choice)
+            section, _, key = path.rpartition(".")
+            (settings.setdefault(section, {}) if section else settings)[key] = choice
     return settings
-
-
-def _switch(settings: dict[str, Any], path: list[str], choice: Any) -> None:
-    section, _, key = ".".join(path).rpartition(".")
-    fields = Settings.model_fields
-    if section:
-        fields = getattr(fields[section].annotation, "model_fields", {}) if section in fields else {}
-    if key in fields:
-        (settings.setdefault(section, {}) if section else settings)[key] = choice
 
 
 def _endpoint(rng: Random, number: int, region: str, is_calm: bool) -> dict[str, Any]:
@@ -211,15 +200,11 @@ def _request(rng: Random, number: int, damaged: float, is_calm: bool) -> Planned
         think=0.0 if rng.random() < 0.3 else rng.expovariate(8),
         is_http10=not has_body and rng.random() < 0.04,
         closes=closes,
-        client_damage=_damage(rng, damaged / 4, CLIENT_STAGES, CLIENT_KINDS),
-        worker_damage=tuple(_damage(rng, damaged, WORKER_STAGES, WORKER_KINDS) for _ in range(3))
+        client_damage=damage(rng, damaged / 4, CLIENT_STAGES, CLIENT_KINDS),
+        worker_damage=tuple(damage(rng, damaged, WORKER_STAGES, WORKER_KINDS) for _ in range(3))
         if damaged
         else (),
     )
-
-
-def _damage(rng: Random, share: float, stages: tuple[str, ...], kinds: tuple[str, ...]) -> Damage | None:
-    return (rng.choice(stages), rng.choice(kinds)) if rng.random() < share else None
 
 
 def _reply(rng: Random, may_be_early: bool) -> Reply:

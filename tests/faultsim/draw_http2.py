@@ -75,9 +75,10 @@ class _Kinds:
         self.repeats = repeats
         self.is_calm = is_calm
 
-    def damage(self, share: float, stages: tuple[str, ...], kinds: tuple[str, ...]) -> Damage | None:
-        rng = self.rng
-        return (rng.choice(stages), rng.choice(kinds)) if rng.random() < share else None
+
+def damage(rng: Random, share: float, stages: tuple[str, ...], kinds: tuple[str, ...]) -> Damage | None:
+    """Damage of this share of all requests."""
+    return (rng.choice(stages), rng.choice(kinds)) if rng.random() < share else None
 
 
 def _endpoint(endpoint: dict[str, Any], hosts: dict[int, tuple[int, int]]) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def _request(kinds: _Kinds, request: PlannedRequest, is_http2: bool) -> PlannedR
     made = replace(
         request,
         reply=reply,
-        stream_damage=tuple(kinds.damage(kinds.damaged, WORKER_STAGES, WORKER_KINDS) for _ in range(3)),
+        stream_damage=tuple(damage(rng, kinds.damaged, WORKER_STAGES, WORKER_KINDS) for _ in range(3)),
     )
     if not is_http2:
         return made
@@ -122,7 +123,7 @@ def _request(kinds: _Kinds, request: PlannedRequest, is_http2: bool) -> PlannedR
         closes=False,
         has_trailers=request.is_chunked and rng.random() < 0.3,
         think=rng.uniform(0.7, 1.6) if kinds.is_calm and rng.random() < 0.1 else request.think,
-        client_damage=kinds.damage(kinds.damaged / 4, CLIENT_STAGES, CLIENT_KINDS),
+        client_damage=damage(rng, kinds.damaged / 4, CLIENT_STAGES, CLIENT_KINDS),
     )
     if made.client_damage is not None and made.client_damage[0] == "response":
         # Long, so that the damage comes in the middle.

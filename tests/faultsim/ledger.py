@@ -7,19 +7,13 @@ breaks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tests.faultsim.plan import Plan, PlannedRequest
 from tests.faultsim.reading import Violation
 
-
-@dataclass(slots=True)
-class Attempt:
-    """A worker's response to one arrival of a request: status, size of the body, and trailers."""
-
-    status: int
-    size: int
-    trailers: dict[bytes, bytes] | None = None
+if TYPE_CHECKING:
+    from tests.faultsim.messages import Arrival
 
 
 class Ledger:
@@ -27,7 +21,7 @@ class Ledger:
 
     def __init__(self, plan: Plan) -> None:
         self.requests = {request.number: request for request in plan.requests}
-        self.tries: dict[tuple[int, int], Attempt] = {}
+        self.tries: dict[tuple[int, int], Arrival] = {}
         self.ends: dict[int, str] = {}
         self.answered = 0
         self.logged: list[object] = []
@@ -69,18 +63,19 @@ class Ledger:
         if times > 1 and not request.is_idempotent:
             raise Violation(f"{request} was executed twice")
 
-    def tried(self, request: PlannedRequest, turn: int, answer: Attempt) -> None:
+    def tried(self, arrival: Arrival) -> None:
         """A worker begins to respond."""
-        self.tries[request.number, turn] = answer
+        self.tries[arrival.request.number, arrival.turn] = arrival
 
-    def check(self, request: PlannedRequest, number: int, turn: int, status: int) -> Attempt:
-        """A client has the head of a response that names its request; return the worker's response."""
+    def check(self, request: PlannedRequest, number: int, turn: int, status: int) -> Arrival:
+        """A client has the head of a response that names its request; return what the worker has answered."""
         if number != request.number:
             raise Violation(f"{request} got the answer to {self.requests[number]}")
-        answer = self.tries.get((number, turn))
-        if answer is None or answer.status != status:
-            raise Violation(f"{request} got {status}, and that time the worker said {answer}")
-        return answer
+        arrival = self.tries.get((number, turn))
+        if arrival is None or arrival.request.reply.status != status:
+            said = arrival and arrival.request.reply.status
+            raise Violation(f"{request} got {status}, and that time the worker said {said}")
+        return arrival
 
     def refused(self, request: PlannedRequest, status: int, body: bytes) -> None:
         """A client has a response of the balancer's own."""
@@ -106,8 +101,12 @@ class Ledger:
         if self._is_calm and how in ("cut", "no answer"):
             raise Violation(f"nothing went wrong, and {request} ended with: {how}")
         self.ends[request.number] = how
+        self.say(f"{request} ended: {how}")
+
+    def say(self, what: str) -> None:
+        """Write a line of the journal."""
         if self.note is not None:
-            self.note(f"{request} ended: {how}")
+            self.note(what)
 
     def left(self) -> list[PlannedRequest]:
         return [request for request in self.requests.values() if request.number not in self.ends]

@@ -7,26 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
-from tests.faultsim.plan import Plan, PlannedClient, PlannedRequest
+from tests.faultsim.plan import Plan, PlannedRequest
 
-T = TypeVar("T")
 Still = Callable[[Plan], bool]
+WithOnly = Callable[[Plan, list[Any]], Plan]
 
 
 def shrunk(plan: Plan, still_fails: Still) -> Plan:
     """The smallest failing plan found."""
-    smaller: Plan | None = plan
-    while smaller is not None:
-        plan, smaller = smaller, None
-        for step in (_fewer_clients, _fewer_faults, _fewer_requests, _less_damage):
-            found = step(smaller or plan, still_fails)
-            smaller = found or smaller
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for parts_of, with_only in KINDS:
+            parts = parts_of(plan)
+            kept = _fewest(parts, partial(_fails, still_fails, with_only, plan))
+            if len(kept) < len(parts):
+                plan, is_smaller = with_only(plan, kept), True
     return plan
 
 
-def _fewest(items: Sequence[T], fails_with: Callable[[list[T]], bool]) -> list[T]:
+def _fails(still_fails: Still, with_only: WithOnly, plan: Plan, some: list[Any]) -> bool:
+    return still_fails(with_only(plan, some))
+
+
+def _fewest(items: Sequence[Any], fails_with: Callable[[list[Any]], bool]) -> list[Any]:
     """The items left when none can be removed."""
     kept = list(items)
     size = len(kept)
@@ -42,48 +49,34 @@ def _fewest(items: Sequence[T], fails_with: Callable[[list[T]], bool]) -> list[T
     return kept
 
 
-def _fewer_clients(plan: Plan, still_fails: Still) -> Plan | None:
-    kept = _fewest(plan.clients, lambda clients: still_fails(replace(plan, clients=clients)))
-    return replace(plan, clients=kept) if len(kept) < len(plan.clients) else None
+def _changed(plan: Plan, change: Callable[[PlannedRequest], list[PlannedRequest]]) -> Plan:
+    """The plan with each request replaced; clients without any are left out."""
+    clients = [
+        replace(client, requests=[made for one in client.requests for made in change(one)])
+        for client in plan.clients
+    ]
+    return replace(plan, clients=[client for client in clients if client.requests])
 
 
-def _fewer_faults(plan: Plan, still_fails: Still) -> Plan | None:
-    kept = _fewest(plan.faults, lambda faults: still_fails(replace(plan, faults=faults)))
-    return replace(plan, faults=kept) if len(kept) < len(plan.faults) else None
+def _only_requests(plan: Plan, kept: Sequence[PlannedRequest]) -> Plan:
+    wanted = {request.number for request in kept}
+    return _changed(plan, lambda request: [request] if request.number in wanted else [])
 
 
-def _fewer_requests(plan: Plan, still_fails: Still) -> Plan | None:
-    def only(requests: list[PlannedRequest]) -> Plan:
-        wanted = {request.number for request in requests}
-        clients: list[PlannedClient] = [
-            replace(client, requests=[request for request in client.requests if request.number in wanted])
-            for client in plan.clients
-        ]
-        return replace(plan, clients=[client for client in clients if client.requests])
-
-    kept = _fewest(plan.requests, lambda requests: still_fails(only(requests)))
-    return only(kept) if len(kept) < len(plan.requests) else None
+def _damaged(plan: Plan) -> list[PlannedRequest]:
+    return [one for one in plan.requests if one.client_damage or any(one.worker_damage + one.stream_damage)]
 
 
-def _less_damage(plan: Plan, still_fails: Still) -> Plan | None:
-    """Remove the damage of requests."""
-    before = plan
-    for request in [
-        request
-        for request in plan.requests
-        if request.client_damage or any(request.worker_damage + request.stream_damage)
-    ]:
-        sound = replace(request, client_damage=None, worker_damage=(), stream_damage=())
-        tried = replace(
-            plan,
-            clients=[
-                replace(
-                    client,
-                    requests=[sound if one.number == request.number else one for one in client.requests],
-                )
-                for client in plan.clients
-            ],
-        )
-        if still_fails(tried):
-            plan = tried
-    return plan if plan is not before else None
+def _only_damage_of(plan: Plan, kept: Sequence[PlannedRequest]) -> Plan:
+    damaged = {request.number for request in kept}
+    sound: dict[str, Any] = {"client_damage": None, "worker_damage": (), "stream_damage": ()}
+    return _changed(plan, lambda one: [one if one.number in damaged else replace(one, **sound)])
+
+
+KINDS: tuple[tuple[Callable[[Plan], Sequence[Any]], WithOnly], ...] = (
+    (lambda plan: plan.clients, lambda plan, kept: replace(plan, clients=kept)),
+    (lambda plan: plan.faults, lambda plan, kept: replace(plan, faults=kept)),
+    (lambda plan: plan.requests, _only_requests),
+    (_damaged, _only_damage_of),
+)
+"""Parts of a plan, and the plan with only some of them."""

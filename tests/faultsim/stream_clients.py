@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import cast
 
 from tests.faultsim.clients import STALLS, Client, parts_of
-from tests.faultsim.ledger import Attempt
+from tests.faultsim.messages import Response
 from tests.faultsim.plan import PlannedRequest
-from tests.faultsim.reading import Content, Violation
+from tests.faultsim.reading import Violation
 from tests.faultsim.streams import CANCEL, NO_ERROR, REFUSED_STREAM, Stream, StreamsEnd
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, Route
@@ -21,18 +21,13 @@ STAYS = 0.5
 
 
 class ClientStream(Stream):
-    """A request and its response. `head` is the final one's, None before."""
+    """A request and its response."""
 
-    def __init__(self, number: int, request: PlannedRequest) -> None:
+    def __init__(self, number: int, response: Response) -> None:
         super().__init__(number, 0, 0)
-        self.request = request
-        self.is_owed = True  # the request has not ended for the client
-        self.is_stopped = False  # its body is never completed
-        self.head: dict[bytes, bytes] | None = None
-        self.answer: Attempt | None = None
-        self.came = Content(request.number, 0)
-        self.own = b""
-        self.came_trailers: dict[bytes, bytes] | None = None
+        self.response = response
+        self.request = response.request
+        self.is_stopped = False  # the request's body is never completed
 
 
 def head_of(request: PlannedRequest) -> list[tuple[bytes, bytes]]:
@@ -69,7 +64,7 @@ class StreamClientEnd(StreamsEnd):
     @property
     def _owed(self) -> list[ClientStream]:
         streams = (cast(ClientStream, stream) for stream in self.streams.values())
-        return [stream for stream in streams if stream.is_owed]
+        return [stream for stream in streams if stream.response.is_owed]
 
     # --- requests
 
@@ -86,10 +81,9 @@ class StreamClientEnd(StreamsEnd):
             self._part_soon()
 
     def _request(self, request: PlannedRequest) -> None:
-        stream = ClientStream(self._next, request)
+        stream = ClientStream(self._next, Response(self._ledger, request))
         self._next += 2
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} requests {request} on stream {stream.id}")
+        self._ledger.say(f"{self} requests {request} on stream {stream.id}")
         self.opened(stream)
         stage, kind = request.client_damage or ("", "")
         parts = parts_of(request)
@@ -124,12 +118,11 @@ class StreamClientEnd(StreamsEnd):
     # --- what it does wrong
 
     def _misbehave(self, stream: ClientStream, kind: str) -> None:
-        if self.is_over or not stream.is_owed:
+        if self.is_over or not stream.response.is_owed:
             return
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} does: {kind} on stream {stream.id}")
+        self._ledger.say(f"{self} does: {kind} on stream {stream.id}")
         if kind == "rst":
-            self._over(stream, "left")
+            stream.response.lost("left")
             self.drop(stream, CANCEL)
         elif kind == "withhold":
             self.withhold(stream, STALLS)
@@ -153,99 +146,58 @@ class StreamClientEnd(StreamsEnd):
         stream = cast("ClientStream | None", self.open_stream(number))
         if stream is None:
             return
-        status = int(fields.get(b":status", b"0"))
-        if stream.head is not None:
+        status, response, request = int(fields.get(b":status", b"0")), stream.response, stream.request
+        if response.fields is not None:
             if status or not has_ended:
-                raise Violation(f"{stream.request} got a second head: {fields}")
-            stream.came_trailers = fields
+                raise Violation(f"{request} got a second head: {fields}")
+            response.trailers = fields
         elif status < 200:
-            if status != 103 or has_ended or not stream.request.reply.has_interim:
-                raise Violation(f"{stream.request} got an interim response that no worker sent: {fields}")
+            if status != 103 or has_ended or not request.reply.has_interim:
+                raise Violation(f"{request} got an interim response that no worker sent: {fields}")
         else:
-            self._final_head(stream, status, fields)
+            if b"connection" in fields or b"transfer-encoding" in fields:
+                raise Violation(f"{request} got fields of one connection: {fields}")
+            response.begin(status, fields)
+            if request.client_damage is not None and request.client_damage[0] == "response":
+                self.timeline.after(request.think, self._misbehave, stream, request.client_damage[1])
         if has_ended:
             self.end_came(stream)
 
-    def _final_head(self, stream: ClientStream, status: int, fields: dict[bytes, bytes]) -> None:
-        request = stream.request
-        stream.head = fields
-        if b"connection" in fields or b"transfer-encoding" in fields:
-            raise Violation(f"{request} got fields of one connection: {fields}")
-        tried = fields.get(b"x-attempt")
-        if tried is not None:
-            number, turn = map(int, tried.split(b"-"))
-            stream.answer = self._ledger.check(request, number, turn, status)
-            stream.came = Content(number, turn + 1)
-        if request.client_damage is not None and request.client_damage[0] == "response":
-            self.timeline.after(request.think, self._misbehave, stream, request.client_damage[1])
-
     def came_data(self, stream: Stream, data: bytes) -> None:
-        of = cast(ClientStream, stream)
-        if of.head is None:
-            raise Violation(f"{of.request} got a body without a head")
-        if of.answer is None:
-            of.own += data
-        else:
-            of.came.add(data)
+        cast(ClientStream, stream).response.add(data)
 
     def came_end(self, stream: Stream) -> None:
-        of = cast(ClientStream, stream)
-        request, head, answer = of.request, of.head, of.answer
-        if head is None:
-            raise Violation(f"{request} was ended without a response")
-        if not of.is_owed:
-            return
-        length = head.get(b"content-length")
-        if answer is None:
-            fields = head if of.came_trailers is None else of.came_trailers
-            if request.is_rpc and b"grpc-status" in fields:
-                self._ledger.refused_rpc(request, fields)
-            else:
-                self._ledger.refused(request, int(head[b":status"]), of.own)
-            of.is_owed = False
-        elif of.came_trailers is not None and b"grpc-message" in of.came_trailers:
-            self._ledger.refused_rpc(request, of.came_trailers)
-            of.is_owed = False
-        elif of.came.size != answer.size:
-            raise Violation(f"{request} was ended as if whole, after {of.came.size} bytes of {answer.size}")
-        elif length is not None and answer.size and int(length) != answer.size:
-            raise Violation(f"{request} got Content-Length {length!r} for {answer.size} bytes")
-        else:
-            if of.came_trailers != answer.trailers:
-                raise Violation(f"{request} got trailers {of.came_trailers}, not {answer.trailers}")
-            self._ledger.answered += 1
-            self._over(of, head[b":status"].decode())
+        response = cast(ClientStream, stream).response
+        if response.is_owed:
+            response.end()
 
     def closed(self, stream: Stream) -> None:
         waiting = self._client.waiting
         self.timeline.after(waiting[0].think if waiting else 0.0, self._send_next)
 
-    def _over(self, stream: ClientStream, how: str) -> None:
-        stream.is_owed = False
-        self._ledger.over(stream.request, how)
-
     # --- the end
 
     def came_reset(self, stream: Stream, code: int) -> None:
         of = cast(ClientStream, stream)
-        if not of.is_owed:
+        has_begun = of.response.fields is not None
+        if not of.response.is_owed:
             if code != NO_ERROR:
                 raise Violation(f"{of.request} was answered, and its stream reset with code {code}")
         elif code == NO_ERROR:
             raise Violation(f"{of.request} was reset with NO_ERROR before the end of its response")
-        elif code == REFUSED_STREAM and of.head is None:
+        elif code == REFUSED_STREAM and not has_begun:
             self._repeat(of)
         else:
-            self._over(of, "no answer" if of.head is None else "cut")
+            of.response.lost("cut" if has_begun else "no answer")
 
     def _repeat(self, stream: ClientStream) -> None:
         """The balancer says that it has done nothing: send the request again, unless its damage is done."""
         request = stream.request
         self._ledger.check_unsent(request)
         if stream.is_stopped:
-            self._over(stream, "left")
+            stream.response.lost("left")
         else:
-            stream.is_owed = False
+            stream.response.is_owed = False
             self._client.waiting.appendleft(request)
 
     def came_goaway(self, last: int, code: int) -> None:
@@ -253,7 +205,7 @@ class StreamClientEnd(StreamsEnd):
             raise Violation(f"{self} got a GOAWAY with code {code}")
         self._is_spent = True
         for stream in [stream for stream in self._owed if stream.id > last]:
-            if stream.head is not None:
+            if stream.response.fields is not None:
                 raise Violation(f"{stream.request} was answered, and a GOAWAY leaves it out")
             del self.streams[stream.id]
             self._ended.add(stream.id)
@@ -286,6 +238,7 @@ class StreamClientEnd(StreamsEnd):
     def _lose(self, how: str) -> None:
         """End the connection and its requests without a whole response."""
         for stream in self._owed:
-            self._over(stream, "cut" if how == "no answer" and stream.head is not None else how)
+            has_begun = stream.response.fields is not None
+            stream.response.lost("cut" if how == "no answer" and has_begun else how)
         self.streams.clear()
         self.timeline.after(0.02, self._client.go_on)

@@ -10,49 +10,36 @@ from collections import deque
 from typing import cast
 
 from tests.faultsim.clients import STALLS
-from tests.faultsim.ledger import Attempt, Ledger
+from tests.faultsim.ledger import Ledger
+from tests.faultsim.messages import CUT_OFF, Arrival, in_pieces
 from tests.faultsim.plan import PlannedRequest
-from tests.faultsim.reading import Content, Violation, content
+from tests.faultsim.reading import Violation
 from tests.faultsim.streams import (
     INTERNAL_ERROR,
     LARGEST,
     NO_ERROR,
     REFUSED_STREAM,
-    Fields,
     Stream,
     StreamsEnd,
 )
 from tests.faultsim.timeline import Timeline
-from tests.faultsim.workers import CUT_OFF, Host
+from tests.faultsim.workers import Host
 from tests.support.frames import GOAWAY, HEADERS, PREFACE, block, frame, rst
 
 
 class WorkerStream(Stream):
-    """A request and its response; `turn`: how many times the request had arrived anywhere before."""
+    """A request and its response."""
 
-    def __init__(self, number: int, request: PlannedRequest, turn: int) -> None:
+    def __init__(self, number: int, arrival: Arrival) -> None:
         super().__init__(number, 0, 0)
-        self.request = request
-        self.turn = turn
-        self.came = Content(request.number, 0)
-        self.came_trailers: dict[bytes, bytes] | None = None
-        reply = request.reply
-        self.is_bodiless = request.method == b"HEAD" or reply.status in (204, 304) or reply.is_trailers_only
-        self.is_answering = self.is_damaged = self.is_hung = self.is_executed = False
+        self.arrival = arrival
+        self.reply = arrival.request.reply
+        self.is_damaged = False
 
-    def damage(self, *stages: str) -> tuple[str, str] | None:
-        """The stage and kind of its damage, if it is in one of these stages."""
-        damages = self.request.stream_damage
-        damage = damages[self.turn] if self.turn < len(damages) else None
-        return damage if damage is not None and damage[0] in stages else None
-
-    def trailers_of_response(self) -> list[tuple[bytes, bytes]] | None:
-        """The trailers of its response."""
-        reply = self.request.reply
-        fields = [(b"x-sum", b"%d" % self.turn)] if reply.has_trailers else []
-        if self.request.is_rpc:
-            fields.append((b"grpc-status", b"%d" % reply.grpc_status))
-        return None if self.is_bodiless else fields or None
+    @property
+    def is_untouched(self) -> bool:
+        """Whether it may be said that it was not processed."""
+        return not (self.arrival.is_executed or self.arrival.is_answering)
 
 
 class StreamWorkerEnd(StreamsEnd):
@@ -128,7 +115,7 @@ class StreamWorkerEnd(StreamsEnd):
         if number <= self._last:
             stream = cast("WorkerStream | None", self.open_stream(number))
             if stream is not None:
-                stream.came_trailers = fields
+                stream.arrival.trailers = fields
                 self.end_came(stream)
             return
         self._last = number
@@ -141,11 +128,14 @@ class StreamWorkerEnd(StreamsEnd):
                 raise Violation(f"{self} got more than {self.most_streams} streams at a time")
             self._refuse(number, request)
             return
-        stream = WorkerStream(number, request, self._ledger.arrived(request.number))
+        arrival = Arrival(self._ledger, request, is_http2=True)
+        stream = WorkerStream(number, arrival)
         self.opened(stream)
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} gets {request} on stream {number}, time {stream.turn}")
-        self._check_head(request, fields)
+        self._ledger.say(f"{self} gets {request} on stream {number}, time {arrival.turn}")
+        arrival.check_head(fields[b":method"], fields.get(b"content-length"))
+        kind = (fields.get(b"te"), fields.get(b"content-type"))
+        if request.is_rpc and kind != (b"trailers", b"application/grpc"):
+            raise Violation(f"{request} lost what makes it an RPC: {fields}")
         if request.reply.is_early:
             self._answer_soon(stream)
         if not self._pass(stream, "head") and has_ended:
@@ -156,35 +146,19 @@ class StreamWorkerEnd(StreamsEnd):
         self._ended.add(number)
         self.emit(rst(number, REFUSED_STREAM))
 
-    def _check_head(self, request: PlannedRequest, fields: dict[bytes, bytes]) -> None:
-        if fields[b":method"] != request.method:
-            raise Violation(f"{request} became {fields[b':method']!r}")
-        length = fields.get(b"content-length")
-        if length is not None and int(length) != request.size:
-            raise Violation(f"{request} announces {length!r} bytes of {request.size}")
-        kind = (fields.get(b"te"), fields.get(b"content-type"))
-        if request.is_rpc and kind != (b"trailers", b"application/grpc"):
-            raise Violation(f"{request} lost what makes it an RPC: {fields}")
-
     def came_data(self, stream: Stream, data: bytes) -> None:
         of = cast(WorkerStream, stream)
-        of.came.add(data)
-        if of.came.size * 2 >= of.request.size:
+        if of.arrival.add(data):
             self._pass(of, "body")
 
     def came_end(self, stream: Stream) -> None:
         of = cast(WorkerStream, stream)
-        request = of.request
-        if of.came.size != request.size:
-            raise Violation(f"{request} ended after {of.came.size} bytes of {request.size}")
-        expected = {b"x-sum": request.sum} if request.has_trailers else None
-        if of.came_trailers != expected:
-            raise Violation(f"{request} came with trailers {of.came_trailers}")
-        if self.is_over or of.is_hung or self.streams.get(of.id) is not of:
+        of.arrival.check_whole()
+        if self.is_over or of.arrival.is_hung or self.streams.get(of.id) is not of:
             return
-        of.is_executed = True
-        self._ledger.executed(request)
-        if not self._pass(of, "whole") and not request.reply.is_early:
+        of.arrival.is_executed = True
+        self._ledger.executed(of.arrival.request)
+        if not self._pass(of, "whole") and not of.reply.is_early:
             self._answer_soon(of)
 
     def came_reset(self, stream: Stream, code: int) -> None:
@@ -205,7 +179,7 @@ class StreamWorkerEnd(StreamsEnd):
 
     def _pass(self, stream: WorkerStream, stage: str) -> bool:
         """Return whether damage of this stage was applied."""
-        damage = stream.damage(stage)
+        damage = stream.arrival.damage(stage)
         if damage is None or self.is_over or stream.is_damaged:
             return False
         stream.is_damaged = True
@@ -215,20 +189,19 @@ class StreamWorkerEnd(StreamsEnd):
     def _apply_damage(self, stream: WorkerStream, kind: str) -> None:
         if self.is_over or self.streams.get(stream.id) is not stream:
             return
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} suffers {kind} on stream {stream.id}")
-        if kind == "refuse" and not (stream.is_executed or stream.is_answering):
-            self._ledger.unprocessed(stream.request)
+        self._ledger.say(f"{self} suffers {kind} on stream {stream.id}")
+        if kind == "refuse" and stream.is_untouched:
+            self._ledger.unprocessed(stream.arrival.request)
             self.drop(stream, REFUSED_STREAM)
         elif kind in ("rst", "refuse"):
             self.drop(stream, INTERNAL_ERROR)
         elif kind == "goaway":
-            is_left_out = stream.id == self._last and not (stream.is_executed or stream.is_answering)
+            is_left_out = stream.id == self._last and stream.is_untouched
             self.go_away(stream.id - 2 if is_left_out else self._last)
         elif kind == "withhold":
             self.withhold(stream, STALLS)
         elif kind == "hang":
-            stream.is_hung = True
+            stream.arrival.is_hung = True
         elif kind == "reset":
             self.reset()
         else:
@@ -256,52 +229,47 @@ class StreamWorkerEnd(StreamsEnd):
     # --- responses
 
     def _answer_soon(self, stream: WorkerStream) -> None:
-        stream.is_answering = True
-        self.timeline.after(stream.request.reply.service, self._host.when_awake, lambda: self._answer(stream))
+        stream.arrival.is_answering = True
+        self.timeline.after(stream.reply.service, self._host.when_awake, lambda: self._answer(stream))
 
     def _answer(self, stream: WorkerStream) -> None:
-        request = stream.request
-        if self.is_over or stream.is_hung or self.streams.get(stream.id) is not stream:
+        arrival, reply = stream.arrival, stream.reply
+        if self.is_over or arrival.is_hung or self.streams.get(stream.id) is not stream:
             return
-        reply = request.reply
-        is_bodiless, trailers = stream.is_bodiless, stream.trailers_of_response()
-        answer = Attempt(reply.status, 0 if is_bodiless else reply.size, dict(trailers) if trailers else None)
-        self._ledger.tried(request, stream.turn, answer)
+        self._ledger.tried(arrival)
         if reply.has_interim:
             self.emit(frame(HEADERS, block((b":status", b"103"), (b"link", b"<x>")), stream.id, 4))
-        damage = stream.damage(*CUT_OFF)
-        self.send_head(stream, self._head(stream), is_last=is_bodiless and damage is None)
-        body = b"" if is_bodiless else content(request.number, stream.turn + 1, reply.size)
+        damage = arrival.damage(*CUT_OFF)
+        self.send_head(stream, self._head(stream), is_last=arrival.is_bodiless and damage is None)
         if damage is not None:
-            self._break_off(stream, body, *damage)
+            self._break_off(stream, arrival.body, *damage)
             return
-        if is_bodiless:
+        if arrival.is_bodiless:
             self._over(stream)
             return
-        step = max(1, -(-len(body) // reply.pieces))
-        parts = [body[at : at + step] for at in range(0, len(body), step)]
+        parts = in_pieces(arrival.body, reply.pieces)
         for turn, part in enumerate(parts):
             if reply.gap and turn:
                 self.timeline.after(reply.gap * turn, self._send_part, stream, part)
             else:
                 self._send_part(stream, part)
         if reply.gap and len(parts) > 1:
-            self.timeline.after(reply.gap * len(parts), self._send_end, stream, trailers)
+            self.timeline.after(reply.gap * len(parts), self._send_end, stream)
         else:
-            self._send_end(stream, trailers)
+            self._send_end(stream)
 
     def _send_part(self, stream: WorkerStream, part: bytes) -> None:
         self.send_body(stream, part, is_last=False)
 
-    def _send_end(self, stream: WorkerStream, trailers: Fields | None) -> None:
+    def _send_end(self, stream: WorkerStream) -> None:
+        trailers = [*(stream.arrival.reply_trailers or {}).items()] or None
         self.send_body(stream, b"", is_last=True, trailers=trailers)
         self._over(stream)
 
     def _head(self, stream: WorkerStream) -> list[tuple[bytes, bytes]]:
-        request, reply = stream.request, stream.request.reply
-        attempt = b"%d-%d" % (request.number, stream.turn)
-        fields = [(b":status", b"%d" % reply.status), (b"x-attempt", attempt)]
-        if request.is_rpc:
+        reply = stream.reply
+        fields = [(b":status", b"%d" % reply.status), (b"x-attempt", stream.arrival.name)]
+        if stream.arrival.request.is_rpc:
             fields.append((b"content-type", b"application/grpc"))
             if reply.is_trailers_only:
                 fields.append((b"grpc-status", b"%d" % reply.grpc_status))
@@ -313,7 +281,7 @@ class StreamWorkerEnd(StreamsEnd):
         """Send a part of the response, and apply the damage."""
         size = {"begun": 0, "middle": len(body) // 2, "last": len(body)}[stage]
         self.send_body(stream, body[:size], is_last=False)
-        if kind == "garbage" and size < len(body) and stream.request.reply.framing == "length":
+        if kind == "garbage" and size < len(body) and stream.reply.framing == "length":
             self.send_body(stream, b"", is_last=True)  # against its content-length
             return
         self.timeline.after(0.01, self._apply_damage, stream, kind)
@@ -322,7 +290,7 @@ class StreamWorkerEnd(StreamsEnd):
 
     def _send_rest(self, stream: WorkerStream, rest: bytes) -> None:
         self.send_body(stream, rest, is_last=False)
-        self._send_end(stream, stream.trailers_of_response())
+        self._send_end(stream)
 
     def _over(self, stream: WorkerStream) -> None:
         """The response was sent, whether it has arrived or not."""
@@ -330,13 +298,12 @@ class StreamWorkerEnd(StreamsEnd):
             return
         if not stream.has_ended and stream.has_sent_all and self.number % 2:
             self.drop(stream, NO_ERROR)  # it reads no more of the request
-        damage = stream.damage("ended")
-        kind = damage[1] if damage is not None else ""
+        _, kind = stream.arrival.damage("ended") or ("", "")
         if kind == "reset":
             self.timeline.after(0.02, self.reset)
         elif kind == "fin":
             self.leave()
-        elif kind == "goaway" or stream.request.reply.closes:
+        elif kind == "goaway" or stream.reply.closes:
             self.go_away(self._last)
         elif kind == "garbage":
             self._is_bad = True

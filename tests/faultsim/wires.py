@@ -96,25 +96,16 @@ class Wire(wireless.Wire):
 
     # --- asyncio.Transport
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._must_be_alive()
-        if self._is_ended:
-            raise RuntimeError("Cannot call write() after write_eof()")
-        if self._is_lost or not data:
-            return
-        self._end.written(bytes(data))
+    def _put(self, data: bytes) -> None:
+        self._end.written(data)
         if self._failure is not None:
             self._lose(self._failure)
-            return
-        if not self._buffer and len(data) <= self._room:
+        elif not self._buffer and len(data) <= self._room:
             self._room -= len(data)
-            self._end.carry(bytes(data))
-            return
-        self._buffer += data
-        self.drain(0)
-        if len(self._buffer) > self._high and not self._is_full and self._protocol is not None:
-            self._is_full = True
-            self._protocol.pause_writing()
+            self._end.carry(data)
+        else:
+            self._buffer += data
+            self.drain(0)
 
     def drain(self, size: int) -> None:
         """Send from the buffer as far as the kernel has room."""
@@ -125,9 +116,7 @@ class Wire(wireless.Wire):
             self._room -= len(taken)
             del buffer[: len(taken)]
             self._end.carry(taken)
-        if self._is_full and len(buffer) <= self._low and self._protocol is not None:
-            self._is_full = False
-            self._protocol.resume_writing()
+        self._resume_writing()
         if not buffer and self._is_ended and not self._has_sent_fin:
             self._has_sent_fin = True
             self._end.carry(FIN)

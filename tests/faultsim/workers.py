@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.faultsim.ledger import Attempt, Ledger
-from tests.faultsim.plan import PlannedRequest
-from tests.faultsim.reading import CHUNKED, Content, Reader, Violation, content
+from tests.faultsim.ledger import Ledger
+from tests.faultsim.messages import CUT_OFF, Arrival, fields_of, in_pieces
+from tests.faultsim.reading import CHUNKED, Reader, Violation
 from tests.faultsim.timeline import Timeline
 from tests.faultsim.wires import FIN, READ, End, Route
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from tests.faultsim.stream_workers import StreamWorkerEnd
 
 _REQUEST = re.compile(rb"([A-Z]+) /(\d+) HTTP/1\.1\r\n")
-_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
 
 GARBAGE = b"\x00\x01 this is not HTTP\r\n\r\n"
-CUT_OFF = ("begun", "middle", "last")
 
 
 class Host:
@@ -83,11 +81,8 @@ class WorkerEnd(End, Reader):
         Reader.__init__(self)
         self._host = host
         self._ledger = ledger
-        self._request: PlannedRequest | None = None
-        self._turn = 0
-        self._content: Content | None = None
-        self._trailers: dict[bytes, bytes] | None = None
-        self._is_answering = self._is_hung = False
+        self._arrival: Arrival | None = None
+        self._is_hung = False
         self._served = 0
         self.is_reading_stopped = host.is_frozen
         host.ends.append(self)
@@ -97,7 +92,7 @@ class WorkerEnd(End, Reader):
 
     @property
     def is_idle(self) -> bool:
-        return self._request is None
+        return self._arrival is None
 
     # --- End
 
@@ -113,7 +108,7 @@ class WorkerEnd(End, Reader):
     def ended(self, by_reset: bool) -> None:
         if by_reset:
             self.is_over = True
-        elif not self._is_answering:
+        elif self._arrival is None or not self._arrival.is_answering:
             self.leave()
 
     # --- Reader
@@ -123,74 +118,51 @@ class WorkerEnd(End, Reader):
         if line is None:
             raise Violation(f"{self} got what is no request: {head[:100]!r}")
         request = self._ledger.requests[int(line[2])]
-        if self._request is not None:
-            raise Violation(f"{self} got {request} before it had answered {self._request}")
-        if line[1] != request.method:
-            raise Violation(f"{request} became {line[1]!r}")
+        if self._arrival is not None:
+            raise Violation(f"{self} got {request} before it had answered {self._arrival.request}")
         if request.is_rpc:
             raise Violation(f"{self} got an RPC, which HTTP/1.1 cannot carry")
-        self._request, self._turn = request, self._ledger.arrived(request.number)
-        self._content = Content(request.number, 0)
-        self._trailers = None
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} gets {request}, time {self._turn}")
+        self._arrival = arrival = Arrival(self._ledger, request)
+        self._ledger.say(f"{self} gets {request}, time {arrival.turn}")
+        fields = fields_of(head)
+        is_chunked = fields.get(b"transfer-encoding") == b"chunked"
+        length = None if is_chunked else fields.get(b"content-length", b"0")
+        arrival.check_head(line[1], length)
         if request.reply.is_early:
-            self._answer_soon()
+            self._answer_soon(arrival)
         self._pass("head")
-        return self._size(head, request)
-
-    def _size(self, head: bytes, request: PlannedRequest) -> int:
-        if b"\r\ntransfer-encoding: chunked\r\n" in head.lower():
-            return CHUNKED
-        length = _LENGTH.search(head)
-        size = int(length[1]) if length else 0
-        if size != request.size:
-            raise Violation(f"{request} announces {size} bytes of {request.size}")
-        return size
+        return CHUNKED if length is None else int(length)
 
     def piece(self, data: bytes) -> None:
-        if self._request is None or self._content is None:
-            return  # answered early
-        self._content.add(data)
-        if self._content.size * 2 >= self._request.size:
+        if self._arrival is not None and self._arrival.add(data):  # else answered early
             self._pass("body")
 
     def trailer(self, line: bytes) -> None:
         name, _, value = line.partition(b": ")
-        self._trailers = {**(self._trailers or {}), name: value}
+        if self._arrival is not None:
+            self._arrival.trailers = {**(self._arrival.trailers or {}), name: value}
 
     def whole(self) -> None:
-        request, came = self._request, self._content
-        if request is None or came is None or self.is_over:
+        arrival = self._arrival
+        if arrival is None or self.is_over:
             return
-        if came.size != request.size:
-            raise Violation(f"{request} ended after {came.size} bytes of {request.size}")
-        if self._trailers != ({b"x-sum": request.sum} if request.has_trailers else None):
-            raise Violation(f"{request} came with trailers {self._trailers}")
-        self._ledger.executed(request)
-        if not self._pass("whole") and not request.reply.is_early:
-            self._answer_soon()
+        arrival.check_whole()
+        self._ledger.executed(arrival.request)
+        if not self._pass("whole") and not arrival.request.reply.is_early:
+            self._answer_soon(arrival)
 
     # --- what it does
 
-    def _damage(self, stage: str) -> str | None:
-        request, turn = self._request, self._turn
-        damage = (
-            request.worker_damage[turn] if request is not None and turn < len(request.worker_damage) else None
-        )
-        return damage[1] if damage is not None and damage[0] == stage else None
-
     def _pass(self, stage: str) -> bool:
         """Return whether damage of this stage was applied."""
-        kind = self._damage(stage)
-        if kind is None or self.is_over or self._is_hung:
+        damage = self._arrival.damage(stage) if self._arrival is not None else None
+        if damage is None or self.is_over or self._is_hung:
             return False
-        self._apply_damage(kind)
+        self._apply_damage(damage[1])
         return True
 
     def _apply_damage(self, kind: str) -> None:
-        if self._ledger.note is not None:
-            self._ledger.note(f"{self} suffers {kind}")
+        self._ledger.say(f"{self} suffers {kind}")
         if kind == "reset":
             self.reset()
         elif kind == "hang":
@@ -200,93 +172,83 @@ class WorkerEnd(End, Reader):
                 self.send(GARBAGE)
             self.leave()
 
-    def _answer_soon(self) -> None:
-        self._is_answering = True
-        request = self._request
-        service = request.reply.service if request is not None else 0.0
-        self.timeline.after(service, self._host.when_awake, self._answer)
+    def _answer_soon(self, arrival: Arrival) -> None:
+        arrival.is_answering = True
+        self.timeline.after(arrival.request.reply.service, self._host.when_awake, self._answer)
 
     def _answer(self) -> None:
-        request = self._request
-        if request is None or self.is_over or self._is_hung:
+        arrival = self._arrival
+        if arrival is None or self.is_over or self._is_hung:
             return
-        reply = request.reply
-        is_bodiless = request.method == b"HEAD" or reply.status in (204, 304)
-        answer = Attempt(reply.status, 0 if is_bodiless else reply.size)
-        self._ledger.tried(request, self._turn, answer)
-        if reply.has_trailers and reply.framing == "chunked" and not is_bodiless:
-            answer.trailers = {b"x-sum": b"%d" % self._turn}
-        pieces = self._pieces(request, is_bodiless)
+        reply = arrival.request.reply
+        self._ledger.tried(arrival)
+        pieces = self._pieces(arrival)
         if reply.has_interim:
             self.send(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
-        kind = next((kind for stage in CUT_OFF if (kind := self._damage(stage)) is not None), None)
-        if kind is not None:
-            self._break_off(pieces, kind, answer)
+        damage = arrival.damage(*CUT_OFF)
+        if damage is not None:
+            self._break_off(arrival, pieces, *damage)
             return
-        if self._damage("ended") == "garbage" and reply.framing != "close":
+        if arrival.damage("ended") == ("ended", "garbage") and reply.framing != "close":
             pieces[-1] += b"".join(pieces)  # a second response to the same request
         for number, piece in enumerate(pieces):
             self._send(piece, reply.gap if number else 0.0)
-        self._over(request)
+        self._over(arrival)
 
     def _send(self, piece: bytes, after: float) -> None:
         for at in range(0, len(piece), READ):
             self.send(piece[at : at + READ], 0.0 if at else after)
 
-    def _pieces(self, request: PlannedRequest, is_bodiless: bool) -> list[bytes]:
+    def _pieces(self, arrival: Arrival) -> list[bytes]:
         """The head with the first part of the body, then the other parts."""
-        reply = request.reply
-        head = b"HTTP/1.1 %d Whatever\r\nX-Attempt: %d-%d\r\n" % (reply.status, request.number, self._turn)
+        reply = arrival.request.reply
+        head = b"HTTP/1.1 %d Whatever\r\nX-Attempt: %b\r\n" % (reply.status, arrival.name)
         if reply.framing == "length" and reply.status != 204:
             head += b"Content-Length: %d\r\n" % reply.size
         elif reply.framing == "chunked" and reply.status != 204:
             head += b"Transfer-Encoding: chunked\r\n"
         if reply.closes or reply.is_early:
             head += b"Connection: close\r\n"
-        if request.number % 3:
+        if arrival.request.number % 3:
             head += b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
         head += b"\r\n"
-        if is_bodiless:
+        if arrival.is_bodiless:
             return [head]
-        body = content(request.number, self._turn + 1, reply.size)
-        step = max(1, -(-reply.size // reply.pieces))
-        parts = [body[at : at + step] for at in range(0, reply.size, step)]
+        parts = in_pieces(arrival.body, reply.pieces)
         if reply.framing == "chunked":
             parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts]
-            trailer = b"x-sum: %d\r\n" % self._turn if reply.has_trailers else b""
-            parts.append(b"0\r\n%b\r\n" % trailer)
+            trailers = (arrival.reply_trailers or {}).items()
+            parts.append(b"0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % pair for pair in trailers))
         return [head + b"".join(parts[:1]), *parts[1:]]
 
-    def _break_off(self, pieces: list[bytes], kind: str, answer: Attempt) -> None:
+    def _break_off(self, arrival: Arrival, pieces: list[bytes], stage: str, kind: str) -> None:
         """Send a part of the response, at least the head, and apply the damage."""
-        request = self._request
+        framing = arrival.request.reply.framing
         whole = b"".join(pieces)
         head = whole.index(b"\r\n\r\n") + 4
-        stage = next(stage for stage in CUT_OFF if self._damage(stage) is not None)
         size = {"begun": head, "middle": (head + len(whole)) // 2, "last": len(whole) - 1}[stage]
-        is_until_close = request is not None and request.reply.framing == "close"
-        if kind == "garbage" and (request is None or request.reply.framing != "chunked" or stage != "begun"):
+        if kind == "garbage" and (framing != "chunked" or stage != "begun"):
             kind = "reset"  # elsewhere it cannot be written from a body
-        if kind == "fin" and is_until_close and size >= head:
-            answer.size = max(0, size - head) if answer.size else 0  # the body ends there
+        if kind == "fin" and framing == "close" and size >= head:
+            arrival.size = max(0, size - head) if arrival.size else 0  # the body ends there
         self._send(whole[:size], 0.0)
         if size == len(whole):  # there is no body to cut
-            self._request, self._is_answering = None, False
+            self._arrival = None
         if kind == "reset":  # later, so that the bytes sent before arrive
             self.timeline.after(0.01, self._apply_damage, kind)
         else:
             self._apply_damage(kind)
 
-    def _over(self, request: PlannedRequest) -> None:
+    def _over(self, arrival: Arrival) -> None:
         """The response was sent, whether it has arrived or not."""
         self._served += 1
-        kind = self._damage("ended")
-        is_until_close = request.reply.framing == "close" and request.reply.status not in (204, 304)
-        is_last = request.reply.closes or request.reply.is_early or is_until_close
-        self._request, self._is_answering = None, False
+        reply = arrival.request.reply
+        is_until_close = reply.framing == "close" and reply.status not in (204, 304)
+        _, kind = arrival.damage("ended") or ("", "")
+        self._arrival = None
         if kind == "reset":
             self.timeline.after(0.02, self.reset)
-        elif kind == "fin" or is_last:
+        elif kind == "fin" or reply.closes or reply.is_early or is_until_close:
             self.send(FIN)
             self.is_over = True
         elif self._host.idle_close is not None:

@@ -37,9 +37,9 @@ class PageLeft(Exception):
 class Tab:
     """A page in the browser. `requests` are the addresses that it asked for; `problems` what its console reported."""
 
-    def __init__(self, wire: ClientConnection, session: str) -> None:
+    def __init__(self, wire: ClientConnection) -> None:
         self._wire = wire
-        self._session = session
+        self._session: dict[str, str] = {}
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reading = asyncio.ensure_future(self._read())
@@ -66,7 +66,7 @@ class Tab:
         """Send a command; return its result. Raises `PageLeft`."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
-        command = {"id": number, "method": method, "params": parameters, "sessionId": self._session}
+        command = {"id": number, "method": method, "params": parameters, **self._session}
         await self._wire.send(json.dumps(command))
         async with asyncio.timeout(PATIENCE):
             message = await answer
@@ -75,6 +75,12 @@ class Tab:
         assert "error" not in message, (method, message["error"])
         result: dict[str, Any] = message["result"]
         return result
+
+    async def attach(self) -> None:
+        """Open an empty page, which commands are for from then on."""
+        target = (await self.ask("Target.createTarget", url="about:blank"))["targetId"]
+        attached = await self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
 
     async def show(self, width: int, *, dark: bool = False, height: int = 900) -> None:
         """Set the width of the window and the colour scheme."""
@@ -139,8 +145,9 @@ async def chromium() -> AsyncIterator[Tab]:
         )  # fmt: skip
         try:
             async with connect(await debugger_of(process), max_size=1 << 26) as wire:
-                tab = await first_tab(wire)
+                tab = Tab(wire)
                 try:
+                    await tab.attach()
                     yield tab
                 finally:
                     await tab.close()
@@ -157,20 +164,3 @@ async def debugger_of(process: Process) -> str:
             if found := re.search(rb"DevTools listening on (ws://\S+)", line):
                 return found[1].decode()
     raise AssertionError("Chromium has ended")
-
-
-async def first_tab(wire: ClientConnection) -> Tab:
-    """Open a tab, and attach to it."""
-
-    async def ask(number: int, method: str, **parameters: Any) -> dict[str, Any]:
-        await wire.send(json.dumps({"id": number, "method": method, "params": parameters}))
-        async for text in wire:
-            message = json.loads(text)
-            if message.get("id") == number:
-                result: dict[str, Any] = message["result"]
-                return result
-        raise AssertionError("Chromium has closed the connection")
-
-    target = (await ask(1, "Target.createTarget", url="about:blank"))["targetId"]
-    session = (await ask(2, "Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
-    return Tab(wire, session)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.http2_client import Http2Client, fields
 from tests.support.scripted_transports import Http2, Play, Script, over_http2
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
 
 MESSAGE = b"\0\0\0\0\2hi"
 
@@ -21,8 +21,7 @@ async def serve_grpc(stage: Stage, *scripts: Script, **settings: Any) -> list[li
     for number, script in enumerate(scripts):
         worker = over_http2(script, plays[number])
         await stage.start(worker)
-        address = f"http://127.0.0.1:{worker.port}"
-        endpoints.append({"id": f"w{number}", "address": address, "region": "r", "transport": "http2"})
+        endpoints.append(endpoint(worker, f"w{number}", transport="http2"))
     await stage.serve(**{"endpoints": endpoints, **settings})
     return plays
 

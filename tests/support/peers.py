@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from experiments.platform.ports import free_ports
+from tests.support.wire import listening
+
 MIB = 1 << 20
 
 
@@ -85,9 +88,7 @@ async def nginx(path: Path, protocol: str = "", log: str = "off") -> AsyncIterat
     (path / "www").mkdir()
     for size in SIZES:
         (path / "www" / str(size)).write_bytes(body_of(size))
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = next(free_ports(1))
     user = "user root;" if os.geteuid() == 0 else ""  # as root nginx would drop the rights to read the files
     (path / "nginx.conf").write_text(
         NGINX.format(path=path, port=port, user=user, protocol=protocol, log=log)
@@ -95,13 +96,7 @@ async def nginx(path: Path, protocol: str = "", log: str = "off") -> AsyncIterat
     arguments = (program, "-p", str(path), "-c", str(path / "nginx.conf"))
     process = await asyncio.create_subprocess_exec(*arguments, stderr=DEVNULL)
     try:
-        async with asyncio.timeout(5):
-            while True:
-                try:
-                    (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                    break
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.01)
+        await listening(port)
         yield port
     finally:
         process.terminate()

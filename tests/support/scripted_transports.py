@@ -31,7 +31,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, SettingsFrame
 
 from tests.support.frames import has_request
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import ScriptedWorker, Wire
 
 Fields = list[tuple[bytes, bytes]]
@@ -332,9 +332,7 @@ TRANSPORTS = [
 async def serve_over(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
     """Start the worker and a server before it."""
     await stage.start(worker)
-    address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
-    endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
-    await stage.serve(**{"endpoints": endpoints, **settings})
+    await stage.serve(**{"endpoints": [endpoint(worker, transport=transport)], **settings})
 
 
 async def hello(play: Play) -> None:

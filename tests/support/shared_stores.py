@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from asyncio.subprocess import DEVNULL, Process
-from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
 
 import pytest
 
-from tests.support.wire import ScriptedWorker, Wire, client_of
+from experiments.platform.ports import free_ports
+from tests.support.wire import ScriptedWorker, Wire, client_of, listening
 
 PROGRAM = next(filter(None, map(shutil.which, ("valkey-server", "redis-server"))), None)
 needs_server = pytest.mark.skipif(
@@ -23,18 +22,11 @@ CONNECTED = 3600.0
 """Seconds for which a client may be connected without a command."""
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 class RealStore:
     """A Redis or Valkey server as a process; `port` stays over restarts."""
 
     def __init__(self, folder: Path, password: str = "") -> None:
-        self.port = free_port()
+        self.port = next(free_ports(1))
         self._folder = folder
         self._password = password
         self._process: Process | None = None
@@ -48,13 +40,7 @@ class RealStore:
             *password,
             stdout=DEVNULL,
         )
-        async with asyncio.timeout(20):
-            while True:
-                with suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                    writer.close()
-                    return
-                await asyncio.sleep(0.01)
+        await listening(self.port)
 
     async def stop(self) -> None:
         if self._process is not None:

@@ -14,9 +14,7 @@ from tests.support.wire import ScriptedWorker, get
 
 
 def url_of(worker: ScriptedWorker | int) -> str:
-    if isinstance(worker, int):
-        return f"http://127.0.0.1:{worker}"
-    return f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+    return f"http://127.0.0.1:{worker}" if isinstance(worker, int) else worker.url
 
 
 class StagedSidecar:

@@ -118,15 +118,8 @@ class Stage:
 
         Connecting, whose timeout is in real time, may take `PATIENCE`: the machine may be busy.
         """
-        addresses = [
-            f"http://127.0.0.1:{worker}"
-            if isinstance(worker, int)
-            else f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
-            for worker in workers
-        ]
         endpoints = [
-            {"id": f"w{i}", "address": address, "region": "r", "max_in_flight": max_in_flight}
-            for i, address in enumerate(addresses)
+            endpoint(worker, f"w{at}", max_in_flight=max_in_flight) for at, worker in enumerate(workers)
         ]
         defaults = {
             "listen": "127.0.0.1:0",
@@ -323,8 +316,8 @@ def quiet_loop() -> Iterator[list[dict[str, Any]]]:
 
 def endpoint(worker: ScriptedWorker | int, name: str = "w0", **keys: Any) -> dict[str, Any]:
     """An endpoint at a worker, or at a port."""
-    port = worker if isinstance(worker, int) else worker.port
-    return {"id": name, "address": f"http://127.0.0.1:{port}", "region": "r", **keys}
+    address = f"http://127.0.0.1:{worker}" if isinstance(worker, int) else worker.url
+    return {"id": name, "address": address, "region": "r", **keys}
 
 
 def pool_of(*workers: ScriptedWorker | int, **keys: Any) -> dict[str, Any]:

@@ -346,3 +346,13 @@ def fault_of(answer: Message) -> tuple[int, str, str]:
 
 async def client_of(port: int) -> Wire:
     return Wire(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def listening(port: int) -> None:
+    """Wait until a program that was started accepts connections."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(ConnectionRefusedError):
+                (await client_of(port)).leave()
+                return
+            await asyncio.sleep(0.01)

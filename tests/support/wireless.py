@@ -124,13 +124,17 @@ class Wire(asyncio.Transport):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._is_lost or not data:
             return
+        self._put(bytes(data))
+        if len(self._buffer) > self._high and not self._is_full and self._protocol is not None:
+            self._is_full = True
+            self._protocol.pause_writing()
+
+    def _put(self, data: bytes) -> None:
+        """Send, or keep in the buffer what the peer does not take."""
         self._peer.writes.append(len(self._peer.received) + len(self._buffer))
         self._buffer += data
         if not self._peer.is_stalled:
             self.drain(len(self._buffer))
-        elif len(self._buffer) > self._high and not self._is_full and self._protocol is not None:
-            self._is_full = True
-            self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
         for data in list_of_data:
@@ -177,13 +181,16 @@ class Wire(asyncio.Transport):
             self._peer.received += self._buffer[:size]
             del self._buffer[:size]
             self._loop.call_soon(self._peer.react)
-        if self._is_full and len(self._buffer) <= self._low and self._protocol is not None:
-            self._is_full = False
-            self._protocol.resume_writing()
+        self._resume_writing()
         if not self._buffer and self._is_closing:
             self._lose(None)
         elif not self._buffer and self._is_ended:
             self._peer.ending = self._peer.ending or "end"
+
+    def _resume_writing(self) -> None:
+        if self._is_full and len(self._buffer) <= self._low and self._protocol is not None:
+            self._is_full = False
+            self._protocol.resume_writing()
 
     def _must_be_alive(self) -> None:
         if self._is_gone:

@@ -10,7 +10,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -86,10 +85,5 @@ class WorkerGroup:
 
     async def _stop(self) -> None:
         """Kill all workers at once; no request that counts is in flight any more."""
-        for child in self._started:
-            if child.is_running:
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGKILL)
-        # Signalling a process that has just ended would take its exit status from the caller that waits for it.
-        await asyncio.gather(*(child.gone() for child in self._started))
+        await asyncio.gather(*(child.kill() for child in self._started))
         await asyncio.gather(*(child.stop() for child in self._started))

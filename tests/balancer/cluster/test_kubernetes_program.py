@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.platform.ports import free_ports
 from tests.support.kubernetes_api import ApiServer, leaving, pod
 from tests.support.programs import PATIENCE, Load, Program, starting
-from tests.support.shared_stores import free_port
 from tests.support.wire import ScriptedWorker, get
 
 
@@ -77,7 +77,7 @@ async def test_no_request_fails(tmp_path: Path) -> None:
     one, two, three = addresses = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
     cluster = Cluster()
     await cluster.start()
-    port = free_port()
+    port = next(free_ports(1))
     ports = [{"name": "http", "protocol": "TCP", "port": port}]
     ids = {address: f"{address}-{port}" for address in addresses}
     token = tmp_path / "token"
