@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import resources
@@ -318,10 +318,10 @@ class Headers(Reproduction):
                 if block >= 0:
                     self._request_costs.append(RequestCost(block, removes, repeats, micros))
 
-    def findings(self) -> Sequence[Table | Text | str]:
+    def findings(self) -> Iterator[Table | Text | str]:
         costs, shares = costs_of(self._timed), shares_of(self._request_costs)
         if not costs:
-            return ()
+            return
         of_methods = (
             "µs per request: mean [95 % interval]; the source's are of compiled code on another machine"
         )
@@ -341,28 +341,22 @@ class Headers(Reproduction):
             )
             for one in shares
         ]
-        found: list[Table | Text | str] = [
-            plain_table(("method", "µs", "source"), rows, title=of_methods),
-            plain_table(heads, cells, title=of_shares),
-        ]
+        yield plain_table(("method", "µs", "source"), rows, title=of_methods)
+        yield plain_table(heads, cells, title=of_shares)
         if not is_known_here():
-            absence = "No share: CPU time is read from Linux' accounting, which is not here."
-            found.append(Text(absence, "yellow"))
+            yield Text("No share: CPU time is read from Linux' accounting, which is not here.", "yellow")
         for one in shares[:1]:
             least = least_cost_of_names(costs) / one.without
-            found.append(
+            yield (
                 f"The names make the pass over new fields longer by at least {least:.2%} of the {one.without:.1f} µs "
                 "of a request."
             )
-        return found
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         least = least_cost_of_names(costs_of(self._timed))
         bound = f"internal fields take ≤ {BOUND:.2%} of a request"
-        return [
-            BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
-            for one in shares_of(self._request_costs)
-        ]
+        for one in shares_of(self._request_costs):
+            yield BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
 
     def figure(self) -> Figure:
         """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""

@@ -274,19 +274,16 @@ class Keepalive(Reproduction):
         """Whether other processes used the machine."""
         return oversleep_of(self._found) > MOST_OVERSLEEP
 
-    def findings(self) -> Sequence[Table | str]:
+    def findings(self) -> Iterator[Table | str]:
         if not (rows := self._rows):
-            return ()
+            return
         heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
         title = (
             "ms: mean [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
             "the source's, without service"
         )
         cells = [(row.case.name, *row.first.cells, *row.later.cells) for row in rows]
-        return [plain_table(heads, cells, title=title), *self._conclusions(rows)]
-
-    def _conclusions(self, rows: Sequence[KeepaliveRow]) -> Iterator[str]:
-        """The source's conclusions with the results measured here, and what was disturbed."""
+        yield plain_table(heads, cells, title=title)
         for tls, theirs in SAVED_BY_SOURCE.items():
             if (saved := saved_by_keep_alive(rows, tls)) is not None:
                 yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
@@ -308,12 +305,11 @@ class Keepalive(Reproduction):
             late = 1e3 * oversleep_of(self._found)
             yield f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more."
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         bound = f"both within {MAX_DEVIATION:.0%} of arithmetic"
-        return [
-            BoundVerdict(row.case.name, bound, row.is_met(self._is_busy), f"{row.first} and {row.later} ms")
-            for row in self._rows
-        ]
+        for row in self._rows:
+            met = row.is_met(self._is_busy)
+            yield BoundVerdict(row.case.name, bound, met, f"{row.first} and {row.later} ms")
 
     def figure(self) -> Figure:
         """Two bars for each case, in milliseconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,9 @@ class ThirdParty(Reproduction):
         """Results in the order of the modes; they are measured in another."""
         return [self._results[mode] for mode in MODES if mode in self._results]
 
-    def findings(self) -> Sequence[Table | str]:
+    def findings(self) -> Iterator[Table | str]:
         if not self._results:
-            return ()
+            return
         heads = (
             "",
             "mode",
@@ -117,10 +117,7 @@ class ThirdParty(Reproduction):
             cells = (one.mode.group, one.mode.name, len(calls.answers), calls.failed, *times, *ends)
             rows.append([str(cell) for cell in cells])
         title = "ms; connecting: TCP and TLS, of each call on average"
-        return [plain_table(heads, rows, left=("mode",), title=title), *self._statements()]
-
-    def _statements(self) -> Iterator[str]:
-        """Findings printed besides the bounds."""
+        yield plain_table(heads, rows, left=("mode",), title=title)
         results, route = self._results, self._route_change
         if {OLD_A, NEW_A} <= results.keys():
             calls = [results[mode].calls for mode in (OLD_A, NEW_A)]
@@ -140,8 +137,40 @@ class ThirdParty(Reproduction):
         if route and route.reported_after is not None:
             yield f"The longer route was reported after {route.reported_after:.0f} s: {route.text}."
 
-    def verdicts(self) -> list[BoundVerdict]:
-        return list(verdicts(self._results, self._route_change))
+    def verdicts(self) -> Iterator[BoundVerdict]:
+        results, route = self._results, self._route_change
+        if {OLD_A, NEW_A} <= results.keys():
+            old, new = results[OLD_A], results[NEW_A]
+            opened = [one.calls.connections["opened"] for one in (old, new)]
+            fewer = 1 - opened[1] / max(1, opened[0])
+            less = 1 - new.connecting / old.connecting if old.connecting else 0.0
+            for name, bound, share, least, word in (
+                ("connections opened", "90 % fewer", fewer, FEWER_CONNECTIONS, "fewer"),
+                ("connecting, of each call", "50 % less", less, LESS_CONNECTING, "less"),
+            ):
+                yield BoundVerdict(f"A: {name}", bound, share >= least, f"{share:.1%} {word}")
+        if {PLAIN_B, HEARTBEATS_B} <= results.keys():
+            before, after = (results[mode].calls.latency() for mode in (PLAIN_B, HEARTBEATS_B))
+            for name, old_ms, new_ms, ratio, source in (
+                ("p50", before.p50, after.p50, P50_RATIO, "400 → 150"),
+                ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
+            ):
+                expected = f"≤ {with_digits(ratio, 3)} × (source: {source})"
+                shown = f"{old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
+                yield BoundVerdict(f"B: {name}", expected, new_ms <= ratio * old_ms, shown)
+        if {PLAIN_FAR, HEARTBEATS_FAR} <= results.keys():
+            cold, warm = results[PLAIN_FAR], results[HEARTBEATS_FAR]
+            calls = len(warm.calls.answers)
+            where, shown = f"90 ms away, a call in {warm.rest:g} s", f"{warm.cold_share:.2%} of {calls}"
+            expected = f"cold < {MOST_COLD:.0%}; {cold.cold_share:.0%} without preconnects"
+            yield BoundVerdict(where, expected, warm.cold_share < MOST_COLD, shown)
+            yield failures_verdict("90 ms away", warm.calls.failed, calls)
+        if route:
+            after_s = route.reported_after
+            when = "never" if after_s is None else f"after {after_s:.0f} s"
+            is_met = after_s is not None and after_s <= REPORTED_WITHIN
+            expected = f"reported within {REPORTED_WITHIN:g} s"
+            yield BoundVerdict(f"a route {ROUTE_FACTOR} times as long", expected, is_met, when)
 
     def figure(self) -> Figure:
         """Latency percentiles in milliseconds, a panel for each group that was measured."""
@@ -186,38 +215,3 @@ class ThirdParty(Reproduction):
             ],
             "route_change": self._route_change,
         }
-
-
-def verdicts(results: Results, route: RouteChange | None) -> Iterator[BoundVerdict]:
-    if {OLD_A, NEW_A} <= results.keys():
-        old, new = results[OLD_A], results[NEW_A]
-        opened = [one.calls.connections["opened"] for one in (old, new)]
-        fewer = 1 - opened[1] / max(1, opened[0])
-        less = 1 - new.connecting / old.connecting if old.connecting else 0.0
-        for name, bound, share, least, word in (
-            ("connections opened", "90 % fewer", fewer, FEWER_CONNECTIONS, "fewer"),
-            ("connecting, of each call", "50 % less", less, LESS_CONNECTING, "less"),
-        ):
-            yield BoundVerdict(f"A: {name}", bound, share >= least, f"{share:.1%} {word}")
-    if {PLAIN_B, HEARTBEATS_B} <= results.keys():
-        before, after = (results[mode].calls.latency() for mode in (PLAIN_B, HEARTBEATS_B))
-        for name, old_ms, new_ms, ratio, source in (
-            ("p50", before.p50, after.p50, P50_RATIO, "400 → 150"),
-            ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
-        ):
-            expected = f"≤ {with_digits(ratio, 3)} × (source: {source})"
-            shown = f"{old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
-            yield BoundVerdict(f"B: {name}", expected, new_ms <= ratio * old_ms, shown)
-    if {PLAIN_FAR, HEARTBEATS_FAR} <= results.keys():
-        cold, warm = results[PLAIN_FAR], results[HEARTBEATS_FAR]
-        calls = len(warm.calls.answers)
-        where, shown = f"90 ms away, a call in {warm.rest:g} s", f"{warm.cold_share:.2%} of {calls}"
-        expected = f"cold < {MOST_COLD:.0%}; {cold.cold_share:.0%} without preconnects"
-        yield BoundVerdict(where, expected, warm.cold_share < MOST_COLD, shown)
-        yield failures_verdict("90 ms away", warm.calls.failed, calls)
-    if route:
-        after_s = route.reported_after
-        when = "never" if after_s is None else f"after {after_s:.0f} s"
-        is_met = after_s is not None and after_s <= REPORTED_WITHIN
-        expected = f"reported within {REPORTED_WITHIN:g} s"
-        yield BoundVerdict(f"a route {ROUTE_FACTOR} times as long", expected, is_met, when)
