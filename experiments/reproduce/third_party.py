@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,21 @@ SOURCE_P95_RATIO = 0.90
 SOURCE_LABELS = {"A": "source: p95 −10 %", "B": "source: p50 and p99"}
 """The source's p95 of A as a multiple of that before; labels of the marks by group."""
 
+COLUMNS: dict[str, Callable[[ModeResult], object]] = {
+    "": lambda one: one.mode.group,
+    "mode": lambda one: one.mode.name,
+    "calls": lambda one: len(one.calls.answers),
+    "failed": lambda one: one.calls.failed,
+    "p50": lambda one: f"{one.calls.latency().p50:.0f}",
+    "p95": lambda one: f"{one.calls.latency().p95:.0f}",
+    "p99": lambda one: f"{one.calls.latency().p99:.0f}",
+    "opened": lambda one: one.calls.connections["opened"],
+    "cold": lambda one: f"{one.cold_share:.1%}",
+    "connecting": lambda one: f"{1e3 * one.connecting:.1f}",
+    "heartbeats": lambda one: one.calls.connections["heartbeats"],
+}
+"""Columns of the table of modes."""
+
 
 class ThirdParty(Reproduction):
     """All modes of calling third parties, and a route that becomes longer."""
@@ -91,33 +106,9 @@ class ThirdParty(Reproduction):
     def findings(self) -> Iterator[Table | str]:
         if not self._results:
             return
-        heads = (
-            "",
-            "mode",
-            "calls",
-            "failed",
-            "p50",
-            "p95",
-            "p99",
-            "opened",
-            "cold",
-            "connecting",
-            "heartbeats",
-        )
-        rows = []
-        for one in self._in_order:
-            calls, latency, counts = one.calls, one.calls.latency(), one.calls.connections
-            times = (f"{value:.0f}" for value in (latency.p50, latency.p95, latency.p99))
-            ends = (
-                counts["opened"],
-                f"{one.cold_share:.1%}",
-                f"{1e3 * one.connecting:.1f}",
-                counts["heartbeats"],
-            )
-            cells = (one.mode.group, one.mode.name, len(calls.answers), calls.failed, *times, *ends)
-            rows.append([str(cell) for cell in cells])
+        rows = [[str(cell(one)) for cell in COLUMNS.values()] for one in self._in_order]
         title = "ms; connecting: TCP and TLS, of each call on average"
-        yield plain_table(heads, rows, left=("mode",), title=title)
+        yield plain_table([*COLUMNS], rows, left=("mode",), title=title)
         results, route = self._results, self._route_change
         if {OLD_A, NEW_A} <= results.keys():
             calls = [results[mode].calls for mode in (OLD_A, NEW_A)]
