@@ -10,11 +10,11 @@ counterpart whose worker has no delay, and its time plus the round trips shows w
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -33,7 +33,7 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.launch import UNVERIFIED, shuffled_blocks
+from experiments.reproduce.launch import UNVERIFIED
 from experiments.reproduce.reproduction import (
     Publication,
     ReportProgress,
@@ -114,11 +114,13 @@ class Measurement:
     `oversleep` is how late a short sleep ended just before, in seconds: the delay that the machine itself adds.
     """
 
-    case: KeepaliveCase
-    block: int
     first: float
     later: tuple[float, ...]
     oversleep: float = 0.0
+
+
+Block = Mapping[KeepaliveCase, Measurement]
+"""All cases, and the counterpart of each without delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +183,11 @@ def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, floa
     return new, 2 * plan.one_way if case.keep_alive else new
 
 
-def rows_of(found: Sequence[Measurement], plan: KeepalivePlan) -> list[KeepaliveRow]:
-    """One row for each case that was measured with and without delay, in order."""
+def rows_of(found: Sequence[Block], plan: KeepalivePlan) -> list[KeepaliveRow]:
+    """One row for each case, in order; none before a block has ended."""
     rows = []
-    for case in CASES:
-        far, near = (calls_of([one for one in found if one.case == which]) for which in (case, case.near))
-        if not (far[0] and near[0]):
-            continue
+    for case in CASES if found else ():
+        far, near = (calls_of([block[which] for block in found]) for which in (case, case.near))
         timings = []
         for number, delay in enumerate(network_delay(case, plan)):
             is_new = number == 0 or not case.keep_alive
@@ -203,28 +203,20 @@ def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
     return [1e3 * one.first for one in found], [1e3 * median(one.later) for one in found]
 
 
-def http2_to_http1(found: Sequence[Measurement]) -> Interval | None:
+def http2_to_http1(found: Sequence[Block]) -> Interval:
     """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
-    kept: dict[str, dict[tuple[int, str], float]] = {"1.1": {}, "2": {}}
-    for one in found:
-        if one.case.keep_alive and not (one.case.is_proxied or one.case.is_near):
-            kept[one.case.http][one.block, one.case.tls] = median(one.later)
-    pairs = kept["1.1"].keys() & kept["2"].keys()
-    return (
-        ratio_of(*([kept[http][pair] for pair in sorted(pairs)] for http in ("2", "1.1"))) if pairs else None
+    return ratio_of(
+        *(
+            [median(block[KeepaliveCase(http, tls, True)].later) for block in found for tls in HANDSHAKES]
+            for http in ("2", "1.1")
+        )
     )
 
 
-def oversleep_of(found: Sequence[Measurement]) -> float:
+def oversleep_of(found: Sequence[Block]) -> float:
     """p90 of oversleeping in seconds."""
-    return float(np.percentile([one.oversleep for one in found], 90)) if found else 0.0
-
-
-def saved_by_keep_alive(rows: Sequence[KeepaliveRow], tls: str) -> float | None:
-    """Milliseconds that keep-alive saves for each later call with HTTP/1.1; None if not measured."""
-    later = {row.case: row.later.found.ratio for row in rows}
-    without, kept = (later.get(KeepaliveCase("1.1", tls, keeps)) for keeps in (False, True))
-    return None if without is None or kept is None else without - kept
+    each = [one.oversleep for block in found for one in block.values()]
+    return float(np.percentile(each, 90)) if each else 0.0
 
 
 HEIGHT = 0.36
@@ -242,7 +234,7 @@ class Keepalive(Reproduction):
 
     def __init__(self, is_quick: bool) -> None:
         self._plan = QUICK if is_quick else KeepalivePlan()
-        self._found: list[Measurement] = []
+        self._found: list[Block] = []
 
     def introduction(self) -> str:
         plan = self._plan
@@ -254,16 +246,16 @@ class Keepalive(Reproduction):
         )
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
-        plan, total = self._plan, self._plan.blocks * 2 * len(CASES)
+        plan = self._plan
         async with AsyncExitStack() as stack:
             far = await targets_of(plan, folder, stack)
             near = await targets_of(replace(plan, one_way=0.0), folder, stack)
             targets = far | {case.near: target for case, target in near.items()}
-            for block, case in shuffled_blocks(targets, plan.blocks, seed):
-                found = await asyncio.to_thread(measurement, case, targets[case], plan.calls, block)
-                if block >= 0:
-                    self._found.append(found)
-                    progress(f"[{len(self._found)}/{total}] {case.name}")
+            progress(f"{len(targets)} cases in turns, {plan.blocks} blocks")
+            call = partial(measurement, targets, plan.calls)
+            async for block in launch.paired_blocks(targets, plan.blocks, seed, call):
+                self._found.append(block)
+                progress(f"{len(self._found)} of {plan.blocks} blocks of {len(targets)} cases")
 
     @property
     def _rows(self) -> list[KeepaliveRow]:
@@ -284,18 +276,17 @@ class Keepalive(Reproduction):
         )
         cells = [(row.case.name, *row.first.cells, *row.later.cells) for row in rows]
         yield plain_table(heads, cells, title=title)
-        for tls, theirs in SAVED_BY_SOURCE.items():
-            if (saved := saved_by_keep_alive(rows, tls)) is not None:
-                yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
-        if (ratio := http2_to_http1(self._found)) is not None:
-            yield (
-                f"HTTP/2 takes {written(ratio, '{:.3f}'.format)} times as long as HTTP/1.1 for one sequential client "
-                f"(source: {SOURCE_HTTP2_RATIO} times)."
-            )
         later = {row.case: row.later.found.ratio for row in rows}
-        direct = replace(PROXIED, is_proxied=False)
-        if PROXIED in later and direct in later:
-            yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
+        for tls, theirs in SAVED_BY_SOURCE.items():
+            without, kept = (later[KeepaliveCase("1.1", tls, keeps)] for keeps in (False, True))
+            yield f"Keep-alive saves {without - kept:.1f} ms per later call with TLS {tls} (source: {theirs})."
+        ratio = written(http2_to_http1(self._found), "{:.3f}".format)
+        yield (
+            f"HTTP/2 takes {ratio} times as long as HTTP/1.1 for one sequential client "
+            f"(source: {SOURCE_HTTP2_RATIO} times)."
+        )
+        added = later[PROXIED] - later[replace(PROXIED, is_proxied=False)]
+        yield f"The proxy, called without TLS, adds {added:+.2f} ms to a later call."
         explained = sum(row.is_explained for row in rows)
         yield (
             f"{explained} of {len(rows)} cases are within {MAX_DEVIATION:.0%} of round trips plus the time without "
@@ -331,7 +322,7 @@ class Keepalive(Reproduction):
         return figure
 
     def content(self) -> dict[str, Any]:
-        ratio = http2_to_http1(self._found)
+        ratio = http2_to_http1(self._found) if self._found else None
         return {
             "plan": self._plan,
             "oversleep": oversleep_of(self._found),
@@ -343,7 +334,11 @@ class Keepalive(Reproduction):
                 for row in self._rows
             ],
             "http2_to_http1": ratio and {"ratio": ratio.ratio, "interval": (ratio.low, ratio.high)},
-            "measurements": self._found,
+            "measurements": [
+                {"case": case, "block": number} | asdict(one)
+                for number, block in enumerate(self._found)
+                for case, one in block.items()
+            ],
         }
 
 
@@ -375,8 +370,9 @@ def worker_options(plan: KeepalivePlan, tls: str, http: str) -> dict[str, object
     }
 
 
-def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> Measurement:
+def measurement(targets: Mapping[KeepaliveCase, Target], calls: int, case: KeepaliveCase) -> Measurement:
     """Make the calls of one case. Raises `FleetFailedError`."""
+    target = targets[case]
     try:
         # A new context has no session, so none is resumed. Made before the clock starts.
         context = client_context(target)
@@ -385,7 +381,7 @@ def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> 
         took = [seconds for _ in range(calls // each) for seconds in consecutive_calls(target, context, each)]
     except (OSError, TimeoutError) as failure:
         raise FleetFailedError(f"{case.name}: {failure}") from None
-    return Measurement(case, block, took[0], tuple(took[1:]), oversleep)
+    return Measurement(took[0], tuple(took[1:]), oversleep)
 
 
 def oversleeping() -> float:
