@@ -11,14 +11,14 @@ counterpart whose worker has no delay, and its time plus the round trips shows w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -160,21 +160,19 @@ class Timing:
         return f"{self.found.ratio:.1f} [{self.found.low:.0f}, {self.found.high:.0f}]"
 
 
-@dataclass(frozen=True, slots=True)
-class KeepaliveRow:
+class KeepaliveRow(NamedTuple):
     """First and later calls of a case."""
 
-    case: KeepaliveCase
     first: Timing
     later: Timing
 
     @property
     def is_explained(self) -> bool:
-        return self.first.is_explained and self.later.is_explained
+        return all(timing.is_explained for timing in self)
 
     def is_met(self, is_busy: bool) -> bool | None:
         """Whether both are within 5 % of theory."""
-        return all_met(timing.is_met(is_busy) for timing in (self.first, self.later))
+        return all_met(timing.is_met(is_busy) for timing in self)
 
 
 def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:
@@ -183,24 +181,19 @@ def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, floa
     return new, 2 * plan.one_way if case.keep_alive else new
 
 
-def rows_of(found: Sequence[Block], plan: KeepalivePlan) -> list[KeepaliveRow]:
-    """One row for each case, in order; none before a block has ended."""
-    rows = []
-    for case in CASES if found else ():
-        far, near = (calls_of([block[which] for block in found]) for which in (case, case.near))
-        timings = []
-        for number, delay in enumerate(network_delay(case, plan)):
-            is_new = number == 0 or not case.keep_alive
-            theory, expected = 1e3 * (delay + plan.service), 1e3 * delay + fmean(near[number])
-            source = SOURCE.get((case.tls, is_new))
-            timings.append(Timing(is_new, theory, expected, average(far[number]), source))
-        rows.append(KeepaliveRow(case, *timings))
-    return rows
+def row_of(case: KeepaliveCase, found: Sequence[Block], plan: KeepalivePlan) -> KeepaliveRow:
+    """Row of a case over the blocks, of which there is at least one."""
+    first_delay, later_delay = network_delay(case, plan)
 
+    def timing(is_new: bool, delay: float, seconds: Callable[[Measurement], float]) -> Timing:
+        far, near = ([1e3 * seconds(block[which]) for block in found] for which in (case, case.near))
+        theory, expected = 1e3 * (delay + plan.service), 1e3 * delay + fmean(near)
+        return Timing(is_new, theory, expected, average(far), SOURCE.get((case.tls, is_new)))
 
-def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    """Milliseconds of each first call, and each median of the later calls."""
-    return [1e3 * one.first for one in found], [1e3 * median(one.later) for one in found]
+    return KeepaliveRow(
+        timing(True, first_delay, lambda one: one.first),
+        timing(not case.keep_alive, later_delay, lambda one: median(one.later)),
+    )
 
 
 def http2_to_http1(found: Sequence[Block]) -> Interval:
@@ -258,8 +251,9 @@ class Keepalive(Reproduction):
                 progress(f"{len(self._found)} of {plan.blocks} blocks of {len(targets)} cases")
 
     @property
-    def _rows(self) -> list[KeepaliveRow]:
-        return rows_of(self._found, self._plan)
+    def _rows(self) -> dict[KeepaliveCase, KeepaliveRow]:
+        """Rows by case, in order; none before a block has ended."""
+        return {case: row_of(case, self._found, self._plan) for case in CASES if self._found}
 
     @property
     def _is_busy(self) -> bool:
@@ -274,9 +268,9 @@ class Keepalive(Reproduction):
             "ms: mean [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
             "the source's, without service"
         )
-        cells = [(row.case.name, *row.first.cells, *row.later.cells) for row in rows]
+        cells = [(case.name, *row.first.cells, *row.later.cells) for case, row in rows.items()]
         yield plain_table(heads, cells, title=title)
-        later = {row.case: row.later.found.ratio for row in rows}
+        later = {case: row.later.found.ratio for case, row in rows.items()}
         for tls, theirs in SAVED_BY_SOURCE.items():
             without, kept = (later[KeepaliveCase("1.1", tls, keeps)] for keeps in (False, True))
             yield f"Keep-alive saves {without - kept:.1f} ms per later call with TLS {tls} (source: {theirs})."
@@ -287,7 +281,7 @@ class Keepalive(Reproduction):
         )
         added = later[PROXIED] - later[replace(PROXIED, is_proxied=False)]
         yield f"The proxy, called without TLS, adds {added:+.2f} ms to a later call."
-        explained = sum(row.is_explained for row in rows)
+        explained = sum(row.is_explained for row in rows.values())
         yield (
             f"{explained} of {len(rows)} cases are within {MAX_DEVIATION:.0%} of round trips plus the time without "
             "distance."
@@ -298,15 +292,15 @@ class Keepalive(Reproduction):
 
     def verdicts(self) -> Iterator[BoundVerdict]:
         bound = f"both within {MAX_DEVIATION:.0%} of arithmetic"
-        for row in self._rows:
+        for case, row in self._rows.items():
             met = row.is_met(self._is_busy)
-            yield BoundVerdict(row.case.name, bound, met, f"{row.first} and {row.later} ms")
+            yield BoundVerdict(case.name, bound, met, f"{row.first} and {row.later} ms")
 
     def figure(self) -> Figure:
         """Two bars for each case, in milliseconds."""
-        rows = self._rows[::-1]
+        rows = self._rows
         figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
-        for at, row in enumerate(rows):
+        for at, row in enumerate(reversed(rows.values())):
             for timing, colour, offset in ((row.first, BAD, HEIGHT / 2), (row.later, GOOD, -HEIGHT / 2)):
                 mean, interval = timing.found.ratio, (timing.found.low, timing.found.high)
                 place = at + offset
@@ -314,7 +308,7 @@ class Keepalive(Reproduction):
                 if timing.source is not None:
                     axes.plot(timing.source, place, **SOURCE_MARK)
         label = "ms per call: mean, its 95 % interval, and round trips plus the time without delay (stroke)"
-        label_bars(axes, [row.case.name for row in rows], label)
+        label_bars(axes, [case.name for case in reversed(rows)], label)
         axes.set_title("Gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client", fontweight="bold")
         bars = [Patch(color=BAD, label="first call"), Patch(color=GOOD, label="later calls")]
         circle = Line2D([], [], **SOURCE_MARK, label="source, without the time of service")
@@ -327,11 +321,11 @@ class Keepalive(Reproduction):
             "plan": self._plan,
             "oversleep": oversleep_of(self._found),
             "rows": [
-                {"case": row.case, "name": row.case.name}
+                {"case": case, "name": case.name}
                 | {"is_met": row.is_met(self._is_busy), "is_explained": row.is_explained}
                 | row.first.content("first")
                 | row.later.content("later")
-                for row in self._rows
+                for case, row in self._rows.items()
             ],
             "http2_to_http1": ratio and {"ratio": ratio.ratio, "interval": (ratio.low, ratio.high)},
             "measurements": [

@@ -18,7 +18,7 @@ from experiments.reproduce.keepalive import (
     http2_to_http1,
     network_delay,
     oversleep_of,
-    rows_of,
+    row_of,
 )
 from tests.experiments.reproduced import quick_run
 
@@ -57,19 +57,19 @@ def test_eight_direct_cases() -> None:
 
 @pytest.mark.parametrize(("factor", "is_met"), [(1.0, True), (1.049, True), (1.051, False), (0.94, False)])
 def test_medians_must_be_within_five_per_cent(factor: float, is_met: bool) -> None:
-    rows = rows_of(blocks_of(factor), PLAN)
-    assert [row.case for row in rows] == list(CASES)
-    assert {row.is_met(False) for row in rows} == {is_met}
-    assert {row.is_met(True) for row in rows} == {is_met or None}  # a busy machine only adds time
+    rows = keepalive_of(blocks_of(factor))._rows
+    assert list(rows) == list(CASES)
+    assert {row.is_met(False) for row in rows.values()} == {is_met}
+    assert {row.is_met(True) for row in rows.values()} == {is_met or None}  # a busy machine only adds time
 
 
 def test_computation_explains_a_miss_and_stays_one() -> None:
     """The counterpart without distance shows it."""
-    for row in rows_of(blocks_of(computed=0.02), PLAN):
+    for row in keepalive_of(blocks_of(computed=0.02))._rows.values():
         assert (row.is_met(False), row.is_explained) == (False, True)
         assert row.first.expected == pytest.approx(row.first.theory + 20)
         assert row.later.expected == pytest.approx(row.later.theory)
-    assert not any(row.is_explained for row in rows_of(blocks_of(1.06, computed=0.02), PLAN))
+    assert not any(row.is_explained for row in keepalive_of(blocks_of(1.06, computed=0.02))._rows.values())
 
 
 def test_nothing_is_found_before_a_block_has_ended() -> None:
@@ -93,7 +93,7 @@ def test_time_saved_by_keep_alive() -> None:
 
 
 def test_the_source_gives_a_lower_bound_of_a_new_connection() -> None:
-    (row, *_) = rows_of(blocks_of(), PLAN)
+    row = row_of(CASES[0], blocks_of(), PLAN)
     assert (row.first.cells[-1], row.later.cells[-1]) == ("≥ 135", "30")
 
 
