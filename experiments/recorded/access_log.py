@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -185,12 +186,9 @@ def seconds(name: str, text: str | None, is_text: bool) -> float | None:
         raise LineProblem(f"{name}: must be {allowed}, got {text[:40]!r}") from None
 
 
-class Names(dict[str, int]):
+def numbered() -> defaultdict[str, int]:
     """Names numbered in order of first appearance."""
-
-    def __missing__(self, name: str) -> int:
-        self[name] = number = len(self)
-        return number
+    return defaultdict(count().__next__)
 
 
 ROW = np.dtype([
@@ -205,9 +203,9 @@ class LogColumns:
     """Requests of a log, in its order, as bytes of `ROW`. `endpoint` and `policy` are numbers of names; -1: none."""
 
     data: bytearray = field(default_factory=bytearray)
-    endpoints: Names = field(default_factory=Names)
+    endpoints: defaultdict[str, int] = field(default_factory=numbered)
     regions: dict[str, str] = field(default_factory=dict)
-    policies: Names = field(default_factory=Names)
+    policies: defaultdict[str, int] = field(default_factory=numbered)
     endings: Counter[tuple[str, str]] = field(default_factory=Counter)
     least_sample: float = 1.0
     left_out: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
@@ -163,37 +163,35 @@ class AbLies(SimulatedReproduction):
             SWITCHBACK: effect(runs[SWITCHBACK], INTERVAL),
         }
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         if len(self._found) < len(CASES):
-            return []
+            return
         sign, size = self.means(NEAREST.name), self.means(SHORTEST.name)
         nearest, shortest = self._found[NEAREST.name], self._found[SHORTEST.name]
         less = average([few - half for few, half in zip(nearest[FEW], nearest[HALF], strict=True)])
         ratio = average([half / truth for half, truth in zip(shortest[HALF], shortest[TRUTH], strict=True)])
-        return [
-            BoundVerdict(
-                f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
-                "lab: few flows 150 % higher throughput, all flows none",
-                all_met([judged(sign[FEW], most=0.0), judged(sign[TRUTH], least=0.0)]),
-                f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
-            ),
-            figure_verdict(
-                f"{NEAREST.name}: the result of a split depends on the share that is treated",
-                "lab: few flows +150 %, most flows −75 %",
-                less,
-                f"{PERCENT(sign[FEW].ratio)} at 10 %, {PERCENT(sign[HALF].ratio)} at 50 %",
-                most=0.0,
-            ),
-            figure_verdict(
-                f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
-                "Netflix: sizes are overestimated",
-                ratio,
-                f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
-                f"{written(ratio, '{:.2f}'.format)}",
-                least=1.0,
-            ),
-            *map(self._switchback_claim, CASES),
-        ]
+        yield BoundVerdict(
+            f"{NEAREST.name}: a split of 10 % mistakes the direction of the change",
+            "lab: few flows 150 % higher throughput, all flows none",
+            all_met([judged(sign[FEW], most=0.0), judged(sign[TRUTH], least=0.0)]),
+            f"{written(sign[FEW], PERCENT)} latency, truth {written(sign[TRUTH], PERCENT)}",
+        )
+        yield figure_verdict(
+            f"{NEAREST.name}: the result of a split depends on the share that is treated",
+            "lab: few flows +150 %, most flows −75 %",
+            less,
+            f"{PERCENT(sign[FEW].ratio)} at 10 %, {PERCENT(sign[HALF].ratio)} at 50 %",
+            most=0.0,
+        )
+        yield figure_verdict(
+            f"{SHORTEST.name}: a split of 50 % overestimates the size of the effect",
+            "Netflix: sizes are overestimated",
+            ratio,
+            f"{written(size[HALF], PERCENT)}, truth {written(size[TRUTH], PERCENT)}, ratio "
+            f"{written(ratio, '{:.2f}'.format)}",
+            least=1.0,
+        )
+        yield from map(self._switchback_claim, CASES)
 
     def _switchback_claim(self, case: str) -> BoundVerdict:
         found, truth = self._found[case], self._found[case][TRUTH]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from random import Random
 
 from matplotlib.axes import Axes
@@ -88,43 +88,38 @@ class Els(SimulatedReproduction):
         runs = {entry.label: simulated(scenario, entry, seed) for entry in scenario.entries}
         return {label: run.span if case == SLOW else float((~run.ok).mean()) for label, run in runs.items()}
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         if len(self._found) < len(SERVICES):
-            return []
+            return
         slow, failing, long = (self._found[case] for case in (SLOW, FAILING, LONG))
         ratio = ratio_of(slow["round-robin"], slow["shortest queue"])
         more = ratio_of(failing["shortest queue"], failing["round-robin"])
         there = SOURCE_FAILED["shortest queue"] / SOURCE_FAILED["round-robin"]
         shares = self.means(FAILING)
         robin, queue = shares["round-robin"].ratio, shares["shortest queue"].ratio
-        found = [
-            figure_verdict(
-                "one worker ten times slower: round-robin takes longer than JSQ",
-                "245 s and 80 s, 3.1 ×",
-                ratio,
-                "{:.1f} ×".format,
-                least=RATIO,
-            ),
-            figure_verdict(
-                "one worker fails 90 % at once: JSQ fails more requests than round-robin",
-                f"11 and 6 of 27, 41 % and 22 %, {there:.1f} ×",
-                more,
-                f"{queue:.0%} and {robin:.0%}, {written(more, '{:.1f} ×'.format)}",
-                least=1.0,
-            ),
-        ]
+        yield figure_verdict(
+            "one worker ten times slower: round-robin takes longer than JSQ",
+            "245 s and 80 s, 3.1 ×",
+            ratio,
+            "{:.1f} ×".format,
+            least=RATIO,
+        )
+        yield figure_verdict(
+            "one worker fails 90 % at once: JSQ fails more requests than round-robin",
+            f"11 and 6 of 27, 41 % and 22 %, {there:.1f} ×",
+            more,
+            f"{queue:.0%} and {robin:.0%}, {written(more, '{:.1f} ×'.format)}",
+            least=1.0,
+        )
         for text, values in (("20 ms", failing), ("1 s", long)):
             robin_s = values["round-robin"]
             weighed = {one: ratio_of(values[one], robin_s) for one in ("peak-ewma", "steelyard")}
-            found.append(
-                BoundVerdict(
-                    f"latency and failures weighed: fewer fail than with round-robin, service {text}",
-                    "no figure",
-                    all_met(judged(share, most=1.0) for share in weighed.values()),
-                    ", ".join(f"{one} {written(share, '{:.2f} ×'.format)}" for one, share in weighed.items()),
-                )
+            yield BoundVerdict(
+                f"latency and failures weighed: fewer fail than with round-robin, service {text}",
+                "no figure",
+                all_met(judged(share, most=1.0) for share in weighed.values()),
+                ", ".join(f"{one} {written(share, '{:.2f} ×'.format)}" for one, share in weighed.items()),
             )
-        return found
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's, its time scaled to our round-robin."""

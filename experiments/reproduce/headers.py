@@ -11,10 +11,9 @@ one in ten of all is internal, and most heads have none.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import resources
@@ -38,7 +37,6 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import TIMEOUT, read_response
 from experiments.reproduce.charts import SOURCE_STROKE, interval_bars
-from experiments.reproduce.launch import shuffled_blocks
 from experiments.reproduce.reproduction import (
     Publication,
     ReportProgress,
@@ -189,17 +187,9 @@ CONNECTIONS = 16
 HEADS = [f"GET / HTTP/1.1\n{text}\n".replace("\n", "\r\n").encode() for text in SETS]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCost:
-    """CPU time of a balancer per request in microseconds, in one block.
-
-    `removes`: it has internal names to remove; `repeats`: each client repeats its fields.
-    """
-
-    block: int
-    removes: bool
-    repeats: bool
-    micros: float
+RequestCosts = Sequence[Mapping[tuple[bool, bool], float]]
+"""CPU time of a balancer per request in microseconds, for each block, by whether it has internal names to remove, and
+whether each client repeats its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +221,14 @@ class Share:
         return None if self.share.high < 0 else judged(self.share, most=BOUND)
 
 
-def shares_of(found: Sequence[RequestCost]) -> list[Share]:
+def shares_of(found: RequestCosts) -> list[Share]:
     """Added time, paired within a block: for clients whose fields change, and for clients that repeat theirs."""
     shares = []
-    for repeats in (False, True):
-        with_, without = (
-            {one.block: one.micros for one in found if (one.repeats, one.removes) == (repeats, removes)}
-            for removes in (True, False)
-        )
-        if blocks := sorted(with_.keys() & without.keys()):
-            base = [without[block] for block in blocks]
-            ratio = ratio_of([with_[block] for block in blocks], base)
-            share = Interval(ratio.ratio - 1, ratio.low - 1, ratio.high - 1, ratio.blocks)
-            shares.append(Share(repeats, geometric_mean(base), share))
+    for repeats in (False, True) if found else ():
+        with_, without = ([block[removes, repeats] for block in found] for removes in (True, False))
+        ratio = ratio_of(with_, without)
+        share = Interval(ratio.ratio - 1, ratio.low - 1, ratio.high - 1, ratio.blocks)
+        shares.append(Share(repeats, geometric_mean(without), share))
     return shares
 
 
@@ -284,7 +269,7 @@ class Headers(Reproduction):
     def __init__(self, is_quick: bool) -> None:
         self._is_quick = is_quick
         self._timed: dict[str, list[float]] = {}
-        self._request_costs: list[RequestCost] = []
+        self._request_costs: list[dict[tuple[bool, bool], float]] = []
 
     def introduction(self) -> str:
         sets = [fields_of(text) for text in SETS]
@@ -312,16 +297,19 @@ class Headers(Reproduction):
                 removes: await launch.balancer(f"internal names {removes}", keys, folder, stack)
                 for removes, keys in ((True, plain | names), (False, plain))
             }
-            cases = list(product((False, True), repeat=2))
-            for block, (removes, repeats) in shuffled_blocks(cases, blocks, seed):
-                micros = await asyncio.to_thread(request_cost, balancers[removes], requests, repeats)
-                if block >= 0:
-                    self._request_costs.append(RequestCost(block, removes, repeats, micros))
+            cases = product((False, True), (False, True))
 
-    def findings(self) -> Sequence[Table | Text | str]:
+            def call(case: tuple[bool, bool]) -> float:
+                removes, repeats = case
+                return request_cost(balancers[removes], requests, repeats)
+
+            async for found in launch.paired_blocks(cases, blocks, seed, call):
+                self._request_costs.append(found)
+
+    def findings(self) -> Iterator[Table | Text | str]:
         costs, shares = costs_of(self._timed), shares_of(self._request_costs)
         if not costs:
-            return ()
+            return
         of_methods = (
             "µs per request: mean [95 % interval]; the source's are of compiled code on another machine"
         )
@@ -341,28 +329,22 @@ class Headers(Reproduction):
             )
             for one in shares
         ]
-        found: list[Table | Text | str] = [
-            plain_table(("method", "µs", "source"), rows, title=of_methods),
-            plain_table(heads, cells, title=of_shares),
-        ]
+        yield plain_table(("method", "µs", "source"), rows, title=of_methods)
+        yield plain_table(heads, cells, title=of_shares)
         if not is_known_here():
-            absence = "No share: CPU time is read from Linux' accounting, which is not here."
-            found.append(Text(absence, "yellow"))
+            yield Text("No share: CPU time is read from Linux' accounting, which is not here.", "yellow")
         for one in shares[:1]:
             least = least_cost_of_names(costs) / one.without
-            found.append(
+            yield (
                 f"The names make the pass over new fields longer by at least {least:.2%} of the {one.without:.1f} µs "
                 "of a request."
             )
-        return found
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         least = least_cost_of_names(costs_of(self._timed))
         bound = f"internal fields take ≤ {BOUND:.2%} of a request"
-        return [
-            BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
-            for one in shares_of(self._request_costs)
-        ]
+        for one in shares_of(self._request_costs):
+            yield BoundVerdict(one.client, bound, one.is_met(least), written(one.share, PERCENT))
 
     def figure(self) -> Figure:
         """Cost of each method in microseconds, and the share of a request's CPU time that the names take."""
@@ -392,7 +374,11 @@ class Headers(Reproduction):
                 | {"added": one.added, "is_met": one.is_met(least)}
                 for one in shares_of(self._request_costs)
             ],
-            "measurements": self._request_costs,
+            "measurements": [
+                {"block": block, "removes": removes, "repeats": repeats, "micros": micros}
+                for block, found in enumerate(self._request_costs)
+                for (removes, repeats), micros in found.items()
+            ],
         }
 
 

@@ -10,15 +10,15 @@ counterpart whose worker has no delay, and its time plus the round trips shows w
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ from experiments.report import canvas
 from experiments.reproduce import launch
 from experiments.reproduce.blocking_client import Target, client_context, consecutive_calls
 from experiments.reproduce.charts import BAD, GOOD, SOURCE_MARK, bar, label_bars
-from experiments.reproduce.launch import UNVERIFIED, shuffled_blocks
+from experiments.reproduce.launch import UNVERIFIED
 from experiments.reproduce.reproduction import (
     Publication,
     ReportProgress,
@@ -114,11 +114,13 @@ class Measurement:
     `oversleep` is how late a short sleep ended just before, in seconds: the delay that the machine itself adds.
     """
 
-    case: KeepaliveCase
-    block: int
     first: float
     later: tuple[float, ...]
     oversleep: float = 0.0
+
+
+Block = Mapping[KeepaliveCase, Measurement]
+"""All cases, and the counterpart of each without delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +160,19 @@ class Timing:
         return f"{self.found.ratio:.1f} [{self.found.low:.0f}, {self.found.high:.0f}]"
 
 
-@dataclass(frozen=True, slots=True)
-class KeepaliveRow:
+class KeepaliveRow(NamedTuple):
     """First and later calls of a case."""
 
-    case: KeepaliveCase
     first: Timing
     later: Timing
 
     @property
     def is_explained(self) -> bool:
-        return self.first.is_explained and self.later.is_explained
+        return all(timing.is_explained for timing in self)
 
     def is_met(self, is_busy: bool) -> bool | None:
         """Whether both are within 5 % of theory."""
-        return all_met(timing.is_met(is_busy) for timing in (self.first, self.later))
+        return all_met(timing.is_met(is_busy) for timing in self)
 
 
 def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, float]:
@@ -181,50 +181,35 @@ def network_delay(case: KeepaliveCase, plan: KeepalivePlan) -> tuple[float, floa
     return new, 2 * plan.one_way if case.keep_alive else new
 
 
-def rows_of(found: Sequence[Measurement], plan: KeepalivePlan) -> list[KeepaliveRow]:
-    """One row for each case that was measured with and without delay, in order."""
-    rows = []
-    for case in CASES:
-        far, near = (calls_of([one for one in found if one.case == which]) for which in (case, case.near))
-        if not (far[0] and near[0]):
-            continue
-        timings = []
-        for number, delay in enumerate(network_delay(case, plan)):
-            is_new = number == 0 or not case.keep_alive
-            theory, expected = 1e3 * (delay + plan.service), 1e3 * delay + fmean(near[number])
-            source = SOURCE.get((case.tls, is_new))
-            timings.append(Timing(is_new, theory, expected, average(far[number]), source))
-        rows.append(KeepaliveRow(case, *timings))
-    return rows
+def row_of(case: KeepaliveCase, found: Sequence[Block], plan: KeepalivePlan) -> KeepaliveRow:
+    """Row of a case over the blocks, of which there is at least one."""
+    first_delay, later_delay = network_delay(case, plan)
 
+    def timing(is_new: bool, delay: float, seconds: Callable[[Measurement], float]) -> Timing:
+        far, near = ([1e3 * seconds(block[which]) for block in found] for which in (case, case.near))
+        theory, expected = 1e3 * (delay + plan.service), 1e3 * delay + fmean(near)
+        return Timing(is_new, theory, expected, average(far), SOURCE.get((case.tls, is_new)))
 
-def calls_of(found: Sequence[Measurement]) -> tuple[list[float], list[float]]:
-    """Milliseconds of each first call, and each median of the later calls."""
-    return [1e3 * one.first for one in found], [1e3 * median(one.later) for one in found]
-
-
-def http2_to_http1(found: Sequence[Measurement]) -> Interval | None:
-    """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
-    kept: dict[str, dict[tuple[int, str], float]] = {"1.1": {}, "2": {}}
-    for one in found:
-        if one.case.keep_alive and not (one.case.is_proxied or one.case.is_near):
-            kept[one.case.http][one.block, one.case.tls] = median(one.later)
-    pairs = kept["1.1"].keys() & kept["2"].keys()
-    return (
-        ratio_of(*([kept[http][pair] for pair in sorted(pairs)] for http in ("2", "1.1"))) if pairs else None
+    return KeepaliveRow(
+        timing(True, first_delay, lambda one: one.first),
+        timing(not case.keep_alive, later_delay, lambda one: median(one.later)),
     )
 
 
-def oversleep_of(found: Sequence[Measurement]) -> float:
+def http2_to_http1(found: Sequence[Block]) -> Interval:
+    """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
+    return ratio_of(
+        *(
+            [median(block[KeepaliveCase(http, tls, True)].later) for block in found for tls in HANDSHAKES]
+            for http in ("2", "1.1")
+        )
+    )
+
+
+def oversleep_of(found: Sequence[Block]) -> float:
     """p90 of oversleeping in seconds."""
-    return float(np.percentile([one.oversleep for one in found], 90)) if found else 0.0
-
-
-def saved_by_keep_alive(rows: Sequence[KeepaliveRow], tls: str) -> float | None:
-    """Milliseconds that keep-alive saves for each later call with HTTP/1.1; None if not measured."""
-    later = {row.case: row.later.found.ratio for row in rows}
-    without, kept = (later.get(KeepaliveCase("1.1", tls, keeps)) for keeps in (False, True))
-    return None if without is None or kept is None else without - kept
+    each = [one.oversleep for block in found for one in block.values()]
+    return float(np.percentile(each, 90)) if each else 0.0
 
 
 HEIGHT = 0.36
@@ -242,7 +227,7 @@ class Keepalive(Reproduction):
 
     def __init__(self, is_quick: bool) -> None:
         self._plan = QUICK if is_quick else KeepalivePlan()
-        self._found: list[Measurement] = []
+        self._found: list[Block] = []
 
     def introduction(self) -> str:
         plan = self._plan
@@ -254,52 +239,49 @@ class Keepalive(Reproduction):
         )
 
     async def measure(self, seed: int, folder: Path, progress: ReportProgress) -> None:
-        plan, total = self._plan, self._plan.blocks * 2 * len(CASES)
+        plan = self._plan
         async with AsyncExitStack() as stack:
             far = await targets_of(plan, folder, stack)
             near = await targets_of(replace(plan, one_way=0.0), folder, stack)
             targets = far | {case.near: target for case, target in near.items()}
-            for block, case in shuffled_blocks(targets, plan.blocks, seed):
-                found = await asyncio.to_thread(measurement, case, targets[case], plan.calls, block)
-                if block >= 0:
-                    self._found.append(found)
-                    progress(f"[{len(self._found)}/{total}] {case.name}")
+            progress(f"{len(targets)} cases in turns, {plan.blocks} blocks")
+            call = partial(measurement, targets, plan.calls)
+            async for block in launch.paired_blocks(targets, plan.blocks, seed, call):
+                self._found.append(block)
+                progress(f"{len(self._found)} of {plan.blocks} blocks of {len(targets)} cases")
 
     @property
-    def _rows(self) -> list[KeepaliveRow]:
-        return rows_of(self._found, self._plan)
+    def _rows(self) -> dict[KeepaliveCase, KeepaliveRow]:
+        """Rows by case, in order; none before a block has ended."""
+        return {case: row_of(case, self._found, self._plan) for case in CASES if self._found}
 
     @property
     def _is_busy(self) -> bool:
         """Whether other processes used the machine."""
         return oversleep_of(self._found) > MOST_OVERSLEEP
 
-    def findings(self) -> Sequence[Table | str]:
+    def findings(self) -> Iterator[Table | str]:
         if not (rows := self._rows):
-            return ()
+            return
         heads = ("case", "first", "near + trips", "source", "later", "near + trips", "source")
         title = (
             "ms: mean [95 % interval]; time without distance + round trips (arithmetic: service + round trips); "
             "the source's, without service"
         )
-        cells = [(row.case.name, *row.first.cells, *row.later.cells) for row in rows]
-        return [plain_table(heads, cells, title=title), *self._conclusions(rows)]
-
-    def _conclusions(self, rows: Sequence[KeepaliveRow]) -> Iterator[str]:
-        """The source's conclusions with the results measured here, and what was disturbed."""
+        cells = [(case.name, *row.first.cells, *row.later.cells) for case, row in rows.items()]
+        yield plain_table(heads, cells, title=title)
+        later = {case: row.later.found.ratio for case, row in rows.items()}
         for tls, theirs in SAVED_BY_SOURCE.items():
-            if (saved := saved_by_keep_alive(rows, tls)) is not None:
-                yield f"Keep-alive saves {saved:.1f} ms per later call with TLS {tls} (source: {theirs})."
-        if (ratio := http2_to_http1(self._found)) is not None:
-            yield (
-                f"HTTP/2 takes {written(ratio, '{:.3f}'.format)} times as long as HTTP/1.1 for one sequential client "
-                f"(source: {SOURCE_HTTP2_RATIO} times)."
-            )
-        later = {row.case: row.later.found.ratio for row in rows}
-        direct = replace(PROXIED, is_proxied=False)
-        if PROXIED in later and direct in later:
-            yield f"The proxy, called without TLS, adds {later[PROXIED] - later[direct]:+.2f} ms to a later call."
-        explained = sum(row.is_explained for row in rows)
+            without, kept = (later[KeepaliveCase("1.1", tls, keeps)] for keeps in (False, True))
+            yield f"Keep-alive saves {without - kept:.1f} ms per later call with TLS {tls} (source: {theirs})."
+        ratio = written(http2_to_http1(self._found), "{:.3f}".format)
+        yield (
+            f"HTTP/2 takes {ratio} times as long as HTTP/1.1 for one sequential client "
+            f"(source: {SOURCE_HTTP2_RATIO} times)."
+        )
+        added = later[PROXIED] - later[replace(PROXIED, is_proxied=False)]
+        yield f"The proxy, called without TLS, adds {added:+.2f} ms to a later call."
+        explained = sum(row.is_explained for row in rows.values())
         yield (
             f"{explained} of {len(rows)} cases are within {MAX_DEVIATION:.0%} of round trips plus the time without "
             "distance."
@@ -308,18 +290,17 @@ class Keepalive(Reproduction):
             late = 1e3 * oversleep_of(self._found)
             yield f"The machine was busy: every tenth sleep ended {late:.1f} ms late or more."
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         bound = f"both within {MAX_DEVIATION:.0%} of arithmetic"
-        return [
-            BoundVerdict(row.case.name, bound, row.is_met(self._is_busy), f"{row.first} and {row.later} ms")
-            for row in self._rows
-        ]
+        for case, row in self._rows.items():
+            met = row.is_met(self._is_busy)
+            yield BoundVerdict(case.name, bound, met, f"{row.first} and {row.later} ms")
 
     def figure(self) -> Figure:
         """Two bars for each case, in milliseconds."""
-        rows = self._rows[::-1]
+        rows = self._rows
         figure, (axes,) = canvas.blank(1.4 + 0.48 * len(rows), 1, 1)
-        for at, row in enumerate(rows):
+        for at, row in enumerate(reversed(rows.values())):
             for timing, colour, offset in ((row.first, BAD, HEIGHT / 2), (row.later, GOOD, -HEIGHT / 2)):
                 mean, interval = timing.found.ratio, (timing.found.low, timing.found.high)
                 place = at + offset
@@ -327,7 +308,7 @@ class Keepalive(Reproduction):
                 if timing.source is not None:
                     axes.plot(timing.source, place, **SOURCE_MARK)
         label = "ms per call: mean, its 95 % interval, and round trips plus the time without delay (stroke)"
-        label_bars(axes, [row.case.name for row in rows], label)
+        label_bars(axes, [case.name for case in reversed(rows)], label)
         axes.set_title("Gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client", fontweight="bold")
         bars = [Patch(color=BAD, label="first call"), Patch(color=GOOD, label="later calls")]
         circle = Line2D([], [], **SOURCE_MARK, label="source, without the time of service")
@@ -335,19 +316,23 @@ class Keepalive(Reproduction):
         return figure
 
     def content(self) -> dict[str, Any]:
-        ratio = http2_to_http1(self._found)
+        ratio = http2_to_http1(self._found) if self._found else None
         return {
             "plan": self._plan,
             "oversleep": oversleep_of(self._found),
             "rows": [
-                {"case": row.case, "name": row.case.name}
+                {"case": case, "name": case.name}
                 | {"is_met": row.is_met(self._is_busy), "is_explained": row.is_explained}
                 | row.first.content("first")
                 | row.later.content("later")
-                for row in self._rows
+                for case, row in self._rows.items()
             ],
             "http2_to_http1": ratio and {"ratio": ratio.ratio, "interval": (ratio.low, ratio.high)},
-            "measurements": self._found,
+            "measurements": [
+                {"case": case, "block": number} | asdict(one)
+                for number, block in enumerate(self._found)
+                for case, one in block.items()
+            ],
         }
 
 
@@ -379,8 +364,9 @@ def worker_options(plan: KeepalivePlan, tls: str, http: str) -> dict[str, object
     }
 
 
-def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> Measurement:
+def measurement(targets: Mapping[KeepaliveCase, Target], calls: int, case: KeepaliveCase) -> Measurement:
     """Make the calls of one case. Raises `FleetFailedError`."""
+    target = targets[case]
     try:
         # A new context has no session, so none is resumed. Made before the clock starts.
         context = client_context(target)
@@ -389,7 +375,7 @@ def measurement(case: KeepaliveCase, target: Target, calls: int, block: int) -> 
         took = [seconds for _ in range(calls // each) for seconds in consecutive_calls(target, context, each)]
     except (OSError, TimeoutError) as failure:
         raise FleetFailedError(f"{case.name}: {failure}") from None
-    return Measurement(case, block, took[0], tuple(took[1:]), oversleep)
+    return Measurement(took[0], tuple(took[1:]), oversleep)
 
 
 def oversleeping() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -16,17 +16,24 @@ from experiments.platform.processes import Child, all_of, program
 
 Keys = Mapping[str, object]
 T = TypeVar("T")
+R = TypeVar("R")
 
 UNVERIFIED: Keys = {"upstream_tls": {"verify": False}}
 """Table of a balancer before workers with TLS, which make their own certificates."""
 
 
-def shuffled_blocks(cases: Iterable[T], blocks: int, seed: int) -> Iterator[tuple[int, T]]:
-    """Every case once in each block, in random order. Block -1 is for warm-up and is not reported."""
+async def paired_blocks(
+    cases: Iterable[T], blocks: int, seed: int, call: Callable[[T], R]
+) -> AsyncIterator[dict[T, R]]:
+    """Results of a blocking call by case, for each block: every case once, in random order.
+
+    A block before the first is for warm-up and is not reported.
+    """
     rng, cases = Random(seed), list(cases)
     for block in range(-1, blocks):
-        for case in rng.sample(cases, len(cases)):
-            yield block, case
+        found = {case: await asyncio.to_thread(call, case) for case in rng.sample(cases, len(cases))}
+        if block >= 0:
+            yield found
 
 
 async def ready(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:

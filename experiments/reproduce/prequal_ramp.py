@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -117,10 +117,10 @@ class PrequalRamp(SimulatedReproduction):
             found[entry.label] = Tail(p50, p99, p999, float((latency > DEADLINE).mean()))
         return found
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         above = [step for step in self._found if step > 1]
         if not above:
-            return []
+            return
         pairs = {
             step: list(zip(self._found[step][WEIGHTED], self._found[step][PREQUAL], strict=True))
             for step in above
@@ -133,42 +133,36 @@ class PrequalRamp(SimulatedReproduction):
         less = average([a.late - b.late for a, b in pairs[last]])
         ends = zip(pairs[first], pairs[last], strict=True)
         room = typical([of_last[1].p99 / of_first[0].p99 for of_first, of_last in ends])
-        return [
-            figure_verdict(
-                "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
-                "dramatically decreased tail latency",
-                shorter,
-                "{:.1f} ×".format,
-                least=1.0,
-            ),
-            figure_verdict(
-                f"at {last:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
-                "dramatically decreased error rates",
-                less,
-                f"{weighted:.2%} with WRR, {prequal:.2%} with Prequal, less by {written(less, '{:.2%}'.format)}",
-                least=0.0,
-            ),
-            figure_verdict(
-                f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
-                "much higher utilization",
-                room,
-                "{:.2f} ×".format,
-                most=1.0,
-            ),
-        ]
+        yield figure_verdict(
+            "above the allocation the tail is shorter with Prequal: p99 of WRR over Prequal, median of the steps",
+            "dramatically decreased tail latency",
+            shorter,
+            "{:.1f} ×".format,
+            least=1.0,
+        )
+        yield figure_verdict(
+            f"at {last:.2f} times the allocation fewer requests miss a deadline of {DEADLINE:g} s",
+            "dramatically decreased error rates",
+            less,
+            f"{weighted:.2%} with WRR, {prequal:.2%} with Prequal, less by {written(less, '{:.2%}'.format)}",
+            least=0.0,
+        )
+        yield figure_verdict(
+            f"p99 of Prequal at {last:.2f} times the allocation is below that of WRR at {first:.2f}",
+            "much higher utilization",
+            room,
+            "{:.2f} ×".format,
+            most=1.0,
+        )
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> Iterator[Table]:
         heads = ("load", *next(iter(self._found.values())))
-        return [
-            plain_table(heads, self._rows(field), title=f"{field} in ms, mean of {self._seeds} seeds")
-            for field in ("p99", "p999")
-        ]
-
-    def _rows(self, field: str) -> list[tuple[str, ...]]:
-        return [
-            (f"{step:.2f}", *(written(millis(tails, field), "{:.0f}".format) for tails in found.values()))
-            for step, found in self._found.items()
-        ]
+        for field in ("p99", "p999"):
+            rows = [
+                (f"{step:.2f}", *(written(millis(tails, field), "{:.0f}".format) for tails in found.values()))
+                for step, found in self._found.items()
+            ]
+            yield plain_table(heads, rows, title=f"{field} in ms, mean of {self._seeds} seeds")
 
     def figure(self) -> Figure:
         """p50 and p99 by load, a line for each policy and a band, the mean over the seeds and its 95 % interval."""

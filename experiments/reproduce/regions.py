@@ -84,17 +84,18 @@ class Regions(Reproduction):
         await runs.overloads(plan, seed, folder, results)
         await runs.policy_times(plan, seed, results, progress)
 
-    def findings(self) -> Sequence[Table | Text | str]:
-        plan, results, found = self._plan, self._results, list[Table | Text | str]()
+    def findings(self) -> Iterator[Table | Text | str]:
+        plan, results = self._plan, self._results
         for question, answer in answers(results, plan):
-            found += [Text(question, style="bold"), f"  {answer}"]
+            yield Text(question, style="bold")
+            yield f"  {answer}"
         if results.concurrency:
             title = f"one worker, {plan.concurrency_requests} requests; s, in the source's time"
             rows = [
                 (str(one.at_once), str(one.failed), f"{one.p50:.1f}", f"{one.max:.1f}")
                 for one in results.concurrency
             ]
-            found.append(plain_table(("at once", "failed", "p50", "max"), rows, title=title))
+            yield plain_table(("at once", "failed", "p50", "max"), rows, title=title)
         if spans := middles(results):
             blocks = max(run.block for run in results.policy_runs) + 1
             title = f"{plan.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
@@ -105,11 +106,23 @@ class Regions(Reproduction):
                 rate = plan.policy_requests / spans[policy]
                 lines.append((policy, f"{spans[policy]:.1f}", f"{rate:.0f}", str(failed), origin))
             heads = ("policy", "total", "req/s", "failed", "")
-            found.append(plain_table(heads, lines, left=("",), title=title))
-        return [*found, *(Text(f"not measured: {reason}", style="yellow") for reason in results.skipped)]
+            yield plain_table(heads, lines, left=("",), title=title)
+        for reason in results.skipped:
+            yield Text(f"not measured: {reason}", style="yellow")
 
-    def verdicts(self) -> list[BoundVerdict]:
-        return list(bounds(self._results))
+    def verdicts(self) -> Iterator[BoundVerdict]:
+        """On the parts that were measured."""
+        found = self._results
+        if found.added:
+            subject, bound = "latency that the proxy adds", "< 1 ms on average"
+            yield figure_verdict(subject, bound, added_ms(found), IN_MS, most=MOST_ADDED)
+        for one in found.overloads:
+            clients = f"{one.at_once} clients at once, {one.descriptors} descriptors"
+            yield failures_verdict(clients, one.failed, one.requests)
+        for least in found.concurrency[:1]:
+            subject = f"{least.at_once} at once before one worker"
+            yield failures_verdict(subject, least.failed, least.requests)
+        yield from rankings(found.spans)
 
     def figure(self) -> Figure:
         """Two rows of three panels, each with what the source found."""
@@ -253,19 +266,6 @@ def added_ms(found: Results) -> Interval:
 def middles(found: Results) -> dict[str, float]:
     """Median seconds over blocks by policy."""
     return {policy: median(spans) for policy, spans in found.spans.items()}
-
-
-def bounds(found: Results) -> Iterator[BoundVerdict]:
-    """Verdicts on the bounds, for the parts that were measured."""
-    if found.added:
-        subject, bound = "latency that the proxy adds", "< 1 ms on average"
-        yield figure_verdict(subject, bound, added_ms(found), IN_MS, most=MOST_ADDED)
-    for one in found.overloads:
-        clients = f"{one.at_once} clients at once, {one.descriptors} descriptors"
-        yield failures_verdict(clients, one.failed, one.requests)
-    for least in found.concurrency[:1]:
-        yield failures_verdict(f"{least.at_once} at once before one worker", least.failed, least.requests)
-    yield from rankings(found.spans)
 
 
 def rankings(spans: dict[str, list[float]]) -> Iterator[BoundVerdict]:

@@ -269,14 +269,13 @@ async def added_latency(plan: RegionsPlan, seed: int, folder: Path, results: Res
             address = "http://{}:{}".format(*near.address)
             keys = {"endpoints": [{"id": "near", "address": address, "keep_alive": keeps}]}
             targets[name] = Target(*(await launch.balancer(name, keys, folder, stack)).address)
-        took: dict[str, float] = {}
-        for block, name in launch.shuffled_blocks(targets, plan.added_blocks, seed):
-            # the first call opens the client's connection
-            calls = await asyncio.to_thread(consecutive_calls, targets[name], None, plan.added_calls + 1)
-            took[name] = median(calls[1:])
-            if len(took) == len(targets):
-                results.added += [AddedLatency(**took)] if block >= 0 else []
-                took = {}
+
+        def call(name: str) -> float:
+            _, *rest = consecutive_calls(targets[name], None, plan.added_calls + 1)
+            return median(rest)  # the first opens the client's connection
+
+        async for took in launch.paired_blocks(targets, plan.added_blocks, seed, call):
+            results.added.append(AddedLatency(**took))
 
 
 async def proxy_throughput(plan: RegionsPlan, folder: Path, results: Results) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,11 +57,11 @@ class Reproduction(ABC):
         """Run all cases, with files in `folder`. Raises `ExperimentError`."""
 
     @abstractmethod
-    def findings(self) -> Sequence[Table | Text | str]:
-        """Tables and statements, in order; empty if nothing was measured, and then there is no figure."""
+    def findings(self) -> Iterator[Table | Text | str]:
+        """Tables and statements, in order; none if nothing was measured, and then there is no figure."""
 
     @abstractmethod
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         """Verdicts on the bounds that were measured."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ def run_reproduction(
     if found:
         found.append(Text(str(drawn(reproduction, plots))))
     about: dict[str, Any] = {"name": reproduction.name, "document": reproduction.document}
-    return session.conclude(reproduction.verdicts(), found, **about, **reproduction.content())
+    return session.conclude([*reproduction.verdicts()], found, **about, **reproduction.content())
 
 
 def drawn(reproduction: Reproduction, folder: Path) -> Path:

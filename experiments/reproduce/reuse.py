@@ -200,9 +200,9 @@ class Reuse(Reproduction):
     def _rows(self) -> dict[str, LatencySummary]:
         return {run.transport.name: run.load.latency(self._plan.time_scale) for run in self._runs}
 
-    def findings(self) -> Sequence[Table | Text]:
+    def findings(self) -> Iterator[Table | Text]:
         if not self._runs:
-            return ()
+            return
         plan, low, rows = self._plan, self._plan.low_traffic, self._rows
         failed = {run.transport.name: run.load.failed for run in self._runs}
         cells = [(name, *row.texts(), str(failed.get(name, 0))) for name, row in (SOURCE | rows).items()]
@@ -212,34 +212,28 @@ class Reuse(Reproduction):
             f"connections: with all users; and with {low.calls} calls, to each of {low.parties} third parties one "
             f"every {low.gap * low.parties:g} s"
         )
-        return [
-            plain_table(("", *SUMMARY_HEADS, "failed"), cells, title=title),
-            plain_table((*heads, "p50, ms"), [run.cells for run in self._runs], title=of_connections),
-            *(Text(f"{name}: not measured, {why}.", style="yellow") for name, why in not_measured().items()),
-        ]
+        yield plain_table(("", *SUMMARY_HEADS, "failed"), cells, title=title)
+        yield plain_table((*heads, "p50, ms"), [run.cells for run in self._runs], title=of_connections)
+        for name, why in not_measured().items():
+            yield Text(f"{name}: not measured, {why}.", style="yellow")
 
-    def verdicts(self) -> list[BoundVerdict]:
+    def verdicts(self) -> Iterator[BoundVerdict]:
         rows, runs = self._rows, {run.transport: run for run in self._runs}
         if not {NEW_CONNECTIONS, OURS} <= runs.keys():
-            return []
+            return
         old, new, run = rows[NEW_CONNECTIONS.name], rows[OURS.name], runs[OURS]
         gain, half = new.rate / old.rate, new.p50 / old.p50
         median = f"≤ {HALF_RATIO} of theirs (source: {AFTER.p50 / BEFORE.p50:.2f})"
-        found = [
-            BoundVerdict("throughput", f"≥ {GAIN} × that of new connections", gain >= GAIN, f"{gain:.2f} ×"),
-            BoundVerdict("median", median, half <= HALF_RATIO, f"{half:.2f}"),
-        ]
+        yield BoundVerdict("throughput", f"≥ {GAIN} × that of new connections", gain >= GAIN, f"{gain:.2f} ×")
+        yield BoundVerdict("median", median, half <= HALF_RATIO, f"{half:.2f}")
         for name, ours, theirs, grew in (
             ("p99", new.p99, old.p99, "it grew by 70 %"),
             ("max", new.max, old.max, "it doubled"),
         ):
             bound = f"< theirs, {theirs:.0f} ms (source: {grew})"
-            found.append(BoundVerdict(name, bound, ours < theirs, f"{ours:.0f} ms"))
-        parts = {"all users": run.load, "little traffic": run.low_traffic}
-        return found + [
-            failures_verdict(f"{part}, our pool", calls.failed, len(calls.answers))
-            for part, calls in parts.items()
-        ]
+            yield BoundVerdict(name, bound, ours < theirs, f"{ours:.0f} ms")
+        for part, calls in (("all users", run.load), ("little traffic", run.low_traffic)):
+            yield failures_verdict(f"{part}, our pool", calls.failed, len(calls.answers))
 
     def figure(self) -> Figure:
         """Latency percentiles in milliseconds, of the source only those that it states, and throughput."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from matplotlib.axes import Axes
 
@@ -91,30 +91,26 @@ class Robinhood(SimulatedReproduction):
         runs = {one.label: simulated(scenario, one, seed, SETTLING).utilisation for one in scenario.entries}
         return {label: float(used.max() / used.mean()) for label, used in runs.items()}
 
-    def verdicts(self) -> list[BoundVerdict]:
-        found = []
+    def verdicts(self) -> Iterator[BoundVerdict]:
         for cluster, values in self._found.items():
             before, after = SOURCE[cluster]
             means = self.means(cluster)
             pairs = zip(values[BEFORE], values[AFTER], strict=True)
             halved = average([(one - 1) - (other - 1) / 2 for other, one in pairs])
-            found += [
-                figure_verdict(
-                    f"{cluster}: by reported utilisation the largest is nearer to the mean",
-                    f"{before} to {after}",
-                    halved,
-                    f"{FORM(means[BEFORE].ratio)} to {written(means[AFTER], FORM)}",
-                    most=0.0,
-                ),
-                figure_verdict(
-                    f"{cluster}: as near to the mean as the source's",
-                    str(after),
-                    means[AFTER],
-                    FORM,
-                    most=after + ROUNDING,
-                ),
-            ]
-        return found
+            yield figure_verdict(
+                f"{cluster}: by reported utilisation the largest is nearer to the mean",
+                f"{before} to {after}",
+                halved,
+                f"{FORM(means[BEFORE].ratio)} to {written(means[AFTER], FORM)}",
+                most=0.0,
+            )
+            yield figure_verdict(
+                f"{cluster}: as near to the mean as the source's",
+                str(after),
+                means[AFTER],
+                FORM,
+                most=after + ROUNDING,
+            )
 
     def draw(self, axes: Axes, case: str, found: Mapping[str, Interval]) -> None:
         """Strokes are the source's figures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -151,19 +151,18 @@ class SimulatedReproduction(Reproduction):
                     found.setdefault(label, []).append(value)
             self._found[case] = found
 
-    def findings(self) -> Sequence[Table | Text | str]:
-        verdicts = self.verdicts()
-        differ = [
-            Text(f"Disagrees: {one.subject}. Source: {one.bound}; here: {one.found}.", style="bold")
-            for one in verdicts
-            if one.is_met is False
-        ]
-        return [*differ, *self.tables()] if verdicts else []
+    def findings(self) -> Iterator[Table | Text | str]:
+        verdicts = [*self.verdicts()]
+        for one in verdicts:
+            if one.is_met is False:
+                yield Text(f"Disagrees: {one.subject}. Source: {one.bound}; here: {one.found}.", style="bold")
+        if verdicts:
+            yield from self.tables()
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> Iterator[Table]:
         columns = list(zip(map(self.means, self._found), self.forms, strict=False))
         rows = [(label, *(written(means[label], form) for means, form in columns)) for label in columns[0][0]]
-        return [plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)]
+        yield plain_table((self.what, *(self.heads or self._found)), rows, title=self.title)
 
     def figure(self) -> Figure:
         figure, panels = canvas.blank(self.height, 1, len(self._found))

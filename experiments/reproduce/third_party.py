@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,21 @@ SOURCE_P95_RATIO = 0.90
 SOURCE_LABELS = {"A": "source: p95 −10 %", "B": "source: p50 and p99"}
 """The source's p95 of A as a multiple of that before; labels of the marks by group."""
 
+COLUMNS: dict[str, Callable[[ModeResult], object]] = {
+    "": lambda one: one.mode.group,
+    "mode": lambda one: one.mode.name,
+    "calls": lambda one: len(one.calls.answers),
+    "failed": lambda one: one.calls.failed,
+    "p50": lambda one: f"{one.calls.latency().p50:.0f}",
+    "p95": lambda one: f"{one.calls.latency().p95:.0f}",
+    "p99": lambda one: f"{one.calls.latency().p99:.0f}",
+    "opened": lambda one: one.calls.connections["opened"],
+    "cold": lambda one: f"{one.cold_share:.1%}",
+    "connecting": lambda one: f"{1e3 * one.connecting:.1f}",
+    "heartbeats": lambda one: one.calls.connections["heartbeats"],
+}
+"""Columns of the table of modes."""
+
 
 class ThirdParty(Reproduction):
     """All modes of calling third parties, and a route that becomes longer."""
@@ -88,39 +103,12 @@ class ThirdParty(Reproduction):
         """Results in the order of the modes; they are measured in another."""
         return [self._results[mode] for mode in MODES if mode in self._results]
 
-    def findings(self) -> Sequence[Table | str]:
+    def findings(self) -> Iterator[Table | str]:
         if not self._results:
-            return ()
-        heads = (
-            "",
-            "mode",
-            "calls",
-            "failed",
-            "p50",
-            "p95",
-            "p99",
-            "opened",
-            "cold",
-            "connecting",
-            "heartbeats",
-        )
-        rows = []
-        for one in self._in_order:
-            calls, latency, counts = one.calls, one.calls.latency(), one.calls.connections
-            times = (f"{value:.0f}" for value in (latency.p50, latency.p95, latency.p99))
-            ends = (
-                counts["opened"],
-                f"{one.cold_share:.1%}",
-                f"{1e3 * one.connecting:.1f}",
-                counts["heartbeats"],
-            )
-            cells = (one.mode.group, one.mode.name, len(calls.answers), calls.failed, *times, *ends)
-            rows.append([str(cell) for cell in cells])
+            return
+        rows = [[str(cell(one)) for cell in COLUMNS.values()] for one in self._in_order]
         title = "ms; connecting: TCP and TLS, of each call on average"
-        return [plain_table(heads, rows, left=("mode",), title=title), *self._statements()]
-
-    def _statements(self) -> Iterator[str]:
-        """Findings printed besides the bounds."""
+        yield plain_table([*COLUMNS], rows, left=("mode",), title=title)
         results, route = self._results, self._route_change
         if {OLD_A, NEW_A} <= results.keys():
             calls = [results[mode].calls for mode in (OLD_A, NEW_A)]
@@ -140,8 +128,40 @@ class ThirdParty(Reproduction):
         if route and route.reported_after is not None:
             yield f"The longer route was reported after {route.reported_after:.0f} s: {route.text}."
 
-    def verdicts(self) -> list[BoundVerdict]:
-        return list(verdicts(self._results, self._route_change))
+    def verdicts(self) -> Iterator[BoundVerdict]:
+        results, route = self._results, self._route_change
+        if {OLD_A, NEW_A} <= results.keys():
+            old, new = results[OLD_A], results[NEW_A]
+            opened = [one.calls.connections["opened"] for one in (old, new)]
+            fewer = 1 - opened[1] / max(1, opened[0])
+            less = 1 - new.connecting / old.connecting if old.connecting else 0.0
+            for name, bound, share, least, word in (
+                ("connections opened", "90 % fewer", fewer, FEWER_CONNECTIONS, "fewer"),
+                ("connecting, of each call", "50 % less", less, LESS_CONNECTING, "less"),
+            ):
+                yield BoundVerdict(f"A: {name}", bound, share >= least, f"{share:.1%} {word}")
+        if {PLAIN_B, HEARTBEATS_B} <= results.keys():
+            before, after = (results[mode].calls.latency() for mode in (PLAIN_B, HEARTBEATS_B))
+            for name, old_ms, new_ms, ratio, source in (
+                ("p50", before.p50, after.p50, P50_RATIO, "400 → 150"),
+                ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
+            ):
+                expected = f"≤ {with_digits(ratio, 3)} × (source: {source})"
+                shown = f"{old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
+                yield BoundVerdict(f"B: {name}", expected, new_ms <= ratio * old_ms, shown)
+        if {PLAIN_FAR, HEARTBEATS_FAR} <= results.keys():
+            cold, warm = results[PLAIN_FAR], results[HEARTBEATS_FAR]
+            calls = len(warm.calls.answers)
+            where, shown = f"90 ms away, a call in {warm.rest:g} s", f"{warm.cold_share:.2%} of {calls}"
+            expected = f"cold < {MOST_COLD:.0%}; {cold.cold_share:.0%} without preconnects"
+            yield BoundVerdict(where, expected, warm.cold_share < MOST_COLD, shown)
+            yield failures_verdict("90 ms away", warm.calls.failed, calls)
+        if route:
+            after_s = route.reported_after
+            when = "never" if after_s is None else f"after {after_s:.0f} s"
+            is_met = after_s is not None and after_s <= REPORTED_WITHIN
+            expected = f"reported within {REPORTED_WITHIN:g} s"
+            yield BoundVerdict(f"a route {ROUTE_FACTOR} times as long", expected, is_met, when)
 
     def figure(self) -> Figure:
         """Latency percentiles in milliseconds, a panel for each group that was measured."""
@@ -186,38 +206,3 @@ class ThirdParty(Reproduction):
             ],
             "route_change": self._route_change,
         }
-
-
-def verdicts(results: Results, route: RouteChange | None) -> Iterator[BoundVerdict]:
-    if {OLD_A, NEW_A} <= results.keys():
-        old, new = results[OLD_A], results[NEW_A]
-        opened = [one.calls.connections["opened"] for one in (old, new)]
-        fewer = 1 - opened[1] / max(1, opened[0])
-        less = 1 - new.connecting / old.connecting if old.connecting else 0.0
-        for name, bound, share, least, word in (
-            ("connections opened", "90 % fewer", fewer, FEWER_CONNECTIONS, "fewer"),
-            ("connecting, of each call", "50 % less", less, LESS_CONNECTING, "less"),
-        ):
-            yield BoundVerdict(f"A: {name}", bound, share >= least, f"{share:.1%} {word}")
-    if {PLAIN_B, HEARTBEATS_B} <= results.keys():
-        before, after = (results[mode].calls.latency() for mode in (PLAIN_B, HEARTBEATS_B))
-        for name, old_ms, new_ms, ratio, source in (
-            ("p50", before.p50, after.p50, P50_RATIO, "400 → 150"),
-            ("p99", before.p99, after.p99, P99_RATIO, "> 600 → 250–300"),
-        ):
-            expected = f"≤ {with_digits(ratio, 3)} × (source: {source})"
-            shown = f"{old_ms:.0f} → {new_ms:.0f} ms, {new_ms / old_ms:.2f} ×"
-            yield BoundVerdict(f"B: {name}", expected, new_ms <= ratio * old_ms, shown)
-    if {PLAIN_FAR, HEARTBEATS_FAR} <= results.keys():
-        cold, warm = results[PLAIN_FAR], results[HEARTBEATS_FAR]
-        calls = len(warm.calls.answers)
-        where, shown = f"90 ms away, a call in {warm.rest:g} s", f"{warm.cold_share:.2%} of {calls}"
-        expected = f"cold < {MOST_COLD:.0%}; {cold.cold_share:.0%} without preconnects"
-        yield BoundVerdict(where, expected, warm.cold_share < MOST_COLD, shown)
-        yield failures_verdict("90 ms away", warm.calls.failed, calls)
-    if route:
-        after_s = route.reported_after
-        when = "never" if after_s is None else f"after {after_s:.0f} s"
-        is_met = after_s is not None and after_s <= REPORTED_WITHIN
-        expected = f"reported within {REPORTED_WITHIN:g} s"
-        yield BoundVerdict(f"a route {ROUTE_FACTOR} times as long", expected, is_met, when)

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
 
 ROW = struct.Struct("<d5fQIIHHHBB")
 NAN = float("nan")
@@ -76,6 +79,14 @@ class Tape:
     def write(self, path: Path) -> Path:
         path.write_bytes(self.data)
         return path
+
+
+def what_if(path: Path, *options: str) -> tuple[str, Any]:
+    """What `experiments what-if` prints of a file, its lines joined, and the answer that it writes."""
+    found = path.with_name("answer.json")
+    ran = CliRunner().invoke(cli, ["what-if", str(path), *options, "--json", str(found)])
+    assert ran.exit_code == 0, ran.output
+    return " ".join(ran.output.split()), json.loads(found.read_text(encoding="utf-8"))
 
 
 def served(rate: float, slots: int, rtt: float, means: list[float], *, reports: bool) -> list[Row]:

@@ -12,13 +12,13 @@ from random import Random
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.recorded.proxy_logs import FORMATS, LoggedRequest
 from experiments.recorded.recording import ROW, RecordedEndpoint
 from experiments.what_if.fit import fit_worker
+from tests.experiments.tapes import what_if
 
 AT = datetime(2026, 11, 28, 17, 0, 0, 123_000, tzinfo=UTC).timestamp()
 W1 = "10.0.1.5:8080"
@@ -105,6 +105,9 @@ def test_haproxy_connection_without_a_whole_request_is_no_request() -> None:
     assert FORMATS["haproxy"].read(line) is None
 
 
+OPTIONS = ("--format", "nginx", "--region", "eu=10.0.1.", "--region", "us=10.0.2.")
+
+
 def log_of(path: Path, number: int = 4000) -> Path:
     """Requests of two regions by turns, 5 and 50 ms away, 100 a second, exponential 20 ms, without a wait."""
     rng, at, lines = Random(1), 1_795_885_200.0, []
@@ -123,15 +126,10 @@ def log_of(path: Path, number: int = 4000) -> Path:
 
 def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
     """Distance by region comes from handshakes; what the format cannot tell is said first."""
-    log, found = log_of(tmp_path / "access.log"), tmp_path / "found.json"
-    asked = ("what-if", str(log), "--format", "nginx", "--region", "eu=10.0.1.", "--region", "us=10.0.2.")
-    ran = CliRunner().invoke(
-        cli, [*asked, "--policy", "steelyard", "--slots", "8", "--blocks", "2", "--json", str(found)]
-    )
-    assert ran.exit_code == 0, ran.output
-    assert ran.output.startswith("A log of nginx tells milliseconds only;")
-    assert "1 lines are no requests in this format" in ran.output
-    answer = json.loads(found.read_text(encoding="utf-8"))
+    log = log_of(tmp_path / "access.log")
+    output, answer = what_if(log, *OPTIONS, "--policy", "steelyard", "--slots", "8", "--blocks", "2")
+    assert output.startswith("A log of nginx tells milliseconds only;")
+    assert "1 lines are no requests in this format" in output
     assert {each["region"]: each["rtt"] for each in answer["regions"]} == pytest.approx(
         {"eu": 0.005, "us": 0.05}, abs=1e-3
     )
@@ -144,20 +142,16 @@ def test_what_if_of_an_nginx_log(tmp_path: Path) -> None:
 
 def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
     """Without them distance counts as service."""
-    log, found = log_of(tmp_path / "access.log"), tmp_path / "found.json"
+    log = log_of(tmp_path / "access.log")
     hidden = re.sub(r"connect_time=\S+", "connect_time=0.000", log.read_text(encoding="utf-8"))
     log.write_text(hidden, encoding="utf-8")
-    asked = ("what-if", str(log), "--format", "nginx", "--region", "eu=10.0.1.", "--region", "us=10.0.2.")
     given = ("--round-trip", "5ms", "--round-trip", "us=50ms")
+    warning = "us: handshakes took 0 ms, and no request was served in less than 21 ms."
     fitted = []
     for options in ((), given):
-        ran = CliRunner().invoke(cli, [*asked, *options, "--blocks", "1", "--json", str(found)])
-        assert ran.exit_code == 0, ran.output
-        said = " ".join(ran.output.split())
-        assert ("us: handshakes took 0 ms, and no request was served in less than 21 ms." in said) == (
-            not options
-        )
-        regions = json.loads(found.read_text(encoding="utf-8"))["regions"]
+        output, answer = what_if(log, *OPTIONS, *options, "--blocks", "1")
+        assert (warning in output) == (not options)
+        regions = answer["regions"]
         fitted.append({each["region"]: (each["rtt"], each["slots"], each["service"]) for each in regions})
     hidden_, stated = fitted
     assert [hidden_["us"][0], stated["eu"][0], stated["us"][0]] == pytest.approx([0, 0.005, 0.05])

@@ -16,7 +16,6 @@ from experiments.reproduce.headers import (
     PASS_WITH_NAMES,
     SETS,
     Headers,
-    RequestCost,
     Share,
     as_map,
     costs_of,
@@ -69,13 +68,15 @@ def test_every_method_is_timed_once_in_each_round() -> None:
 
 def test_shares_are_compared_within_a_block() -> None:
     """A block in which everything was slow changes both sides and not the ratio."""
-    found = []
-    for block, micros in ((0, 100.0), (1, 300.0), (2, 100.0)):
-        found += [RequestCost(block, False, False, micros), RequestCost(block, True, False, micros * 1.02)]
-    (share,) = shares_of([*found, RequestCost(3, False, False, 1.0)])
-    assert share.repeats is False
-    assert share.without == pytest.approx(100 * 3 ** (1 / 3))
-    assert share.share.ratio == pytest.approx(0.02)
+    cases = {
+        (removes, repeats): 1.02 if removes else 1.0 for removes in (True, False) for repeats in (True, False)
+    }
+    found = [{case: micros * factor for case, factor in cases.items()} for micros in (100.0, 300.0, 100.0)]
+    shares = shares_of(found)
+    assert [one.repeats for one in shares] == [False, True]
+    for one in shares:
+        assert one.without == pytest.approx(100 * 3 ** (1 / 3))
+        assert one.share.ratio == pytest.approx(0.02)
     assert shares_of([]) == []
     reproduction = Headers(True)
     time_methods(1, 1, reproduction._timed)

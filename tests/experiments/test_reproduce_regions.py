@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from experiments.report.canvas import to_png
-from experiments.reproduce.regions import Regions, answers, bounds, middles, rankings
+from experiments.reproduce.regions import Regions, answers, middles, rankings
 from experiments.reproduce.regions_runs import (
     OURS,
     PLACES,
@@ -50,10 +49,10 @@ def results() -> Results:
     )
 
 
-def figure_of(found: Results) -> Figure:
+def regions_of(found: Results) -> Regions:
     reproduction = Regions(True)
     reproduction._results = found
-    return reproduction.figure()
+    return reproduction
 
 
 def test_every_question_is_answered_and_the_figure_is_drawn() -> None:
@@ -61,13 +60,13 @@ def test_every_question_is_answered_and_the_figure_is_drawn() -> None:
     assert len(found) == 9
     assert "0.40 ms" in found["What latency does the proxy add?"]
     assert "300 of 3000" in found["How many requests does one machine take?"]
-    assert to_png(figure_of(results())).startswith(b"\x89PNG")
+    assert to_png(regions_of(results()).figure()).startswith(b"\x89PNG")
 
 
 def test_without_results_there_are_no_answers_and_an_empty_figure() -> None:
     assert list(answers(Results(), RegionsPlan())) == []
-    assert list(bounds(Results())) == []
-    assert to_png(figure_of(Results())).startswith(b"\x89PNG")
+    assert [*regions_of(Results()).verdicts()] == []
+    assert to_png(regions_of(Results()).figure()).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_latency_is_added_by_less_than_a_millisecond_and_no_request_fails(
     """An interval that contains the bound is not judged."""
     added = [AddedLatency(0.052, one, 0.085) for one in proxy]
     found = replace(results(), added=added, overloads=[Overload(1000, 3, 256, 1, (0.1, 0.2, 0.3))])
-    assert [verdict.is_met for verdict in bounds(found)][:3] == [is_met, False, True]
+    assert [verdict.is_met for verdict in regions_of(found).verdicts()][:3] == [is_met, False, True]
 
 
 @pytest.mark.parametrize(

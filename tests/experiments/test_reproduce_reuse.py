@@ -87,7 +87,7 @@ def test_each_bound_can_be_missed(
 ) -> None:
     old, new = replace(run_of(0.1, 2.0), transport=NEW_CONNECTIONS), run_of(took, span, status, low_status)
     assert [verdict.is_met for verdict in reproduction_of(old, new).verdicts()] == met
-    assert Reuse(True).verdicts() == []
+    assert [*Reuse(True).verdicts()] == []
 
 
 def test_the_bounds_are_the_gains_of_the_source() -> None:

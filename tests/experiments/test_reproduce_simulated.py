@@ -34,7 +34,7 @@ def measured(kind: type[SimulatedReproduction], folder: Path) -> SimulatedReprod
 def agreements(reproduction: SimulatedReproduction) -> list[bool | None]:
     """Whether its claims agree; the figure can be drawn, and a claim that disagrees is stated first."""
     found = [one.is_met for one in reproduction.verdicts()]
-    first = reproduction.findings()[: found.count(False)]
+    first = [*reproduction.findings()][: found.count(False)]
     assert all(isinstance(one, Text) and one.plain.startswith("Disagrees: ") for one in first)
     assert to_png(reproduction.figure()).startswith(b"\x89PNG")
     return found
@@ -43,7 +43,7 @@ def agreements(reproduction: SimulatedReproduction) -> list[bool | None]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_claimed_before_anything_was_run(kind: type[SimulatedReproduction]) -> None:
     reproduction = kind(True)
-    assert (reproduction.verdicts(), reproduction.findings()) == ([], [])
+    assert [*reproduction.verdicts(), *reproduction.findings()] == []
     assert reproduction.introduction().splitlines()[2].startswith("https://")
 
 

@@ -13,7 +13,7 @@ from balancer.upstream.dial.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
 from experiments.reproduce.client import Calls, ClientAnswer
 from experiments.reproduce.launch import EVENTS, config_text, counts_in
-from experiments.reproduce.third_party import ThirdParty, verdicts
+from experiments.reproduce.third_party import ThirdParty
 from experiments.reproduce.third_party_runs import (
     HEARTBEATS_B,
     HEARTBEATS_FAR,
@@ -24,6 +24,7 @@ from experiments.reproduce.third_party_runs import (
     PLAIN_FAR,
     Mode,
     ModeResult,
+    Results,
     RouteChange,
     ThirdPartyPlan,
     answer_to,
@@ -56,6 +57,12 @@ GOOD = {
 }
 
 
+def third_party_of(results: Results, route: RouteChange | None) -> ThirdParty:
+    found = ThirdParty(True)
+    found._results, found._route_change = results, route
+    return found
+
+
 async def test_the_balancer_s_resolver_accepts_the_name_server() -> None:
     """An address with its TTL, and no services."""
     async with AsyncExitStack() as stack:
@@ -76,8 +83,8 @@ def test_a_datagram_without_a_question_gets_no_answer(datagram: bytes) -> None:
 
 
 def test_all_bounds_are_met() -> None:
-    assert [verdict.is_met for verdict in verdicts(GOOD, REPORTED)] == [True] * 7
-    assert list(verdicts({}, None)) == []
+    assert [verdict.is_met for verdict in third_party_of(GOOD, REPORTED).verdicts()] == [True] * 7
+    assert [*ThirdParty(True).verdicts()] == []
 
 
 @pytest.mark.parametrize(
@@ -91,13 +98,14 @@ def test_all_bounds_are_met() -> None:
     ],
 )
 def test_each_bound_can_be_missed(worse: ModeResult, missed: list[int]) -> None:
-    found = verdicts(GOOD | {worse.mode: worse}, REPORTED)
+    found = third_party_of(GOOD | {worse.mode: worse}, REPORTED).verdicts()
     assert [number for number, verdict in enumerate(found) if not verdict.is_met] == missed
 
 
 @pytest.mark.parametrize("after", [None, 61.0])
 def test_a_longer_route_must_be_reported_within_a_minute(after: float | None) -> None:
-    assert next(verdicts({}, replace(REPORTED, reported_after=after))).is_met is False
+    (verdict,) = third_party_of({}, replace(REPORTED, reported_after=after)).verdicts()
+    assert verdict.is_met is False
 
 
 def test_modes_of_a_group_get_the_same_calls_at_the_same_instants() -> None:
@@ -138,12 +146,10 @@ def test_connection_counts_are_summed_over_endpoints() -> None:
 
 
 def test_the_figure_is_drawn_and_the_findings_stated() -> None:
-    reproduction = ThirdParty(True)
     for modes in (MODES[:2], MODES):
-        reproduction._results = {mode: GOOD[mode] for mode in modes if mode in GOOD}
-        assert to_png(reproduction.figure()).startswith(b"\x89PNG")
-    reproduction._route_change = REPORTED
-    assert len(reproduction.findings()) == 1 + 3
+        found = third_party_of({mode: GOOD[mode] for mode in modes if mode in GOOD}, REPORTED)
+        assert to_png(found.figure()).startswith(b"\x89PNG")
+    assert len([*found.findings()]) == 1 + 3
 
 
 @pytest.mark.second_tier

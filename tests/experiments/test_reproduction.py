@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,11 @@ class Example(Reproduction):
         if self.is_stopped:
             raise asyncio.CancelledError
 
-    def findings(self) -> list[str]:
-        return ["a statement"]
+    def findings(self) -> Iterator[str]:
+        yield "a statement"
 
-    def verdicts(self) -> list[BoundVerdict]:
-        return [BoundVerdict("a subject", "a bound", self.is_met, "a figure")]
+    def verdicts(self) -> Iterator[BoundVerdict]:
+        yield BoundVerdict("a subject", "a bound", self.is_met, "a figure")
 
     def figure(self) -> Figure:
         return canvas.blank(1.0)[0]
