@@ -222,8 +222,8 @@ def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIA
 
 def whole_table(table: Table) -> RichTable:
     """Table with its title, note and all columns, whose cells may wrap."""
-    texts = {"title": table.title, "caption": table.note}
-    return with_columns(table, table.columns, title_justify="left", caption_justify="left", **texts)
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
+    return with_columns(table, table.columns, title=table.title, caption=table.note, **left)
 
 
 def with_columns(table: Table, names: Sequence[str], no_wrap: bool = False, **look: Any) -> RichTable:

@@ -160,9 +160,9 @@ class Catalogue(AbstractContextManager["Catalogue"]):
 
     def rows(self, grid: str) -> list[CellRow]:
         """Every planned cell of a grid, in the order of the plan."""
-        found = self._read(ROWS, grid)
         return [
-            CellRow(*row[:7], dict(zip(row.keys()[NUMBERS:], row[NUMBERS:], strict=True))) for row in found
+            CellRow(*(*row[:7], {name: row[name] for name in row.keys()[NUMBERS:]}))
+            for row in self._read(ROWS, grid)
         ]
 
     def samples(self, cell: str) -> bytes | None:

@@ -55,6 +55,12 @@ def test_a_run_without_any_success_has_a_row() -> None:
     assert np.isnan(row.p99)
 
 
+def test_goodput_counts_timely_successes() -> None:
+    """One of four is both successful and within the objective."""
+    run = hand_made([0.1, 0.9, 0.1, 0.1], kind=[Kind.OK, Kind.OK, Kind.RESET, Kind.TIMEOUT])
+    assert measures.goodput([run], slo=0.5) == 0.25
+
+
 def test_shares_of_workers() -> None:
     """A request without an answer belongs to no worker."""
     run = hand_made([0.1, 0.1, 0.1])
