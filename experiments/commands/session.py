@@ -32,8 +32,9 @@ from experiments.scenario.thresholds import parse_threshold
 from experiments.stats.run_summary import RunSummary, summarise_run
 from experiments.verdict.contest import contest_of
 from experiments.verdict.disturbed import repetitions, was_late
-from experiments.verdict.summary import Summary, invalid_advice, judged
-from experiments.verdict.verdict import number_of
+from experiments.verdict.evidence import evidence
+from experiments.verdict.summary import Summary, invalid_advice
+from experiments.verdict.verdict import conclude, number_of
 
 if TYPE_CHECKING:
     from experiments.live_page.process import LivePage
@@ -144,7 +145,8 @@ class VerdictSoFar(Observer):
         self._runs.append(summarise_run(run, scenario.slo))
         if planned.order + 1 < len(scenario.entries):
             return
-        verdict = judged(contest_of(scenario, self._campaign.world, self._runs), self._runs)[2]
+        contest = contest_of(scenario, self._campaign.world, self._runs)
+        verdict = conclude(evidence(contest, self._runs))
         if verdict.winner not in (None, self._winner):
             blocks = number_of(planned.block + 1, "block", "blocks")
             self._console.print(f"after {blocks}: {verdict.headline}.", highlight=False)

@@ -8,7 +8,7 @@ Writes report.html, report.md, figures/*.svg and figures/*.png.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
 from experiments.report.figures_time import bins_of
 from experiments.report.pages import write
 from experiments.report.palette import INK, INVALID, Competitor, policy_colour, region_colours, worker_colours
-from experiments.report.tables import Cell, Table, supported
+from experiments.report.tables import Cell, Table, row, supported
 from experiments.run_data import Flags, Floats, Ints, Kind, Place, Run, RunFacts, Samples, region_numbers
 from experiments.stats import measures
 from experiments.stats.measures import quantiles, success_latency
@@ -74,37 +74,31 @@ class LogRuns:
 
     def by_policy(self) -> list[Competitor]:
         """Parts by policy, in order of first appearance."""
-        return [
-            competitor(
-                self.whole, name, policy_colour(name, [*self.columns.policies]), self.rows["policy"] == index
-            )
-            for index, name in enumerate(self.columns.policies)
-        ]
+        names = self.columns.policies
+        return self._parts(names, [policy_colour(name, [*names]) for name in names], self.rows["policy"])
 
     def by_region(self) -> list[Competitor]:
         """Parts by region, in order of first appearance, each in the first colour of its workers."""
-        found = []
-        for region, colour in region_colours(self.places).items():
-            mine = np.isin(self.place, [i for i, p in enumerate(self.places) if p.region == region])
-            found.append(competitor(self.whole, f"region {region}", colour, mine))
-        return found
+        colours = region_colours(self.places)
+        regions = [f"region {region}" for region in colours]
+        return self._parts(regions, [*colours.values()], region_numbers(self.places)[self.place])
 
     def by_endpoint(self) -> list[Competitor]:
         """Parts by endpoint, region by region."""
-        colours = worker_colours(self.places)
-        return [
-            competitor(self.whole, place.worker, colour, self.place == index)
-            for index, (place, colour) in enumerate(zip(self.places, colours, strict=True))
-        ]
+        workers = [place.worker for place in self.places]
+        return self._parts(workers, worker_colours(self.places), self.place)
 
     def altogether(self) -> Competitor:
-        return competitor(self.whole, "all", INK, np.ones(len(self.whole.samples), dtype=np.bool_))
+        return self._parts(["all"], [INK], np.zeros_like(self.place))[0]
 
-
-def competitor(run: Run, label: str, colour: str, chosen: Flags) -> Competitor:
-    """The requests `chosen`, with unchanged instants, as figures show them."""
-    part = Run(run.facts.model_copy(update={"label": label}), run.samples.rows(chosen))
-    return Competitor(label, colour, 0, (part,), True)
+    def _parts(self, labels: Iterable[str], colours: Sequence[str], number: Ints) -> list[Competitor]:
+        """The requests of each number as figures show them, with unchanged instants."""
+        return [
+            Competitor(
+                label, colour, 0, (Run(self.whole.facts, self.whole.samples.rows(number == at)),), True
+            )
+            for at, (label, colour) in enumerate(zip(labels, colours, strict=True))
+        ]
 
 
 def log_runs(columns: LogColumns, name: str) -> LogRuns:
@@ -369,12 +363,7 @@ def ending_table(log: LogRuns) -> Table:
     """Requests by end and reason, most frequent first."""
     total = len(log.whole.samples)
     rows = tuple(
-        (
-            Cell(end, "" if end == "ok" else "bad"),
-            Cell(reason or "–"),
-            Cell(str(count)),
-            Cell(f"{100 * count / total:.3f}"),
-        )
+        row(Cell(end, "" if end == "ok" else "bad"), reason or "–", count, f"{100 * count / total:.3f}")
         for (end, reason), count in log.columns.endings.most_common()
     )
     note = "As the log has it: the kind, and the balancer's own reason where the answer was its own."

@@ -1,4 +1,4 @@
-"""Content of a report page as plain text, and rendered as Markdown, for a pull request, or as one HTML file.
+"""Content of a report page, and its rendering as Markdown, for a pull request, or as one HTML file: `templates/page.*`.
 
 The page's Content-Security-Policy forbids external resources and all scripts but its own, known by its digest, which
 a page with interactive charts has: uPlot and `charts.js`. Without scripts, and in print, the static figures are shown.
@@ -9,14 +9,14 @@ setting, and so do the figures (`canvas.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from balancer.control.admin.page.document import digest, text_of
@@ -123,42 +123,17 @@ def sections_of(
 
 def to_markdown(document: Document) -> str:
     """The complete Markdown text; figures are linked as PNG files beside it."""
-    parts = [f"# {document.title}", document.eyebrow, document.headline and f"**{document.headline}**"]
-    if hero := document.hero:
-        parts += [*picture_parts(hero)]
-    parts += [" ".join(document.sentences), "\n".join(f"- {line}" for line in document.details)]
-    parts += [f"> **{box.title}**: {line}" for box in document.warnings for line in box.lines]
-    parts += [part for section in document.sections if section.has_content for part in section_parts(section)]
-    return printable("\n\n".join(part for part in parts if part) + "\n")
+    text = TEMPLATES.get_template("page.md").render(document=document)
+    return BLANK_LINES.sub("\n\n", text).strip() + "\n"
 
 
-def picture_parts(picture: Picture) -> Iterator[str]:
-    yield f"![{picture.title}](figures/{picture.name}.png)"
-    yield picture.caption
-
-
-def section_parts(section: Section) -> Iterator[str]:
-    yield f"## {section.title}"
-    if picture := section.picture:
-        yield from picture_parts(picture)
-    yield "\n".join(f"- {line}" for line in section.lines)
-    if section.table:
-        yield section.table.note
-        yield markdown_table(section.table)
-
-
-def markdown_table(table: Table) -> str:
-    """Rows of a Markdown table; few samples in italics, bad cells in bold."""
-    align = [":--"] + ["--:" if not table.prose else ":--"] * (len(table.columns) - 1)
-    lines = [table.columns, align, *([markdown_cell(cell) for cell in row] for row in table.rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def markdown_cell(cell: Cell) -> str:
-    """Cell with emphasis by mark; a pipe is escaped because it would end the cell."""
+def marked(cell: Cell) -> str:
+    """Cell of a Markdown table, few samples in italics and bad cells in bold; a pipe would end the cell."""
     text = cell.text.replace("|", "\\|")
     return {"few": f"*{text}*", "bad": f"**{text}**"}.get(cell.mark, text)
 
+
+BLANK_LINES = re.compile(r"\n{3,}")
 
 UNCHANGED = " !$()*+,-./:;=?@[]^_{|}~"
 """Characters that need no encoding in a data URI inside an attribute in double quotes."""
@@ -194,12 +169,12 @@ def data_uri(svg: bytes) -> str:
 
 TEMPLATES = Environment(
     loader=PackageLoader("experiments.report"),
-    autoescape=True,
+    autoescape=select_autoescape(["html"]),
     undefined=StrictUndefined,
     finalize=shown,
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters |= {"data_uri": data_uri, "digest": digest, "thinly": thinly}
+TEMPLATES.filters |= {"data_uri": data_uri, "digest": digest, "marked": marked, "thinly": thinly}
 TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

@@ -29,7 +29,7 @@ from experiments.report.palette import (
     region_colours,
     worker_colours,
 )
-from experiments.run_data import Flags, Samples
+from experiments.run_data import Samples
 from experiments.stats.measures import share_per_region, share_per_worker
 
 READABLE_SHARE = 0.07
@@ -122,27 +122,20 @@ def most_dots(field: Sequence[Competitor]) -> int:
 
 def thinned(samples: Samples, most: int) -> Samples:
     """At most `most` successes, and as many failures, so that a rare failure stays visible."""
-    return samples.rows(
-        np.sort(np.concatenate([every_so_many(samples.ok, most), every_so_many(~samples.ok, most)]))
-    )
+    groups = [np.flatnonzero(mine) for mine in (samples.ok, ~samples.ok)]
+    return samples.rows(np.sort(np.concatenate([group[:: step_of(len(group), most)] for group in groups])))
 
 
-def every_so_many(mine: Flags, most: int) -> np.ndarray:
-    """Indices of the requests that are kept."""
-    places = np.flatnonzero(mine)
-    return places[:: max(1, -(-len(places) // most))]
-
-
-def step_of(samples: Samples, most: int) -> int:
-    """Thinning step: every how many successes one is drawn, or failures where those are more."""
-    successes = int(np.count_nonzero(samples.ok))
-    return max(1, -(-max(successes, len(samples) - successes) // most))
+def step_of(count: int, most: int) -> int:
+    """Thinning step: every how many of `count` requests one is drawn."""
+    return max(1, math.ceil(count / most))
 
 
 def thinning(field: Sequence[Competitor]) -> str:
     """Caption sentence about the thinning; empty if there is none."""
     most = most_dots(field)
-    step = max((step_of(one.runs[0].samples, most) for one in field if one.runs), default=1)
+    kinds = [run.samples.ok == is_ok for one in field for run in one.runs[:1] for is_ok in (True, False)]
+    step = max((step_of(int(np.count_nonzero(kind)), most) for kind in kinds), default=1)
     return "" if step == 1 else f" There are many: of the largest panel one request in {step} is drawn."
 
 

@@ -209,38 +209,33 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 MAX_COLUMNS = 1000
 """Columns of a terminal in which every table fits."""
 
-LOOK: Any = {"header_style": "dim", "box": SIMPLE_HEAD, "pad_edge": False}
 TEXT_COLUMNS = ("policy", "scenario", "the second is")
 
 
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
     """Statistics table for a terminal of `width` columns: only the essential columns if not all fit."""
-    whole = with_columns(table, table.columns)
+    caption = "latency in ms"
+    whole = with_columns(table, table.columns, no_wrap=True, caption=caption)
     fits = Console(width=MAX_COLUMNS).measure(whole).maximum <= width
-    return whole if fits else with_columns(table, essential)
-
-
-def with_columns(table: Table, names: Sequence[str]) -> RichTable:
-    """Columns `names` of a statistics table."""
-    made = RichTable(caption="latency in ms", **LOOK)
-    shown = [index for index, name in enumerate(table.columns) if name in names]
-    for index in shown:
-        made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=index > 0)
-    for row in table.rows:
-        made.add_row(*(terminal_cell(row[index]) for index in shown))
-    return made
+    return whole if fits else with_columns(table, essential, no_wrap=True, caption=caption)
 
 
 def whole_table(table: Table) -> RichTable:
-    """Table with its title, note and all columns, text left-aligned and numbers right-aligned."""
-    made = RichTable(
-        title=table.title, caption=table.note, title_justify="left", caption_justify="left", **LOOK
-    )
-    for index, name in enumerate(table.columns):
-        is_text = table.prose or index == 0 or name in TEXT_COLUMNS
-        made.add_column(name, justify="left" if is_text else "right")
+    """Table with its title, note and all columns, whose cells may wrap."""
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
+    return with_columns(table, table.columns, title=table.title, caption=table.note, **left)
+
+
+def with_columns(table: Table, names: Sequence[str], no_wrap: bool = False, **look: Any) -> RichTable:
+    """Columns `names` of a table, text left-aligned and numbers right-aligned; the first may wrap in any case."""
+    made = RichTable(header_style="dim", box=SIMPLE_HEAD, pad_edge=False, **look)
+    shown = [index for index, name in enumerate(table.columns) if name in names]
+    for index in shown:
+        is_text = table.prose or index == 0 or table.columns[index] in TEXT_COLUMNS
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        made.add_column(table.columns[index], justify=justify, no_wrap=no_wrap and index > 0)
     for row in table.rows:
-        made.add_row(*map(terminal_cell, row))
+        made.add_row(*(terminal_cell(row[index]) for index in shown))
     return made
 
 

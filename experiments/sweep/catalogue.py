@@ -125,8 +125,7 @@ class Catalogue(AbstractContextManager["Catalogue"]):
         text = "SELECT cell FROM results WHERE state = 'done'"
         if keep_samples:
             text += " AND cell IN (SELECT cell FROM samples)"
-        with one_line_errors(self.path):
-            return {cell for (cell,) in self.connection.execute(text)}
+        return {cell for (cell,) in self._read(text)}
 
     def record(self, cell: Cell, outcome: CellOutcome) -> None:
         """Store one finished cell in one transaction. Raises `CatalogueError`."""
@@ -157,28 +156,25 @@ class Catalogue(AbstractContextManager["Catalogue"]):
 
     def grids(self) -> list[GridFacts]:
         """Grids of the catalogue, the last swept first."""
-        with one_line_errors(self.path):
-            found = self.connection.execute(GRIDS).fetchall()
-        return [GridFacts(Grid.model_validate_json(content), *facts) for content, *facts in found]
+        return [GridFacts(Grid.model_validate_json(content), *facts) for content, *facts in self._read(GRIDS)]
 
     def rows(self, grid: str) -> list[CellRow]:
         """Every planned cell of a grid, in the order of the plan."""
-        with one_line_errors(self.path):
-            found = self.connection.execute(ROWS, (grid,))
-            names = [column for column, *_ in found.description][NUMBERS:]
-            return [CellRow(*(*row[:7], dict(zip(names, row[NUMBERS:], strict=True)))) for row in found]
+        return [
+            CellRow(*(*row[:7], {name: row[name] for name in row.keys()[NUMBERS:]}))
+            for row in self._read(ROWS, grid)
+        ]
 
     def samples(self, cell: str) -> bytes | None:
         """Run file of a cell as bytes, or None if it was not kept."""
-        with one_line_errors(self.path):
-            found = self.connection.execute("SELECT run FROM samples WHERE cell = ?", (cell,)).fetchone()
-        return None if found is None else bytes(found[0])
+        return next(
+            (bytes(run) for (run,) in self._read("SELECT run FROM samples WHERE cell = ?", cell)), None
+        )
 
-    def content(self, cell: str) -> str:
-        """Scenario of a cell with its only entry and without a seed, as JSON."""
-        text = "SELECT scenario FROM contents WHERE id = (SELECT content FROM cells WHERE id = ?)"
+    def _read(self, statement: str, *parameters: str) -> list[sqlite3.Row]:
+        """Rows that a statement finds. Raises `BadInputError`."""
         with one_line_errors(self.path):
-            return str(self.connection.execute(text, (cell,)).fetchone()[0])
+            return self.connection.execute(statement, parameters).fetchall()
 
 
 GRIDS = """
@@ -230,6 +226,7 @@ def opened(path: Path, mode: Literal["ro", "rwc"]) -> Catalogue:
     with one_line_errors(path):
         address = f"file:{quote(str(path))}?mode={mode}"
         connection = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
+        connection.row_factory = sqlite3.Row
         try:
             if mode == "rwc" and is_empty(connection):
                 create(connection)

@@ -15,21 +15,39 @@ from experiments.verdict.winner import Choice, choose, compared_pairs, losing_mo
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `comparisons` are those
-    with the baseline in that measure, `explaining` those in other latency measures. `failed` is (failed, all) requests
-    by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are invalid.
+    """What a verdict is about. `order` is (label, value), best first, in the deciding measure; `compared` are the
+    comparisons with the baseline in every measure, `floors` the A/A intervals by measure. `failed` is (failed, all)
+    requests by label, `losing` the share by which an entry fails more than the baseline, `faulty` why its own runs are
+    invalid.
     """
 
     contest: Contest
     runs: Sequence[RunSummary]
     order: Sequence[tuple[str, float]]
-    comparisons: Sequence[Comparison]
-    floor: Interval | None
+    compared: Sequence[Comparison]
+    floors: dict[str, Interval]
     choice: Choice | None
-    explaining: Sequence[Comparison]
     failed: dict[str, tuple[int, int]]
     losing: dict[str, float]
     faulty: dict[str, str]
+
+    @property
+    def floor(self) -> Interval | None:
+        """The A/A interval of the deciding measure."""
+        return self.floors.get(self.contest.measure)
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Comparisons in the deciding measure, in the observed order."""
+        ours = [one for one in self.compared if one.measure == self.contest.measure]
+        return sorted(ours, key=lambda one: places_in(self.order)(one.label))
+
+    @property
+    def explaining(self) -> list[Comparison]:
+        """Comparisons of entries that may win in the latency measures that do not decide."""
+        contest = self.contest
+        others = [one for one in self.compared if one.measure not in (contest.measure, "throughput")]
+        return [one for one in others if one.label in contest.able]
 
     @property
     def blocks(self) -> int:
@@ -60,30 +78,17 @@ def is_failing(found: Evidence, label: str) -> bool:
     return 2 * len(ceiling_per_block([label], found.runs, found.contest.measure).blocks[label]) >= len(blocks)
 
 
-def evidence(
-    contest: Contest,
-    runs: Sequence[RunSummary],
-    comparisons: Sequence[Comparison],
-    floor: Interval | None,
-) -> Evidence:
-    """Collect the evidence. `comparisons` are in every measure, `floor` is that of the deciding one."""
+def evidence(contest: Contest, runs: Sequence[RunSummary]) -> Evidence:
     order, kept = ranking(contest, runs), counted(runs)
-    place = places_in(order)
     of_each = {label: [run for run in kept if run.label == label] for label, _ in order}
-    ours = [one for one in comparisons if one.measure == contest.measure]
-    others = [
-        one
-        for one in comparisons
-        if one.measure not in (contest.measure, "throughput") and one.label in contest.able
-    ]
+    comparisons, floors = compared(contest, runs)
     return Evidence(
         contest=contest,
         runs=runs,
         order=order,
-        comparisons=sorted(ours, key=lambda one: place(one.label)),
-        floor=floor,
-        choice=choose(contest, order, ours, runs),
-        explaining=others,
+        compared=comparisons,
+        floors=floors,
+        choice=choose(contest, order, [one for one in comparisons if one.measure == contest.measure], runs),
         failed={
             label: (sum(run.ko for run in mine), sum(run.requests for run in mine))
             for label, mine in of_each.items()

@@ -20,8 +20,8 @@ from experiments.stats.comparison import Comparison, Interval
 from experiments.stats.measures import deadline_mapped, goodput, percentile, throughput
 from experiments.stats.run_summary import RunSummary, counted, summarise_run
 from experiments.verdict.advice import remedy
-from experiments.verdict.contest import Contest, contest_of
-from experiments.verdict.evidence import compared, evidence, places_in
+from experiments.verdict.contest import contest_of
+from experiments.verdict.evidence import evidence, places_in
 from experiments.verdict.verdict import Verdict, conclude
 
 
@@ -84,8 +84,8 @@ def summarise(results: Results) -> Summary:
     repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
     every = (*runs, *repeated)
     contest = contest_of(scenario, campaign.world, every)
-    comparisons, floors, verdict = judged(contest, every)
-    place = places_in(verdict.order)
+    found = evidence(contest, every)
+    verdict, place = conclude(found), places_in(found.order)
     entries = [summarise_entry(results, entry) for entry in results.entries()]
     return Summary(
         world=campaign.world,
@@ -102,26 +102,18 @@ def summarise(results: Results) -> Summary:
         entries=tuple(sorted(entries, key=lambda one: place(one.label))),
         comparisons=tuple(
             sorted(
-                comparisons,
+                found.compared,
                 key=lambda one: (
                     *(one.measure != contest.measure, one.measure == "throughput"),
                     *(one.measure, place(one.label)),
                 ),
             )
         ),
-        noise_floor=floors,
+        noise_floor=found.floors,
         thresholds=judgements(results),
         runs=runs,
         set_aside=repeated,
     )
-
-
-def judged(
-    contest: Contest, runs: Sequence[RunSummary]
-) -> tuple[tuple[Comparison, ...], dict[str, Interval], Verdict]:
-    """Comparisons with the baseline, noise floors by measure, and the verdict."""
-    comparisons, floors = compared(contest, runs)
-    return comparisons, floors, conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
 
 
 def invalid_advice(summary: Summary) -> str:

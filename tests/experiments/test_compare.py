@@ -18,24 +18,23 @@ from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
 from experiments.compare.revisions import RevisionPlan, git, measure
 from experiments.errors import BadInputError
-from experiments.results.directory import Campaign, plan, save_campaign, save_result
+from experiments.results.directory import plan
 from experiments.run_data import Kind, Run
-from experiments.running.execute import prepare
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import Entry, Scenario
+from tests.support.result_sets import save_set
 
 Write = Callable[..., Path]
 
 
-def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
+def weather(scenario: Scenario, entry: Entry, block: int, order: int, seed: int, factor: float = 1.0) -> Run:
     """A thousand requests of one run, log-normal; the block's seed moves all of them, the run's own luck a little."""
-    rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
+    rng, mine = np.random.default_rng(seed), np.random.default_rng([seed, order])
     taken = factor * np.exp(
         rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, scenario.load.planned)
     )
-    entry = scenario.entry(planned.label)
     number, due = np.arange(len(taken)), np.linspace(0, 1, len(taken))
     idle = (due, 0.0 * due, 0 * number)  # nothing waits
-    run = as_run(scenario, entry, planned.block, planned.order, planned.seed, idle)
+    run = as_run(scenario, entry, block, order, seed, idle)
     ended, worker = due + taken, number % len(scenario.workers)
     return Run(run.facts, replace(run.samples, first_byte_at=ended, ended_at=ended, worker=worker))
 
@@ -73,25 +72,16 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         lag: float = 0.0,
         **changes: Any,
     ) -> None:
-        scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
-        made = plan(scenario)
-        campaign = Campaign(
-            scenario=scenario,
-            command="experiments run",
-            started_at="2026-01-01T00:00:00+00:00",
-            versions={"steelyard": version},
-            machine="2 processors",
-            plan=made,
-        )
-        save_campaign(campaign, path)
-        for planned in made:
-            factor = (slower or {}).get(planned.label, 1.0)
-            run = weather(scenario, planned, factor)
-            run = lossy(run, (failing or {}).get(planned.label, 0.0), planned.block)
+        def run_of(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+            run = weather(scenario, entry, block, order, seed, (slower or {}).get(entry.label, 1.0))
+            run = lossy(run, (failing or {}).get(entry.label, 0.0), block)
             reasons = ("the generator was late",) if late else ()
             facts = run.facts.model_copy(update={"lag_p99": late, "invalid_reasons": reasons})
             sent = replace(run.samples, sent_at=run.samples.scheduled_at + lag * run.samples.latency)
-            save_result(Run(facts, sent if lag else run.samples), planned, path)
+            return Run(facts, sent if lag else run.samples)
+
+        scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
+        save_set(path, scenario, run_of, versions={"steelyard": version}, plan=plan(scenario))
 
     return write
 
@@ -240,8 +230,8 @@ def test_each_revision_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.Mon
         git("commit", "-q", "-m", version)
         git("tag", version)
     plan = RevisionPlan("steady", 3, 7, ("--quick",), tmp_path / "out")
-    shown = write_set(tmp_path)
-    monkeypatch.setenv("SHOWN", str(shown))
+    save_set(tmp_path / "shown", scenario_of(1, 50, 1, has_control=False), weather, stop_after=1)
+    monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
     one, two = measure(("one", "two"), plan, Console(quiet=True))
     assert [run.facts.block for run in one.runs] == [0, 1, 2]
     assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
@@ -259,14 +249,6 @@ campaign = json.load(open(out + "/campaign.json"))
 campaign["command"] = " ".join(["{version}", *sys.argv[1:]])
 json.dump(campaign, open(out + "/campaign.json", "w"))
 """
-
-
-def write_set(folder: Path) -> Path:
-    """One block of one entry."""
-    scenario = scenario_of(1, 50, 1, has_control=False)
-    campaign = prepare(scenario, "experiments run", folder / "shown")
-    save_result(weather(scenario, campaign.plan[0], 1.0), campaign.plan[0], folder / "shown")
-    return folder / "shown"
 
 
 def test_options_of_revisions_are_rejected_with_directories(write: Write) -> None:

@@ -188,16 +188,6 @@ def test_a_policy_that_fails_more_requests_is_not_ahead(tmp_path: Path) -> None:
     assert entries["slow"].goodput == 1.0
 
 
-def test_goodput_decides_where_both_policies_fail(tmp_path: Path) -> None:
-    """Both have the deadline as p99: the one with half of the failures is ahead."""
-    balancer = MadeUpBalancer()
-    balancer.error_share = {"slow": 0.08, "fast": 0.03}
-    summary = evaluate(balancer, tmp_path, 12, rails=(None, 0.5))
-    comparison = summary.comparisons[0]
-    assert (comparison.standing, comparison.judged_by) == ("ahead", "goodput")
-    assert summary.verdict.headline.startswith("Run fast: the odds of a late or failed answer are ")
-
-
 def test_failures_of_a_window_count_as_the_deadline() -> None:
     """Nine answers of 1 s and a failure: the last tenth is the deadline."""
     run = run_of(SCENARIO, PLANNED, between(reading([], 0.0), reading([1.0] * 9, 10.0, 10, 1)))

@@ -13,8 +13,7 @@ from experiments.capacity.curve import Curve, read_curve
 from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.errors import BadInputError
-from experiments.results.directory import save_result
-from experiments.running.execute import prepare
+from tests.support.result_sets import save_set
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 
@@ -26,11 +25,7 @@ def curve_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = scenario_of(3, 100, 1, has_control=False)
     for number, part in enumerate(LOADS):
         scenario = at_rate(plain, part * pooled(plain), 10.0)
-        campaign = prepare(scenario, "experiments capacity --curve", directory / f"rate-{number:02d}")
-        for planned in campaign.plan:
-            entry = scenario.entry(planned.label)
-            run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
-            save_result(run, planned, directory / f"rate-{number:02d}")
+        save_set(directory / f"rate-{number:02d}", scenario, run_queues)
     return directory
 
 

@@ -286,17 +286,6 @@ def test_events_of_a_scenario() -> None:
     assert moments_of(Event(at=1.0, target="near-0", kind="drain")) == [(1.0, "drain of near-0 begins")]
 
 
-class Notes(LivePage):
-    """A page that keeps its commands instead of serving them."""
-
-    def __init__(self) -> None:
-        super().__init__("0")
-        self.commands: list[dict[str, Any]] = []
-
-    def _send(self, command: dict[str, Any]) -> None:
-        self.commands.append(command)
-
-
 @pytest.fixture
 async def tab() -> AsyncIterator[Tab]:
     async with chromium() as tab:

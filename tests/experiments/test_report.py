@@ -77,14 +77,6 @@ def test_an_invalid_run_is_marked_in_every_output(reported: Path) -> None:
     assert marks["random"] == "yes"
 
 
-def test_an_invalid_entry_is_not_ranked(reported: Path) -> None:
-    """It has a row and figures, but no place in the order and no comparison."""
-    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
-    assert "latency-weighted" not in dict(summary["verdict"]["order"])
-    compared = [item for item in summary["comparisons"] if item["label"] == "latency-weighted"]
-    assert {item["interval"]["blocks"] for item in compared} == {0}
-
-
 def test_the_page_needs_nothing_else(reported: Path) -> None:
     """No script but that of its charts, and no address but data in the page (names of XML spaces are not fetched)."""
     page = (reported / "report.html").read_text(encoding="utf-8")
@@ -137,14 +129,6 @@ def test_drawing_again_gives_the_same_bytes(reported: Path) -> None:
     before = {name: (reported / name).read_bytes() for name in drawn}
     write_report(reported)
     assert {name: (reported / name).read_bytes() for name in drawn} == before
-
-
-def test_one_block_gives_no_verdict(reported: Path) -> None:
-    """The generator was late under one entry, which makes the only block invalid for all; no forest is drawn."""
-    verdict = json.loads((reported / "summary.json").read_text(encoding="utf-8"))["verdict"]
-    assert verdict["has_verdict"] is False
-    assert verdict["headline"].startswith("No verdict: the load generator was late in every block")
-    assert not (reported / "figures" / "paired-ratios.png").exists()
 
 
 def test_runs_that_were_measured_again_are_kept_and_listed(tmp_path: Path) -> None:

@@ -15,11 +15,9 @@ from experiments.capacity.curve_page import write_load_report
 from experiments.capacity.offered import at_rate
 from experiments.report.document import Document, Section, to_html
 from experiments.report.pages import write_report
-from experiments.results.directory import save_result
-from experiments.running.execute import prepare
 from tests.experiments.browser_look import WIDTHS, looked_at
 from tests.support.chromium import program
-from tests.support.result_sets import write_results
+from tests.support.result_sets import save_set, write_results
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -49,11 +47,7 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
     """The page of several rates."""
     for number, part in enumerate((0.5, 0.8)):
         scenario = at_rate(scenario_of(2, 100, 2), part * 600, 1.0)
-        campaign = prepare(scenario, "experiments capacity --curve", tmp_path / f"rate-{number}")
-        for planned in campaign.plan:
-            entry = scenario.entry(planned.label)
-            run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
-            save_result(run, planned, tmp_path / f"rate-{number}")
+        save_set(tmp_path / f"rate-{number}", scenario, run_queues)
     write_load_report(tmp_path)
     found, console = looked_at(tmp_path / "load.html")
     assert console == ""

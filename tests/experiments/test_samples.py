@@ -15,27 +15,15 @@ from tests.support.runs import hand_made
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Instants that were never reached are nan, and no partial file is left."""
     run = hand_made([0.1, 0.2, 0.3], kind=[Kind.OK, Kind.RESET, Kind.TIMEOUT], status={"policy": "random"})
+    run.samples.first_byte_at[1] = np.nan
     save_run(run, tmp_path / "run.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
     again = load_run(tmp_path / "run.npz")
     assert again.facts == run.facts
     for field in fields(Samples):
         np.testing.assert_array_equal(getattr(again.samples, field.name), getattr(run.samples, field.name))
-
-
-def test_unreached_instants_are_nan(tmp_path: Path) -> None:
-    """A request without a first byte keeps its row."""
-    run = hand_made([0.1, 0.2], kind=[Kind.OK, Kind.REFUSED])
-    run.samples.first_byte_at[1] = np.nan
-    save_run(run, tmp_path / "run.npz")
-    again = load_run(tmp_path / "run.npz").samples
-    assert len(again) == 2
-    assert np.isnan(again.first_byte_at[1])
-
-
-def test_writing_leaves_no_partial_file(tmp_path: Path) -> None:
-    save_run(hand_made([0.1]), tmp_path / "run.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
 
 
 def test_columns_of_unequal_length_are_a_programming_error() -> None:

@@ -55,22 +55,10 @@ def test_a_run_without_any_success_has_a_row() -> None:
     assert np.isnan(row.p99)
 
 
-def test_failures_count_as_the_deadline() -> None:
-    """A reset after 1 ms is as slow as a timeout."""
-    run = hand_made([0.1, 0.001], kind=[Kind.OK, Kind.RESET], timeout=5.0)
-    assert measures.deadline_mapped(run).tolist() == pytest.approx([0.1, 5.0])
-
-
 def test_goodput_counts_timely_successes() -> None:
     """One of four is both successful and within the objective."""
     run = hand_made([0.1, 0.9, 0.1, 0.1], kind=[Kind.OK, Kind.OK, Kind.RESET, Kind.TIMEOUT])
     assert measures.goodput([run], slo=0.5) == 0.25
-
-
-def test_errors_are_counted_by_kind() -> None:
-    """Kinds that did not occur are not listed."""
-    run = hand_made([0.1, 0.1, 0.1], kind=[Kind.OK, Kind.TIMEOUT, Kind.TIMEOUT])
-    assert measures.errors_by_kind([run]) == {"timeout": 2}
 
 
 def test_shares_of_workers() -> None:

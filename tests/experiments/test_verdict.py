@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
-from experiments.stats.comparison import compare_pairs, inverted
+from experiments.stats.comparison import Comparison, compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.advice import remedy
 from experiments.verdict.contest import contest_of
@@ -84,10 +84,22 @@ def runs_of(
 
 def verdict_of(runs: list[RunSummary], scenario: Scenario | None = None) -> Verdict:
     """The verdict as a report reaches it."""
-    scenario = scenario or scenario_of()
-    contest = contest_of(scenario, "measured", runs)
-    comparisons, floors = compared(contest, runs)
-    return conclude(evidence(contest, runs, comparisons, floors.get(contest.measure)))
+    return conclude(evidence(contest_of(scenario or scenario_of(), "measured", runs), runs))
+
+
+def p99_of(runs: list[RunSummary], scenario: Scenario) -> Comparison:
+    """The comparison of the second entry with the baseline by p99."""
+    found, _ = compared(contest_of(scenario, "measured", runs), runs)
+    return next(one for one in found if one.measure == "p99")
+
+
+PAIR = ("round-robin", "steelyard")
+
+
+def two(has_control: bool = True, measure: str = "p99") -> Scenario:
+    """The scenario with one entry beside the baseline."""
+    scenario = scenario_of(PAIR, measure)
+    return scenario if has_control else scenario.model_copy(update={"entries": scenario.entries[:2]})
 
 
 def test_the_headline_names_the_winner_its_gain_and_the_runner_up() -> None:
@@ -127,8 +139,7 @@ def test_nothing_is_recommended_where_all_are_equal() -> None:
 
 def test_a_difference_that_chance_may_explain_has_no_winner() -> None:
     """The advice names a number of blocks, at least twice as many."""
-    scenario = scenario_of(("round-robin", "steelyard"))
-    scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
+    scenario = two(has_control=False)
     verdict = verdict_of(runs_of({"round-robin": 0.4, "steelyard": 0.33}, noise=0.15, seed=5), scenario)
     assert (verdict.winner, verdict.has_verdict) == (None, True)
     assert verdict.headline.startswith("No winner: under steelyard, the slowest 1 % of requests are ")
@@ -140,7 +151,7 @@ def test_a_difference_within_the_noise_floor_has_no_winner() -> None:
     """The A/A control differs by 8 %, the entry by 7 %."""
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.372}, noise=0.001)
     runs = [replace(run, p99=run.p99 * 1.08) if run.label == "round-robin again" else run for run in runs]
-    verdict = verdict_of(runs, scenario_of(("round-robin", "steelyard")))
+    verdict = verdict_of(runs, two())
     assert verdict.winner is None
     assert "no more than the laboratory's bias of" in verdict.headline
 
@@ -184,12 +195,9 @@ def at_the_deadline(*, more: float = 0.0, noise: float = 0.0) -> list[RunSummary
 
 def test_a_tail_at_the_deadline_is_not_equality() -> None:
     """More than 1 % fail under both, so every p99 is the deadline: the odds of a miss decide, and here they cannot."""
-    scenario = scenario_of(("round-robin", "steelyard"))
-    scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
+    scenario = two(has_control=False)
     runs = at_the_deadline(more=0.005, noise=0.012)
-    (one,) = [
-        one for one in compared(contest_of(scenario, "measured", runs), runs)[0] if one.measure == "p99"
-    ]
+    one = p99_of(runs, scenario)
     assert (one.judged_by, one.standing) == ("goodput", "undecided")
     verdict = verdict_of(runs, scenario)
     assert verdict.winner is None
@@ -205,7 +213,7 @@ def test_a_tail_at_the_deadline_is_not_equality() -> None:
 
 def test_goodput_decides_where_the_tail_is_the_deadline() -> None:
     """Ahead with fewer misses, equal with the same number, and the order is that of the goodput."""
-    scenario = scenario_of(("round-robin", "steelyard"))
+    scenario = two()
     verdict = verdict_of(at_the_deadline(more=0.03, noise=0.002), scenario)
     assert verdict.winner == "steelyard"
     headline = verdict.headline.replace("\u00a0", " ")
@@ -221,7 +229,7 @@ def test_goodput_decides_where_the_tail_is_the_deadline() -> None:
 def test_a_tail_that_is_seldom_the_deadline_still_decides() -> None:
     """In three of eight blocks more than 1 % fail under both: the p99 decides, but shows no equality."""
     levels = dict.fromkeys(("round-robin", "steelyard"), 0.4)
-    scenario = scenario_of(("round-robin", "steelyard"))
+    scenario = two()
     for better, standing in ((1.0, "undecided"), (0.5, "ahead")):
         runs = [
             replace(run, p99=scenario.timeout, ko=20)
@@ -229,8 +237,7 @@ def test_a_tail_that_is_seldom_the_deadline_still_decides() -> None:
             else replace(run, p99=run.p99 * (better if run.label == "steelyard" else 1.0))
             for run in runs_of(levels, noise=0.001)
         ]
-        contest = contest_of(scenario, "measured", runs)
-        (one,) = [one for one in compared(contest, runs)[0] if one.measure == "p99"]
+        one = p99_of(runs, scenario)
         assert (one.judged_by, one.standing) == ("p99", standing)
 
 
@@ -275,20 +282,14 @@ def test_a_late_run_makes_its_block_invalid_for_all_entries() -> None:
 def test_late_runs_may_take_a_verdict_but_never_give_one() -> None:
     """Steelyard is 25 % faster in eight blocks, and much slower in four in which it made the generator late."""
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=12)
-    scenario = scenario_of(("round-robin", "steelyard"))
+    scenario = two()
     assert verdict_of(late(runs, "steelyard", range(4), p99=0.31), scenario).winner == "steelyard"
     slow = verdict_of(late(runs, "steelyard", range(4), p99=4.0), scenario)
     assert slow.winner is None
     assert slow.headline.startswith("No winner: under steelyard")
     alike = runs_of({"round-robin": 0.4, "steelyard": 0.4}, blocks=12, noise=0.002)
-    contest = contest_of(scenario, "measured", alike)
     for late_p99, standing in ((0.4, "practically equal"), (4.0, "undecided")):
-        (one,) = [
-            one
-            for one in compared(contest, late(alike, "steelyard", range(4), p99=late_p99))[0]
-            if one.measure == "p99"
-        ]
-        assert one.standing == standing
+        assert p99_of(late(alike, "steelyard", range(4), p99=late_p99), scenario).standing == standing
     again = [replace(run, set_aside=1) for run in late(runs, "steelyard", range(4), p99=4.0) if run.block < 4]
     assert verdict_of([*runs, *again], scenario).winner is None
     assert repetitions([*runs, *again])[0] == f"block 1, attempt 1: steelyard: {LATE}"
@@ -325,16 +326,10 @@ def test_what_lag_may_explain_is_not_claimed(
 ) -> None:
     """Lag that is equal under both takes nothing: a difference of 20 ms is found on a machine that is 10 ms late."""
     levels = {"round-robin": baseline, "steelyard": entry}
-    runs, contest = (
-        runs_of(levels, noise=0.002),
-        contest_of(scenario_of(tuple(levels)), "measured", runs_of(levels)),
-    )
+    runs = runs_of(levels, noise=0.002)
     late = lagging(runs, {"round-robin": lag_of_baseline, "steelyard": lag_of_entry})
-    found = [
-        one.standing for each in (runs, late) for one in compared(contest, each)[0] if one.measure == "p99"
-    ]
-    assert found == [measured, standing]
-    verdict = verdict_of(late, scenario_of(tuple(levels)))
+    assert [p99_of(each, two()).standing for each in (runs, late)] == [measured, standing]
+    verdict = verdict_of(late, two())
     is_doubtful = entry < baseline and standing == "within the generator's lag"
     assert verdict.headline.endswith(", which the load generator's lag may explain") is is_doubtful
     assert (verdict.winner == "steelyard") is (standing == "ahead")
@@ -346,11 +341,7 @@ def test_lag_never_gives_a_claim(ratio: float, of_baseline: float, of_entry: flo
     levels = {"round-robin": 0.05, "steelyard": 0.05 * ratio}
     runs = runs_of(levels, noise=0.01)
     late = lagging(runs, {"round-robin": 0.04 * of_baseline, "steelyard": 0.04 * ratio * of_entry})
-    contest = contest_of(scenario_of(tuple(levels)), "measured", runs)
-    plain, shown = (
-        next(one.standing for one in compared(contest, each)[0] if one.measure == "p99")
-        for each in (runs, late)
-    )
+    plain, shown = (p99_of(each, two()).standing for each in (runs, late))
     assert shown in (plain, "within the generator's lag")
 
 
@@ -475,8 +466,7 @@ def test_runs_with_few_requests_are_judged_by_the_mean() -> None:
 )
 def test_advice_about_a_doubtful_difference(better: float, noise: float, advice: str) -> None:
     """By its size and by the noise: more blocks only where they are affordable and the difference matters."""
-    scenario = scenario_of(("round-robin", "steelyard"))
-    scenario = scenario.model_copy(update={"entries": scenario.entries[:2]})  # no A/A control
+    scenario = two(has_control=False)
     wave = np.exp(noise * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
     runs = [
         replace(run, p99=0.4 * (better * wave[run.block] if run.label == "steelyard" else 1.0))
@@ -488,7 +478,7 @@ def test_advice_about_a_doubtful_difference(better: float, noise: float, advice:
 
 
 def test_throughput_is_worded_as_a_rate() -> None:
-    scenario = scenario_of(("round-robin", "steelyard"), "throughput")
+    scenario = two(measure="throughput")
     runs = [
         replace(run, throughput=142.0 if run.label == "steelyard" else 100.0)
         for run in runs_of({"round-robin": 0.4, "steelyard": 0.4}, noise=0.0)
