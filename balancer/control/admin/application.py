@@ -22,6 +22,8 @@ from balancer.control.reload import Reloads
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
+from balancer.log.output import complain
+from balancer.syntax.printable import one_line
 
 if TYPE_CHECKING:
     from balancer.control.admin.channel import SiblingChannel
@@ -74,13 +76,21 @@ class AdminApplication:
             self._loading = asyncio.get_running_loop().create_task(self._load())
 
     async def _load(self) -> None:
-        """Import the handlers in a thread, and serve those that wait."""
-        self._handlers = await asyncio.to_thread(self._new_handlers)
-        for client in self._waiting:
-            if not client.transport.is_closing():
+        """Import the handlers in a thread, and serve those that wait. If that fails they are disconnected, and the next
+        client tries again.
+        """
+        try:
+            self._handlers = await asyncio.to_thread(self._new_handlers)
+        except Exception as error:  # a faulty installation may raise anything
+            complain(f"admin: cannot load the handlers: {one_line(str(error) or type(error).__name__)}")
+            self._loading = None
+        waiting, self._waiting = self._waiting, []
+        for client in waiting:
+            if self._handlers is None:
+                client.transport.abort()
+            elif not client.transport.is_closing():
                 client.transport.resume_reading()
                 self.take_over(client.transport, bytes(client.received), client.entrance)
-        self._waiting.clear()
 
     async def start(self) -> None:
         """Start listening; one of several processes first applies the runtime overrides of its siblings.

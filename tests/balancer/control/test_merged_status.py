@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from balancer.control.admin.merge import merged, merged_metrics, merged_status
+from balancer.control.admin.merge import merged, merged_metrics
 from balancer.control.admin.metrics import metrics_text
-from balancer.control.admin.policy_report import raw, summary
-from balancer.control.admin.status import latency_status, proxy_status
+from balancer.control.admin.policy_report import summary
+from balancer.control.admin.status import latency_status
 from policies.stats.load import Histogram
 from tests.support.admin_requests import samples_of
 from tests.support.stage import Stage
@@ -63,24 +63,6 @@ def test_pooled_latencies() -> None:
     both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
     assert merged(documents) == {"latency": summary(both)}
     assert (both.count, summary(both)["mean"]) == (4, 2.5)
-
-
-async def test_status_of_two_processes(stage: Stage) -> None:
-    """The same process twice: counters double, quantiles stay, and each process is listed."""
-    await stage.serve(await stage.worker(response()))
-    for _ in range(3):
-        await stage.ask(get())
-    one, alone = proxy_status(stage.control_plane, raw), proxy_status(stage.control_plane)
-    whole = merged_status([one, proxy_status(stage.control_plane, raw)], 4, 99)
-    assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
-    assert whole["endpoints"][0]["outcomes"]["ok"] == 6
-    latency = whole["endpoints"][0]["latency"]
-    assert latency["count"] == 6
-    assert latency["p50"] == alone["endpoints"][0]["latency"]["p50"]
-    assert set(latency) == set(alone["endpoints"][0]["latency"])
-    assert whole["processes"]["configured"] == 4
-    assert [row["requests"] for row in whole["processes"]["answering"]] == [3, 3]
-    assert set(whole) == set(alone) | {"processes"}
 
 
 async def test_metrics_of_two_processes(stage: Stage) -> None:

@@ -121,23 +121,3 @@ async def test_reload_reaches_all_processes(
     assert (await program.status())["queue"]["limit"] == 40
     assert (await program.status())["policy"]["name"] == "least-in-flight"
     assert await bodies(program) == {b"other"}
-
-
-async def test_bad_file_changes_no_process(start: StartConfigured, stage: Stage, tmp_path: Path) -> None:
-    """Every process keeps its configuration; one line gives the reason."""
-    program = await start(await stage.worker(response(b"one")))
-    write_workers(tmp_path, more="limits.queue = -1")
-    shown = await program.ask(local(b"/-/reload", method=b"POST"))
-    assert "limits.queue" in shown["error"]
-    program.signal(signal.SIGHUP)
-    await program.line("limits.queue")
-    assert await bodies(program) == {b"one"}
-
-    async def is_reported() -> bool:
-        shown = await reload_status(program)
-        return shown["done"] == 0 and shown["refused"] > 0 and "limits.queue" in shown["problem"]
-
-    await eventually_true(is_reported)
-    program.signal(signal.SIGTERM)
-    assert await program.ended() == 0
-    assert [line for line in await program.rest() if "limits.queue" in line] == []

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 
+import pytest
+
+from tests.support.admin_requests import local
 from tests.support.programs import Start
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
@@ -56,6 +60,22 @@ async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:
         assert (answer.status, json.loads(answer.body)["draining"]) == (200, False)
     for wire in (whole, late):
         await wire.close()
+
+
+async def test_client_is_disconnected_if_the_handlers_cannot_be_imported(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a line for the operator; the next client is served once the import succeeds."""
+    server = await stage.serve(await stage.worker(response()))
+    with monkeypatch.context() as broken:
+        broken.setattr(server._admin, "_new_handlers", lambda: importlib.import_module("no_such_package"))
+        for _ in range(2):
+            client = await stage.admin_client()
+            await client.send(get(b"/-/status"))
+            assert await client.rest() == b""
+    line = "balancer: admin: cannot load the handlers: No module named 'no_such_package'\n"
+    assert capfd.readouterr().err == 2 * line
+    assert (await stage.ask(local(b"/-/status"))).status == 200
 
 
 async def test_stop_closes_a_client_that_waits(stage: Stage) -> None:
