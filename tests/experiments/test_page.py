@@ -322,7 +322,7 @@ async def test_page_of_a_campaign_in_chromium(tmp_path: Path, tab: Tab) -> None:
             await tab.eventually(
                 f"find('#link').textContent === '{'between runs' if label == 'first' else 'ended'}'"
             )
-            assert await tab.value("charts.points.length") >= before > 1
+            assert await tab.value("charts.points.length") >= max(before, 2)
         assert policies == {"round-robin", "steelyard"}
         assert "verdict" in await tab.value("find('#note span').textContent")
         assert not await tab.value("find('#events ol').textContent.includes('restarted')")
