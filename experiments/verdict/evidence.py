@@ -47,7 +47,8 @@ class Evidence:
         """Comparisons of entries that may win in the latency measures that do not decide."""
         contest = self.contest
         others = [one for one in self.compared if one.measure not in (contest.measure, "throughput")]
-        return [one for one in others if one.label in contest.able]
+        may_win = set(contest.able).difference(self.losing, self.faulty)
+        return [one for one in others if one.label in may_win]
 
     @property
     def blocks(self) -> int:

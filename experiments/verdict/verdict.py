@@ -171,7 +171,7 @@ def equal_line(choice: Choice | None) -> str:
 
 def explaining_line(found: Evidence) -> str:
     """Sentence about the entry that is furthest ahead in a latency measure that does not decide."""
-    ahead = [one for one in found.explaining if one.standing == "ahead" and one.label not in found.losing]
+    ahead = [one for one in found.explaining if one.standing == "ahead"]
     best = min(ahead, key=lambda one: one.interval.ratio, default=None)
     if best is None:
         return ""

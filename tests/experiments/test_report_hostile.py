@@ -70,6 +70,10 @@ def test_text_stays_text_wherever_it_stands(name: str) -> None:
     assert [text for text in found.texts if name in text] == [name] * 8 + [f"{name}. {name}"] + [name] * 8
 
 
+def test_a_pipe_does_not_end_a_cell_of_markdown() -> None:
+    assert "\n| a\\|b | **a\\|b** |\n" in to_markdown(document_of("a|b"))
+
+
 def test_control_characters_are_written_as_escapes() -> None:
     """Browsers and terminals would lose them, or change the direction of the text."""
     for name in UNPRINTABLE:

@@ -356,6 +356,7 @@ def test_an_entry_that_is_invalid_by_its_own_fault_cannot_win() -> None:
     verdict = verdict_of(runs)
     assert verdict.winner == "steelyard"
     assert f"Cannot win, because a run is invalid by a fault of its own: c3 ({fault})." in verdict.sentences
+    assert not any(line.startswith("Under c3, ") for line in verdict.sentences)
     contest = contest_of(scenario_of(), "measured", runs)
     blocks = {one.label: one.interval.blocks for one in compared(contest, runs)[0]}
     assert (blocks["steelyard"], blocks["c3"]) == (9, 8)
