@@ -12,27 +12,13 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from workers.durations import parse_duration, parse_span
 
 ALLOWED_PROFILES = (
     "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, lognormal:20ms,0.5, mixed:1ms,100ms,0.1"
 )
-
-
-class Profile(Protocol):
-    """Distribution from which service times are drawn."""
-
-    @property
-    def mean(self) -> float:
-        """Expected (mean) service time in seconds."""
-
-    def draw(self, rng: Random) -> float:
-        """Return one service time in seconds, ≥ 0."""
-
-    def scaled(self, factor: float) -> Self:
-        """Return the same distribution with every service time multiplied by `factor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +101,11 @@ class Mixed:
 
     def scaled(self, factor: float) -> Self:
         return replace(self, short=self.short * factor, long=self.long * factor)
+
+
+Profile = Fixed | Uniform | Exponential | Lognormal | Mixed
+"""Distribution from which service times are drawn: its `mean` in seconds, `draw` for one in seconds, and `scaled` for
+the distribution of all service times multiplied by a factor."""
 
 
 def parse_profile(text: str) -> Profile:
