@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from experiments.generator.demand import Batch
-from experiments.simulator.clock import Event
+from experiments.simulator.clock import Event, VirtualClock
 from policies.facts import OutcomeKind, ReportedLoad
 from policies.routing.assignment import Assignment
 
@@ -22,6 +22,24 @@ SERVED: Final = 1
 RETURNING: Final = 2
 
 _OK: Final = OutcomeKind.OK
+
+
+class BalancerBase:
+    """Balancer as its clients, attempts and connections see it."""
+
+    clock: VirtualClock
+
+    @abstractmethod
+    def start(self, number: int, demand: Batch, now: float) -> None:
+        """Accept a client's request."""
+
+    @abstractmethod
+    def returned(self, attempt: SimulatedAttempt, now: float) -> None:
+        """Process the outcome of an attempt that has returned."""
+
+    @abstractmethod
+    def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
+        """Abandon the request's attempts after the client has left."""
 
 
 class PendingRequest(Event):

@@ -14,7 +14,7 @@ from balancer.cluster.wait_queue import RequestQueue, Waiter
 from balancer.errors import Unserved
 from experiments.generator.demand import Batch
 from experiments.scenario.mechanisms import Mechanisms
-from experiments.simulator.attempt import PendingRequest, SimulatedAttempt
+from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.hedges import Hedges
@@ -87,7 +87,7 @@ class Waiting(PendingRequest):
         return self._facts.attempt
 
 
-class SimulatedBalancer:
+class SimulatedBalancer(BalancerBase):
     """One balancer. `units` is its knowledge of the other balancers, `worker_connections` are its connections to each
     worker, in the router's order.
 
@@ -129,7 +129,6 @@ class SimulatedBalancer:
     # --- a request
 
     def start(self, number: int, demand: Batch, now: float) -> None:
-        """Accept a client's request."""
         self.requests += 1
         self.send(number, demand, self._first, now, False)
 
@@ -195,7 +194,6 @@ class SimulatedBalancer:
             self._agenda.add(now + self._first_byte, Call(partial(self._overdue, attempt, True)))
 
     def returned(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Process the outcome of an attempt that has returned."""
         connections = attempt.connections
         kind, status = attempt.kind, attempt.status
         if connections.is_linked and kind is not _RESET and kind is not _REFUSED:
@@ -305,7 +303,6 @@ class SimulatedBalancer:
         self._count_out(attempt, _TIMEOUT, 0, now)
 
     def abandon(self, attempt: SimulatedAttempt, now: float) -> None:
-        """Abandon the request's attempts after the client has left."""
         rival = attempt.rival
         attempt.rival = None
         self._count_out(attempt, _ABANDONED, 0, now)

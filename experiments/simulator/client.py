@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from experiments.generator.demand import BATCH, MASK, Batch, Demand
 from experiments.run_data import Floats
-from experiments.simulator.attempt import PendingRequest
+from experiments.simulator.attempt import BalancerBase, PendingRequest
 from experiments.simulator.clock import Call, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-
-if TYPE_CHECKING:
-    from experiments.simulator.balancer import SimulatedBalancer
 
 TIMEOUT: Final = 3
 
@@ -37,7 +34,7 @@ class SimulatedClient:
     ) -> None:
         self.clock = clock
         self.timeout = timeout
-        self.balancers: Sequence[SimulatedBalancer] = ()
+        self.balancers: Sequence[BalancerBase] = ()
         self._agenda = agenda
         self._demand = demand
         self._overhead = overhead

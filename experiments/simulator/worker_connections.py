@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
 from experiments.scenario.mechanisms import Mechanisms
-from experiments.simulator.attempt import SimulatedAttempt
+from experiments.simulator.attempt import BalancerBase, SimulatedAttempt
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.idle import Idle
 from experiments.simulator.worker import SimulatedWorker
 from policies.endpoint.state import EndpointState
 from policies.facts import OutcomeKind
-
-if TYPE_CHECKING:
-    from experiments.simulator.balancer import SimulatedBalancer
 
 
 class WorkerConnections:
@@ -34,7 +30,7 @@ class WorkerConnections:
 
     def __init__(
         self,
-        balancer: SimulatedBalancer,
+        balancer: BalancerBase,
         worker: SimulatedWorker,
         state: EndpointState,
         agenda: EventQueue,
