@@ -1,6 +1,6 @@
 """Service profiles against their moments, slots by hand; without clock and sockets.
 
-That slots agree with queueing theory follows: the simulator's do, and these serve every request as they do.
+The simulator's tests compare slots with queueing theory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from workers.service import (
     Lognormal,
     Mixed,
     Profile,
-    Slots,
     Uniform,
     parse_profile,
 )
+from workers.slots import NO_ROOM, Slots
 
 
 @pytest.mark.parametrize(
@@ -117,32 +117,39 @@ def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation:
 
 def test_slots_serve_first_come_first_served() -> None:
     """Three arrivals at once at two slots: two start now, the third when the first slot is free."""
-    slots = Slots(2, queue_limit=1)
-    assert slots.admit(0.0, 5.0) == (0.0, 5.0)
-    assert slots.admit(0.0, 3.0) == (0.0, 3.0)
-    assert slots.admit(0.0, 1.0) == (3.0, 4.0)
+    slots = Slots(2, queue=1)
+    assert [slots.admit(0.0, seconds) for seconds in (5.0, 3.0, 1.0)] == [5.0, 3.0, 4.0]
     assert slots.waiting(0.0) == 1
     assert slots.waiting(3.0) == 0
 
 
 def test_full_queue_rejects_until_one_starts() -> None:
     """`room_at` is when the first of the queue starts."""
-    slots = Slots(1, queue_limit=1)
+    slots = Slots(1, queue=1)
     slots.admit(0.0, 2.0)
     slots.admit(0.0, 2.0)
-    assert slots.admit(1.0, 2.0) is None
+    assert slots.admit(1.0, 2.0) == NO_ROOM
     assert slots.room_at(1.0) == 2.0
-    assert slots.admit(2.0, 2.0) == (4.0, 6.0)
+    assert slots.admit(2.0, 2.0) == 6.0
 
 
 def test_without_a_queue_only_free_slots_count() -> None:
-    """`queue_limit=0` is a loss system."""
-    slots = Slots(1, queue_limit=0)
-    assert slots.room_at(0.0) == 0.0
+    """A loss system."""
+    slots = Slots(1, queue=0)
     slots.admit(0.0, 2.0)
-    assert slots.admit(1.0, 1.0) is None
+    assert slots.admit(1.0, 1.0) == NO_ROOM
     assert slots.room_at(1.0) == 2.0
-    assert slots.admit(2.0, 1.0) == (2.0, 3.0)
+    assert slots.admit(2.0, 1.0) == 3.0
+
+
+def test_requests_that_wait_for_an_instant_keep_their_slots_busy() -> None:
+    """Two slots serve from 3 on; the third request waits for the first of them, and there is no room for a fourth."""
+    slots = Slots(2, queue=3)
+    ends = [slots.admit_later(1.0, seconds, 3.0) for seconds in (1.0, 2.0, 1.0, 1.0)]
+    assert ends == [4.0, 5.0, 5.0, NO_ROOM]
+    assert slots.room_at(1.0) == 3.0
+    assert [slots.busy_seconds(now) for now in (1.0, 2.0, 5.0)] == [0.0, 2.0, 8.0]
+    assert slots.error() == 0.0
 
 
 def test_busy_seconds_are_exact_at_any_instant() -> None:
