@@ -166,6 +166,7 @@ SIMULATOR = [
     "experiments/simulator/station.py",
     "experiments/simulator/balancer.py",
     "experiments/simulator/worker.py",
+    "workers/slots.py",
     "workers/inference/cache.py",
     "workers/inference/engine.py",
     "workers/inference/sequence.py",

@@ -22,8 +22,9 @@ from workers.alarm import DeadlineTimer
 from workers.connection_closing import ConnectionClosing, reset
 from workers.faults import Control, GcPause, Switchboard, Treatment, invalid
 from workers.link import worker_transport_of
-from workers.service import ColdStart, LoadReport, Slots
+from workers.service import ColdStart, LoadReport
 from workers.settings import Settings
+from workers.slots import NO_ROOM, Slots
 
 TILE = Random("steelyard").randbytes(65521)
 """Byte i of a generated body is `TILE[i % len(TILE)]`. The tile's length is prime, so a chunk that is lost, repeated or
@@ -169,10 +170,12 @@ class WorkerApp:
             service_time = self._work_of(request) * self.switchboard.current.slow
         except ValueError as error:
             return self._refuse(400, str(error))
-        stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
-        if stay is None:
+        awake_at = self._dormancy.awake_at(now)
+        start_at = max(now, self._slots.free_at, awake_at)
+        finish_at = self._slots.admit_later(now, service_time, awake_at)
+        if finish_at == NO_ROOM:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
-        finished_at = await self._standstill.served(stay.finish_at)
+        finished_at = await self._standstill.served(finish_at)
         if worker_transport is not None:
             worker_transport.set_event_time(finished_at)
         headers = self._load.headers(finished_at, service_time)
@@ -189,7 +192,7 @@ class WorkerApp:
             "body_sha256": digest.sha256,
             "body_bytes": digest.length,
             "service_time": service_time,
-            "queue_time": stay.start_at - now,
+            "queue_time": start_at - now,
         }
         response = web.json_response(account, headers=headers)
         if wish.chunked:

@@ -22,7 +22,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from workers.alarm import DeadlineTimer
-from workers.service import Slots
+from workers.slots import Slots
 
 
 class Faults(BaseModel):
@@ -155,7 +155,8 @@ class Switchboard:
 
 
 class GcPause:
-    """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds.
+    """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds, and
+    `stopped` how many seconds they took in all, the last one to its end.
 
     During a pause no request is admitted or answered, and services in progress end that much later. The link in front
     of the worker goes on.
@@ -167,6 +168,7 @@ class GcPause:
         self._length = self._every = 0.0
         self._turn = 0
         self.until = -math.inf
+        self.stopped = 0.0
 
     def apply(self, faults: Faults) -> None:
         """Apply a new set of faults. Pauses of the same length and period keep their phase."""
@@ -188,11 +190,11 @@ class GcPause:
 
         Call it as soon as the service is admitted.
         """
-        stopped = self._slots.stopped
+        stopped = self.stopped
         await self._timer.wait_until(finish_at)
-        while self._slots.stopped > stopped:
-            finish_at += self._slots.stopped - stopped
-            stopped = self._slots.stopped
+        while self.stopped > stopped:
+            finish_at += self.stopped - stopped
+            stopped = self.stopped
             await self._timer.wait_until(finish_at)
         return finish_at
 
@@ -202,8 +204,9 @@ class GcPause:
     def _stop(self, at: float, turn: int) -> None:
         if turn != self._turn:
             return
-        self._slots.stop(at, self._length)
         self.until = at + self._length
+        self.stopped += self._length
+        self._slots.pause(at, self.until, is_work=True)
         if self._every:
             self._schedule(at + self._every)
 

@@ -1,4 +1,4 @@
-"""Service times and the queue of a worker, its cold start, and its load report.
+"""Service times of a worker, its cold start, and its load report.
 
 Pure: no I/O, no clock and no global randomness; a simulator uses it as well.
 
@@ -7,32 +7,17 @@ Pure: no I/O, no clock and no global randomness; a simulator uses it as well.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 from workers.durations import parse_duration, parse_span
+from workers.slots import Slots
 
 ALLOWED_PROFILES = (
     "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, lognormal:20ms,0.5, mixed:1ms,100ms,0.1"
 )
-
-
-class Profile(Protocol):
-    """Distribution from which service times are drawn."""
-
-    @property
-    def mean(self) -> float:
-        """Expected (mean) service time in seconds."""
-
-    def draw(self, rng: Random) -> float:
-        """Return one service time in seconds, ≥ 0."""
-
-    def scaled(self, factor: float) -> Self:
-        """Return the same distribution with every service time multiplied by `factor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +102,11 @@ class Mixed:
         return replace(self, short=self.short * factor, long=self.long * factor)
 
 
+Profile = Fixed | Uniform | Exponential | Lognormal | Mixed
+"""Distribution from which service times are drawn: its `mean` in seconds, `draw` for one in seconds, and `scaled` for
+the distribution of all service times multiplied by a factor."""
+
+
 def parse_profile(text: str) -> Profile:
     """Parse `lognormal:20ms,0.5` → Lognormal(0.02, 0.5). Raises ValueError with the allowed forms."""
     kind, colon, values = text.strip().partition(":")
@@ -154,73 +144,6 @@ def _parse_number(name: str, text: str, most: int) -> float:
     if not 0 <= number <= most:
         raise ValueError(f"{name} {text!r} is not a number from 0 to {most}")
     return number
-
-
-class Stay(NamedTuple):
-    """Start and end of service of an admitted request."""
-
-    start_at: float
-    finish_at: float
-
-
-class Slots:
-    """FIFO queue with `count` servers (slots), and at most `queue_limit` requests waiting.
-
-    Admission is arithmetic: with FIFO order a request's start is known on arrival, so no request has to be woken when a
-    slot becomes free. `now` must not decrease. O(log count) per admission.
-    """
-
-    def __init__(self, count: int, queue_limit: int) -> None:
-        self.count = count
-        self.queue_limit = queue_limit
-        self._free_at = [-math.inf] * count  # a heap, one entry per slot
-        self._starts: deque[float] = deque()  # of admitted requests; never decreasing, since order is FIFO
-        self._occupied = 0.0  # slot-seconds assigned so far, the future included
-        self.stopped = 0.0
-        """Total seconds for which all slots were stopped, future ones included."""
-
-    def admit(self, now: float, service_time: float, not_before: float = -math.inf) -> Stay | None:
-        """Admit a request, to start no earlier than `not_before`; None if the queue is full."""
-        ready_at = max(now, self._free_at[0])
-        start_at = max(ready_at, not_before)
-        if start_at > now and self.waiting(now) >= self.queue_limit:
-            return None
-        stay = Stay(start_at, start_at + service_time)
-        heapq.heapreplace(self._free_at, stay.finish_at)
-        self._starts.append(start_at)
-        self._occupied += stay.finish_at - ready_at
-        return stay
-
-    def stop(self, now: float, seconds: float) -> None:
-        """Stop all slots for `seconds` from `now` on: unfinished and waiting requests are delayed by as much.
-
-        A `Stay` that was returned before is not updated; its delay is the difference in `stopped`."""
-        self._free_at = [
-            max(free_at, now) + seconds for free_at in self._free_at
-        ]  # order, and so the heap, is kept
-        self._starts = deque(start + seconds for start in self._starts if start > now)
-        self._occupied += seconds * self.count  # a garbage collection keeps the slots busy
-        self.stopped += seconds
-
-    def waiting(self, now: float) -> int:
-        """Return how many admitted requests have not started."""
-        while self._starts and self._starts[0] <= now:
-            self._starts.popleft()
-        return len(self._starts)
-
-    def room_at(self, now: float) -> float:
-        """Return when the next request can be admitted: now, or when the first of a full queue starts."""
-        is_full = self._free_at[0] > now and self.waiting(now) >= self.queue_limit
-        if not is_full:
-            return now
-        return self._starts[0] if self._starts else self._free_at[0]
-
-    def busy_seconds(self, now: float) -> float:
-        """Return the slot-seconds used until `now`; waiting for `not_before` counts as busy. O(count).
-
-        A slot that becomes free at f > now is busy without a gap until f, so what lies ahead is f − now.
-        """
-        return self._occupied - sum(free_at - now for free_at in self._free_at if free_at > now)
 
 
 class ColdStart:

@@ -60,7 +60,7 @@ class CompletionRequest(InFlightRequest):
 
     _generator: CompletionGenerator
 
-    def __init__(self, generator: CompletionGenerator, number: int) -> None:
+    def __init__(self, generator: Generator, number: int) -> None:
         super().__init__(generator, number)
         self._tail = b""
 
@@ -106,6 +106,7 @@ class TokenLedger(Ledger):
 class CompletionGenerator(Generator):
     """Sends `prompts` at `instants`, open loop."""
 
+    flight = CompletionRequest
     ledger: TokenLedger
 
     def __init__(
@@ -137,11 +138,6 @@ class CompletionGenerator(Generator):
             *([f"X-Session-ID: {quote(session)}"] if session else ()),
         )
         return "\r\n".join((*lines, "", "")).encode() + body
-
-    def _send(self, at: float) -> None:
-        flight = CompletionRequest(self, self.ledger.due(at))
-        self._flights.append(flight)
-        self.connections.lease(flight.depart, flight.refused)
 
 
 def body_of(prompts: Prompts, number: int) -> bytes:

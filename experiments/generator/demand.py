@@ -7,7 +7,6 @@ therefore serve the same requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
 import numpy as np
@@ -43,8 +42,6 @@ def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
             return np.asarray(mean * np.exp(rng.normal(0.0, sigma, size) - sigma**2 / 2))
         case Mixed(short, long, share):
             return np.where(rng.random(size) < share, long, short)
-    draw, one_by_one = profile.draw, Random(int(rng.integers(2**62)))
-    return np.array([draw(one_by_one) for _ in range(size)])
 
 
 class Demand:

@@ -44,8 +44,7 @@ class InFlightRequest:
         if self.has_ended:
             return False
         self._sender = sender
-        self._generator.ledger.sent_at[self.number] = time.monotonic()
-        sender.send(self._generator.head(self.number), self)
+        self._generator.send(self.number, sender, self)
         return True
 
     def refused(self) -> None:
@@ -92,6 +91,9 @@ class Generator:
     given, holds the X-Service-Times header value of each request, by number. `connections` replaces the pool of plain
     connections to `address`.
     """
+
+    flight: type[InFlightRequest] = InFlightRequest
+    """Requests in flight."""
 
     def __init__(
         self,
@@ -150,6 +152,11 @@ class Generator:
         """Bytes of a request, with a unique X-Request-ID."""
         return self._head % ((number, self._demand[number]) if self._demand else number)
 
+    def send(self, number: int, sender: Sender, receiver: InFlightRequest) -> None:
+        """Send a request by `sender`, and note when."""
+        self.ledger.sent_at[number] = time.monotonic()
+        sender.send(self.head(number), receiver)
+
     def ended(self, number: int, kind: Kind) -> None:
         """Record the end of a request; in a closed loop, send the next one."""
         now = time.monotonic()
@@ -173,7 +180,7 @@ class Generator:
         self._alarm.set(start + due[0] if due else None)
 
     def _send(self, at: float) -> None:
-        flight = InFlightRequest(self, self.ledger.due(at))
+        flight = self.flight(self, self.ledger.due(at))
         self._flights.append(flight)
         self.connections.lease(flight.depart, flight.refused)
 

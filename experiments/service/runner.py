@@ -97,21 +97,14 @@ IDEMPOTENT = (b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 class ServiceRequest(InFlightRequest):
     """One request to the service."""
 
-    __slots__ = ("_request", "_was_repeated")
+    __slots__ = ("_was_repeated",)
 
-    def __init__(self, generator: ServiceGenerator, number: int) -> None:
+    _generator: ServiceGenerator
+
+    def __init__(self, generator: Generator, number: int) -> None:
         super().__init__(generator, number)
-        self._request = generator.request(number)
+        generator.ledger.sent_at[number] = time.monotonic()
         self._was_repeated = False
-
-    def depart(self, sender: Sender) -> bool:
-        """Send the request; returns False if it timed out while a connection was being made."""
-        if self.has_ended:
-            return False
-        self._sender = sender
-        request = self._request
-        sender.send(request.head, self, request.method, request.body)
-        return True
 
     def answer_failed(self) -> None:
         if self.has_ended or self._was_repeated or not self._may_be_repeated:
@@ -126,7 +119,7 @@ class ServiceRequest(InFlightRequest):
         if sender is None:
             return False
         has_idled = sender.has_died and sender.has_answered
-        return sender.was_refused or (has_idled and self._request.method in IDEMPOTENT)
+        return sender.was_refused or (has_idled and self._generator.request(self.number).method in IDEMPOTENT)
 
 
 class ServiceGenerator(Generator):
@@ -137,6 +130,8 @@ class ServiceGenerator(Generator):
     HTTP clients do (RFC 9112 section 9.3.1), if its method is idempotent; over HTTP/2 also any that GOAWAY says was not
     processed. Which of several requests is sent is drawn by `seed`, so that all entries of a block send the same.
     """
+
+    flight = ServiceRequest
 
     def __init__(
         self, destination: Destination, instants: Floats, timeout: float, most: int, seed: int = 0
@@ -158,8 +153,6 @@ class ServiceGenerator(Generator):
     def request(self, number: int) -> PreparedRequest:
         return self._requests[self._drawn[number]]
 
-    def _send(self, at: float) -> None:
-        flight = ServiceRequest(self, self.ledger.due(at))
-        self.ledger.sent_at[flight.number] = time.monotonic()
-        self._flights.append(flight)
-        self.connections.lease(flight.depart, flight.refused)
+    def send(self, number: int, sender: Sender, receiver: InFlightRequest) -> None:
+        request = self.request(number)
+        sender.send(request.head, receiver, request.method, request.body)

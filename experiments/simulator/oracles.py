@@ -34,7 +34,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.facts import RequestFacts
 from policies.policy import Policy
-from workers.service import Fixed, Lognormal, Mixed, Profile, Uniform
+from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 if TYPE_CHECKING:
     from experiments.simulator.fleet import SimulatedFleet
@@ -324,7 +324,7 @@ def drained(ahead: float, slots: int, service: float, seconds: float) -> float:
 
 
 def mean_residual(profile: Profile) -> float:
-    """Mean residual life of a service in seconds, E[S²] / 2 E[S]; of unknown distributions that of the exponential."""
+    """Mean residual life of a service in seconds, E[S²] / 2 E[S]."""
     mean = profile.mean
     match profile:
         case Fixed():
@@ -335,7 +335,7 @@ def mean_residual(profile: Profile) -> float:
             variance = mean**2 * expm1(sigma**2)
         case Mixed(short, long, share):
             variance = share * (1 - share) * (long - short) ** 2
-        case _:
+        case Exponential():
             variance = mean**2
     return (mean + variance / mean) / 2 if mean else 0.0
 

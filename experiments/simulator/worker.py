@@ -16,9 +16,10 @@ from experiments.scenario.event_kinds import HEALTHY
 from experiments.simulator.attempt import RETURNING, SERVED, SimulatedAttempt
 from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
-from experiments.simulator.station import NO_ROOM, Shared, Slots
+from experiments.simulator.station import Shared
 from policies.facts import OutcomeKind, ReportedLoad
 from workers.service import AVERAGED_OVER
+from workers.slots import NO_ROOM, Slots
 
 if TYPE_CHECKING:
     from experiments.simulator.worker_connections import WorkerConnections

@@ -46,6 +46,8 @@ label = "round-robin"
 policy = "round-robin"
 """
 
+GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\n'
+
 
 def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "experiments", *arguments]
@@ -76,10 +78,37 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         (("compare", "a", "b", "--junit", "a.xml"), "--junit: needs --fail-if-worse"),
         (("rum",), "No such command 'rum'; did you mean 'run'?"),
         (("from-log", "a.log"), "No such command 'from-log'; commands: run, show, report, "),
+        (
+            ("run", "homogeneous", "--policies", "oracle-least-work"),
+            "'oracle-least-work': only the simulator",
+        ),
+        (("run", "steady", "--simulated", "--patience", "4m"), "--patience: only for measured runs; "),
+        (("sweep", "nowhere.toml"), "nowhere.toml: cannot be read: No such file or directory"),
+        (
+            ("sweep", "g.toml", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"),
+            "--workers and --scheduler: ",
+        ),
+        (("show", "nowhere.sqlite"), "nowhere.sqlite: no such file; `experiments sweep` makes one"),
+        (
+            ("show", "nowhere"),
+            "nowhere: no such scenario, policy, results directory or catalogue; scenarios: ",
+        ),
+        (("show", "regions", "--grid", "small"), "--grid: only for the catalogue of a sweep"),
+        (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
+        (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),
+        (("compare", "g.toml", "g.toml", "--quick"), "--quick: only with --rev"),
+        (("report", "g.toml"), "g.toml: holds no request, and line 1: is not a line of an access log"),
+        (("sweep", "--policies", ","), "--policies: name at least one"),
+        (("sweep", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
+        (("sweep", "g.toml", "--seeds", "3"), "--seeds: only without GRID"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line names the option or the field; there is no traceback."""
+    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     assert message in complaint(cli, "experiments", *arguments)
 
 

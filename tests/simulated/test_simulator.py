@@ -26,10 +26,9 @@ from experiments.simulator.fleet import SimulatedFleet
 from experiments.simulator.model import Model, WorkerModel, mechanisms
 from experiments.simulator.run import model_of
 from experiments.simulator.simulation import Simulation, SimulationError, audit
-from experiments.simulator.station import NO_ROOM, Shared, Slots
+from experiments.simulator.station import Shared
 from experiments.simulator.worker_connections import WorkerConnections
 from workers.service import Exponential, Fixed
-from workers.service import Slots as LiveSlots
 
 RANDOM = {"name": "random"}
 ROUND_ROBIN = {"name": "round-robin"}
@@ -160,20 +159,6 @@ def test_events_scheduled_meanwhile_fire_in_order() -> None:
             now, _, event = waiting.pop(0)
             assert (events.next_at, events.take()) == (now, event)
     assert events.next_at == (waiting[0][0] if waiting else inf)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_slots_agree_with_those_of_workers(count: int) -> None:
-    """The same arrivals give the same ends and rejections as in `workers.service`."""
-    rng, now = Random(3), 0.0
-    ours, theirs = Slots(count, 2), LiveSlots(count, 2)
-    for _ in range(2000):
-        now += rng.expovariate(1.1 * count)
-        seconds = rng.expovariate(1.0)
-        stay = theirs.admit(now, seconds)
-        assert ours.admit(now, seconds) == (NO_ROOM if stay is None else stay.finish_at)
-        assert ours.busy_seconds(now) == pytest.approx(theirs.busy_seconds(now))
-    assert ours.error() < 1e-9
 
 
 def test_shared_processors_serve_all_at_once() -> None:

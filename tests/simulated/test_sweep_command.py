@@ -26,7 +26,6 @@ from experiments.sweep.grid import Grid
 from experiments.sweep.outcome import CellOutcome, compute, version_of
 from tests.simulated.fake_simulator import simulate
 from tests.simulated.sweeping import small_grid, swept
-from tests.support.command_line import complaint
 from tests.support.root import ROOT
 
 DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")
@@ -72,37 +71,6 @@ def test_report_of_a_catalogue(catalogue: Path) -> None:
     code, output = read("report", catalogue)
     assert (code, "random is best or practically equal in 1 of 1" in output) == (0, True)
     assert (catalogue.parent / "small-report" / "matrix.html").is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("sweep", "nowhere.toml"), "nowhere.toml: cannot be read: No such file or directory"),
-        (
-            ("sweep", "g.toml", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"),
-            "--workers and --scheduler: ",
-        ),
-        (("show", "nowhere.sqlite"), "nowhere.sqlite: no such file; `experiments sweep` makes one"),
-        (
-            ("show", "nowhere"),
-            "nowhere: no such scenario, policy, results directory or catalogue; scenarios: ",
-        ),
-        (("show", "regions", "--grid", "small"), "--grid: only for the catalogue of a sweep"),
-        (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
-        (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),
-        (("compare", "g.toml", "g.toml", "--quick"), "--quick: only with --rev"),
-        (("report", "g.toml"), "g.toml: holds no request, and line 1: is not a line of an access log"),
-        (("sweep", "--policies", ","), "--policies: name at least one"),
-        (("sweep", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
-        (("sweep", "g.toml", "--seeds", "3"), "--seeds: only without GRID"),
-    ],
-)
-def test_bad_input_gets_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
-) -> None:
-    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert message in complaint(cli, "experiments", *arguments)
 
 
 @pytest.mark.parametrize(

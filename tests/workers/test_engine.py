@@ -52,16 +52,6 @@ def test_second_prompt_computes_what_the_first_did_not() -> None:
     assert (second.cached, engine.hits, engine.queries) == (60, 60, 170)
 
 
-def test_whole_prompt_in_the_cache_computes_its_last_block() -> None:
-    engine = Engine(SMALL)
-    for tag, at in (("a", 0.0), ("b", 1.0)):
-        sequence = request(tag, 30, 1, blocks=3, prefix=3)
-        engine.submit(sequence, at)
-        drain(engine)
-    assert sequence.cached == 20
-    assert engine.kv_usage(2.0) == 0.0
-
-
 def test_batch_slows_steps_and_a_prompt_more() -> None:
     engine = Engine(SMALL)
     engine.submit(request("a", 10, 3), 0.0)  # first token at 0.11, decoding from then on
@@ -72,19 +62,6 @@ def test_batch_slows_steps_and_a_prompt_more() -> None:
         (FINISHED, "a", 0.39),  # 100 + 2 · 10
         (FINISHED, "b", 0.39),
     ]
-
-
-def test_least_recently_used_blocks_are_evicted() -> None:
-    engine = Engine(EngineModel(block_tokens=10, kv_blocks=10))
-    first, second, third = (Sequence(range(i, i + 4), 45, 1) for i in (0, 10, 20))
-    for at, sequence in enumerate((first, second, Sequence(range(4), 45, 1), third)):
-        engine.submit(sequence, float(at))
-        drain(engine)
-    for at, (keys, cached) in enumerate([(range(4), 40), (range(20, 24), 40), (range(10, 14), 10)]):
-        probe = Sequence(keys, 45, 1)
-        engine.submit(probe, 10.0 + at)
-        drain(engine)
-        assert probe.cached == cached
 
 
 def test_youngest_is_preempted_when_blocks_run_out() -> None:
@@ -125,30 +102,6 @@ def test_cancelled_sequence_frees_everything_at_once(at: float) -> None:
     assert (engine.running, engine.waiting, engine.kv_usage(at)) == (0, 0, 0.0)
     assert drain(engine) == []
     engine.cancel(sequence, at)
-
-
-def test_cancelled_prompt_leaves_only_computed_blocks() -> None:
-    engine = Engine(SMALL)
-    sequence = request("a", 400, 50, blocks=40)
-    engine.submit(sequence, 0.0)  # 10 blocks in each 200 ms
-    engine.advance(0.3)
-    engine.cancel(sequence, 0.3)
-    again = request("a", 400, 1, blocks=40)
-    engine.submit(again, 1.0)
-    drain(engine)
-    assert again.cached == 200
-
-
-def test_cancelled_head_of_the_queue_lets_the_next_in() -> None:
-    engine = Engine(SMALL)
-    engine.submit(request("a", 500, 400), 0.0)
-    large, small = request("large", 600, 2), request("small", 10, 2)
-    engine.advance(2.0)
-    engine.submit(large, 2.0)
-    engine.submit(small, 2.0)
-    engine.advance(3.0)
-    engine.cancel(large, 3.0)
-    assert (engine.advance(3.5)[0].sequence, engine.waiting) == (small, 0)
 
 
 def test_slower_steps_from_the_next_one_on() -> None:

@@ -17,7 +17,7 @@ from yarl import URL
 from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY
 from workers.connection_closing import reset
-from workers.faults import Control, Switchboard
+from workers.faults import HEALED, Control, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
 
@@ -55,29 +55,33 @@ async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session:
 
 
 @pytest.mark.parametrize(
-    ("text", "field"),
+    ("text", "named"),
     [
-        ('{"slow": 0}', "slow"),
-        ('{"hang": 1.5}', "hang"),
-        ('{"fail": "often"}', "fail"),
-        ('{"fail_status": 200}', "fail_status"),
-        ('{"lasts": -1}', "lasts"),
-        ('{"slwo": 5}', "slwo"),
-        ('{"slow": NaN}', "slow"),
-        ("[]", "body"),
-        ("{", "body"),
-        ("", "body"),
+        ('{"slow": 0}', "slow: "),
+        ('{"hang": 1.5}', "hang: "),
+        ('{"fail": "often"}', "fail: "),
+        ('{"fail_status": 200}', "fail_status: "),
+        ('{"lasts": -1}', "lasts: "),
+        ('{"slwo": 5}', "slwo: "),
+        ('{"slow": NaN}', "slow: "),
+        ('{"pause": 1, "every": 1}', "body: Value error, every: must be longer than the pause"),
+        ('{"every": 1}', "body: Value error, pause: "),
+        ('{"rtt": 0.1}', "rtt: this worker was started without --rtt"),
+        ("[]", "body: "),
+        ("{", "body: "),
+        ("", "body: "),
     ],
 )
 async def test_invalid_faults_are_422_and_change_nothing(
-    start_worker: StartWorker, session: ClientSession, text: str, field: str
+    start_worker: StartWorker, session: ClientSession, text: str, named: str
 ) -> None:
     """The response names the invalid field."""
     worker = await start_worker()
     async with session.put(f"{worker.url}/-/faults", data=text) as response:
         assert response.status == 422
-        assert (await response.json())["detail"][0]["field"] == field
-    assert worker.switchboard.current.slow == 1
+        detail = (await response.json())["detail"][0]
+    assert f"{detail['field']}: {detail['message']}".startswith(named)
+    assert worker.switchboard.current == HEALED
 
 
 async def test_fault_routes_are_for_loopback_peers_only() -> None:

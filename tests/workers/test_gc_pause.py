@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from aiohttp import ClientSession
@@ -14,7 +14,8 @@ from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY, SERVICE
 from workers.alarm import DeadlineTimer
 from workers.faults import Faults, GcPause
-from workers.service import Fixed, Slots
+from workers.service import Fixed
+from workers.slots import Slots
 
 
 class ManualTimer:
@@ -39,13 +40,8 @@ def timer() -> ManualTimer:
 
 
 @pytest.fixture
-def slots() -> Slots:
-    return Slots(1, 10)
-
-
-@pytest.fixture
-def gc_pause(timer: ManualTimer, slots: Slots) -> GcPause:
-    return GcPause(cast(DeadlineTimer, timer), slots)
+def gc_pause(timer: ManualTimer) -> GcPause:
+    return GcPause(cast(DeadlineTimer, timer), Slots(1, 10))
 
 
 def test_pause_delays_requests_in_service_and_in_the_queue() -> None:
@@ -54,50 +50,48 @@ def test_pause_delays_requests_in_service_and_in_the_queue() -> None:
     slots.admit(0.0, 5.0)
     slots.admit(0.0, 3.0)
     slots.admit(0.0, 1.0)
-    slots.stop(1.0, 2.0)
+    slots.pause(1.0, 3.0, is_work=True)
     assert slots.waiting(4.0) == 1
     assert slots.waiting(5.0) == 0
-    assert slots.admit(1.5, 1.0) == (6.0, 7.0)
-    assert slots.admit(1.5, 1.0) == (7.0, 8.0)
-    assert slots.stopped == 2.0
+    assert [slots.admit(1.5, 1.0) for _ in range(2)] == [7.0, 8.0]
 
 
 def test_free_slots_are_not_available_during_a_pause() -> None:
     slots = Slots(2, 10)
-    slots.stop(1.0, 2.0)
-    assert slots.admit(1.5, 1.0) == (3.0, 4.0)
+    slots.pause(1.0, 3.0, is_work=True)
+    assert slots.admit(1.5, 1.0) == 4.0
 
 
 def test_paused_worker_counts_as_busy() -> None:
     """One of two slots busy for 4 s, then both for a pause of 2: 8 slot-seconds at 6, none of them twice."""
     slots = Slots(2, 10)
     slots.admit(0.0, 4.0)
-    slots.stop(2.0, 2.0)
+    slots.pause(2.0, 4.0, is_work=True)
     assert [slots.busy_seconds(now) for now in (2.0, 4.0, 6.0, 9.0)] == [2.0, 6.0, 8.0, 8.0]
 
 
-def test_pauses_repeat_in_phase(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+def test_pauses_repeat_in_phase(timer: ManualTimer, gc_pause: GcPause) -> None:
     """Each a period after the last was due, also when other faults change."""
     gc_pause.apply(Faults(pause=0.5, every=2.0, after=1.0))
     first = timer.fire()
     gc_pause.apply(Faults(pause=0.5, every=2.0, slow=3.0))
     assert [timer.fire() - first for _ in range(2)] == pytest.approx([2.0, 4.0])
-    assert slots.stopped == 1.5
+    assert gc_pause.stopped == 1.5
     assert gc_pause.until == pytest.approx(first + 4.5)
 
 
-def test_no_pause_after_healing(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+def test_no_pause_after_healing(timer: ManualTimer, gc_pause: GcPause) -> None:
     """Even one that was scheduled before."""
     gc_pause.apply(Faults(pause=0.5, every=2.0))
     gc_pause.apply(Faults())
     timer.fire()
-    assert (slots.stopped, timer.entries) == (0.0, [])
+    assert (gc_pause.stopped, timer.entries) == (0.0, [])
 
 
-def test_single_pause(timer: ManualTimer, slots: Slots, gc_pause: GcPause) -> None:
+def test_single_pause(timer: ManualTimer, gc_pause: GcPause) -> None:
     gc_pause.apply(Faults(pause=0.5))
     timer.fire()
-    assert (slots.stopped, timer.entries) == (0.5, [])
+    assert (gc_pause.stopped, timer.entries) == (0.5, [])
 
 
 async def test_nothing_is_answered_during_a_pause(start_worker: StartWorker, session: ClientSession) -> None:
@@ -119,24 +113,6 @@ async def test_nothing_is_answered_during_a_pause(start_worker: StartWorker, ses
     assert await served - begun_at == pytest.approx(0.4, abs=EXACTLY)
     assert came_at - stopped_at == pytest.approx(0.4, abs=EXACTLY)
     assert checked_at - stopped_at == pytest.approx(0.3, abs=EXACTLY)
-
-
-@pytest.mark.parametrize(
-    ("faults", "message"),
-    [
-        ({"pause": 1, "every": 1}, "every: must be longer than the pause"),
-        ({"every": 1}, "pause: "),
-        ({"rtt": 0.1}, "this worker was started without --rtt"),
-    ],
-)
-async def test_invalid_combinations_are_rejected(
-    start_worker: StartWorker, session: ClientSession, faults: dict[str, Any], message: str
-) -> None:
-    worker = await start_worker()
-    async with session.put(f"{worker.url}/-/faults", json=faults) as response:
-        assert response.status == 422
-        assert message in (await response.json())["detail"][0]["message"]
-    assert worker.switchboard.current == Faults()
 
 
 async def test_changed_round_trip_applies_to_open_connections(

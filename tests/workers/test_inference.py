@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, ClientSession
 
-from tests.support.command_line import complaint
 from tests.workers.virtual_time import EXACTLY
-from workers.__main__ import main
 from workers.inference.app import InferenceApp
 from workers.inference.settings import EngineModel, InferenceSettings
 from workers.server import Worker
@@ -235,18 +233,3 @@ async def test_models_and_health(start: StartEngine, session: ClientSession) -> 
         await set_faults(session, worker, unhealthy=is_unhealthy)
         async with session.get(f"{worker.url}/health") as response:
             assert response.status == status
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--prefill", "0"), "'--prefill': 0.0 is not in the range"),
-        (("--step", "0ms"), "'--step': '0ms' is not above 0"),
-        (("--max-batch", "5000"), "--max-batch must be from 1 to chunk (2048), not 5000"),
-        (("--max-waiting", "0"), "'--max-waiting': 0 is not in the range x>=1"),
-        (("--busy-status", "500"), "'--busy-status': '500' is not one of"),
-        (("--certificate", __file__), "--certificate goes with --tls"),
-    ],
-)
-def test_bad_option_is_one_line_and_exit_2(arguments: tuple[str, ...], named: str) -> None:
-    assert named in complaint(main, "workers", "inference", *arguments)

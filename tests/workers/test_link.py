@@ -43,14 +43,6 @@ async def _cold_and_warm(port: int) -> tuple[float, float]:
     return answered_at - begun_at, time.monotonic() - answered_at
 
 
-async def test_cold_get_takes_two_round_trips_and_warm_get_one(start_worker: StartWorker) -> None:
-    """Cold 2R + S, warm R + S."""
-    worker = await start_worker(round_trip=R, service=Fixed(S))
-    cold, warm = await _cold_and_warm(port_of(worker))
-    assert cold == pytest.approx(2 * R + S, abs=EXACTLY)
-    assert warm == pytest.approx(R + S, abs=EXACTLY)
-
-
 @pytest.mark.real_time
 async def test_program_has_at_least_its_round_trip(run_workers: RunWorkers) -> None:
     """As experiments start it. How much longer a busy machine takes is measured by `reproduce keepalive`."""
@@ -76,14 +68,6 @@ async def test_handshake_is_charged_to_the_connection_not_to_the_request(start_w
     await _answer(reader)
     writer.close()
     assert time.monotonic() - begun_at == pytest.approx(R + S, abs=EXACTLY)
-
-
-async def test_fault_routes_are_not_delayed(start_worker: StartWorker, session: ClientSession) -> None:
-    worker = await start_worker(round_trip=10.0)
-    begun_at = time.monotonic()
-    async with session.put(f"{worker.url}/-/faults", json={"slow": 2}) as response:
-        assert (await response.json())["slow"] == 2
-    assert time.monotonic() - begun_at < 1
 
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.02])

@@ -1,4 +1,7 @@
-"""Service profiles against their moments, slots against queueing theory; without clock and sockets."""
+"""Service profiles against their moments, slots by hand; without clock and sockets.
+
+The simulator's tests compare slots with queueing theory.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from workers.service import (
     Lognormal,
     Mixed,
     Profile,
-    Slots,
     Uniform,
     parse_profile,
 )
+from workers.slots import NO_ROOM, Slots
 
 
 @pytest.mark.parametrize(
@@ -114,63 +117,39 @@ def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation:
 
 def test_slots_serve_first_come_first_served() -> None:
     """Three arrivals at once at two slots: two start now, the third when the first slot is free."""
-    slots = Slots(2, queue_limit=1)
-    assert slots.admit(0.0, 5.0) == (0.0, 5.0)
-    assert slots.admit(0.0, 3.0) == (0.0, 3.0)
-    assert slots.admit(0.0, 1.0) == (3.0, 4.0)
+    slots = Slots(2, queue=1)
+    assert [slots.admit(0.0, seconds) for seconds in (5.0, 3.0, 1.0)] == [5.0, 3.0, 4.0]
     assert slots.waiting(0.0) == 1
     assert slots.waiting(3.0) == 0
 
 
 def test_full_queue_rejects_until_one_starts() -> None:
     """`room_at` is when the first of the queue starts."""
-    slots = Slots(1, queue_limit=1)
+    slots = Slots(1, queue=1)
     slots.admit(0.0, 2.0)
     slots.admit(0.0, 2.0)
-    assert slots.admit(1.0, 2.0) is None
+    assert slots.admit(1.0, 2.0) == NO_ROOM
     assert slots.room_at(1.0) == 2.0
-    assert slots.admit(2.0, 2.0) == (4.0, 6.0)
+    assert slots.admit(2.0, 2.0) == 6.0
 
 
 def test_without_a_queue_only_free_slots_count() -> None:
-    """`queue_limit=0` is a loss system."""
-    slots = Slots(1, queue_limit=0)
-    assert slots.room_at(0.0) == 0.0
+    """A loss system."""
+    slots = Slots(1, queue=0)
     slots.admit(0.0, 2.0)
-    assert slots.admit(1.0, 1.0) is None
+    assert slots.admit(1.0, 1.0) == NO_ROOM
     assert slots.room_at(1.0) == 2.0
-    assert slots.admit(2.0, 1.0) == (2.0, 3.0)
+    assert slots.admit(2.0, 1.0) == 3.0
 
 
-def _mean_wait(slots: Slots, profile: Profile, rate: float, arrivals: int = 200_000) -> float:
-    rng, now, waits = Random(3), 0.0, 0.0
-    for _ in range(arrivals):
-        now += rng.expovariate(rate)
-        stay = slots.admit(now, profile.draw(rng))
-        assert stay is not None
-        waits += stay.start_at - now
-    return waits / arrivals
-
-
-@pytest.mark.parametrize(
-    ("count", "profile", "rho", "theory"),
-    [
-        (1, Fixed(1.0), 0.7, 0.7 / (2 * 0.3)),  # M/D/1: ρ/(2(1−ρ))
-        (2, Exponential(1.0), 0.9, 4.263158),  # M/M/2: Erlang C
-    ],
-)
-def test_mean_wait_is_that_of_theory(count: int, profile: Profile, rho: float, theory: float) -> None:
-    """Mean waits of Poisson arrivals are within 4 % of the closed forms."""
-    assert _mean_wait(Slots(count, 10**9), profile, rho * count) == pytest.approx(theory, rel=0.04)
-
-
-def test_blocking_is_erlang_b() -> None:
-    """A worker without a queue rejects the share of Poisson arrivals given by Erlang's B formula."""
-    slots, rng, now, rejected = Slots(2, 0), Random(5), 0.0, 0
-    for _ in range(100_000):
-        now += rng.expovariate(1.0)
-        rejected += slots.admit(now, rng.expovariate(1.0)) is None
-    assert rejected / 100_000 == pytest.approx(0.2, rel=0.03)  # a = 1, c = 2: (1/2)/(1 + 1 + 1/2)
+def test_requests_that_wait_for_an_instant_keep_their_slots_busy() -> None:
+    """Two slots serve from 3 on; the third request waits for the first of them, and there is no room for a fourth."""
+    slots = Slots(2, queue=3)
+    ends = [slots.admit_later(1.0, seconds, 3.0) for seconds in (1.0, 2.0, 1.0, 1.0)]
+    assert ends == [4.0, 5.0, 5.0, NO_ROOM]
+    assert slots.room_at(1.0) == 3.0
+    assert [slots.busy_seconds(now) for now in (1.0, 2.0, 5.0)] == [0.0, 2.0, 8.0]
+    assert slots.error() == 0.0
 
 
 def test_busy_seconds_are_exact_at_any_instant() -> None:
