@@ -275,6 +275,7 @@ class ScriptedWorker:
         self._script = script
         self.tls = tls
         self.connections: list[Wire] = []
+        self.peak = 0  # most connections that were open at a time
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
@@ -316,6 +317,7 @@ class ScriptedWorker:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.peak = max(self.peak, len(self._tasks))
         wire = Wire(reader, writer)
         self.connections.append(wire)
         try:
@@ -344,8 +346,27 @@ def fault_of(answer: Message) -> tuple[int, str, str]:
     return answer.status, body["error"], body["detail"]
 
 
-async def client_of(port: int) -> Wire:
-    return Wire(*await asyncio.open_connection("127.0.0.1", port))
+async def client_of(port: int, receive_buffer: int | None = None) -> Wire:
+    """Connect to a port of this machine. With a `receive_buffer`, which is small, little is taken that is not read."""
+    return await connected(socket.socket(), ("127.0.0.1", port), receive_buffer)
+
+
+async def connected(
+    sock: socket.socket,
+    address: str | tuple[str, int],
+    receive_buffer: int | None = None,
+    first: bytes = b"",
+    **tls: Any,
+) -> Wire:
+    """Connect a socket; `first` is sent before the TLS handshake."""
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, address)
+    await loop.sock_sendall(sock, first)
+    limit = 1 << 20 if receive_buffer is None else 1024
+    return Wire(*await asyncio.open_connection(sock=sock, limit=limit, **tls))
 
 
 async def listening(port: int) -> None:
