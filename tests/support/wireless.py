@@ -280,6 +280,11 @@ class Peer:
             self.has_ended = True
             self.wire.arrive(_END)
 
+    def end_early(self) -> None:
+        """Half-close, which the transport reports at once, as with TLS: also while reading is paused."""
+        assert self.wire is not None
+        self.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+
     def vanish(self) -> None:
         """Reset the connection."""
         if self.wire is not None:

@@ -125,22 +125,16 @@ async def test_invalid_certificate(stage: Stage, transport: str, case: Untrusted
     assert "certificate" in (await status(stage))["endpoints"][0]["connections"]["last_fault"]
 
 
-async def test_unresolved_name(stage: Stage, transport: str) -> None:
-    """A name under `.invalid` (RFC 6761 § 6.4)."""
-    address = "http://worker.invalid:80"
+@pytest.mark.parametrize(("kind", "error"), [("name", "name_unresolved"), ("refused", "connect_failed")])
+async def test_no_connection(stage: Stage, transport: str, kind: str, error: str) -> None:
+    """To a name under `.invalid` (RFC 6761 § 6.4), and to a port where nothing listens."""
+    address = "http://worker.invalid:80" if kind == "name" else f"http://127.0.0.1:{stage.dead_port()}"
     await serve_bad_and_good(stage, transport, address)
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
-    assert set(await faults_of(stage)) == {"name"}
+    assert set(await faults_of(stage)) == {kind}
     await stage.reload(endpoints=bad_and_good(transport, address), retries=0)
-    assert error_of(await stage.ask(post(b"x"))) == (502, "name_unresolved")
-
-
-async def test_connection_refused(stage: Stage, transport: str) -> None:
-    await serve_bad_and_good(stage, transport, f"http://127.0.0.1:{stage.dead_port()}")
-    for _ in range(3):
-        assert (await stage.ask(post(b"x"))).body == b"x"
-    assert set(await faults_of(stage)) == {"refused"}
+    assert error_of(await stage.ask(post(b"x"))) == (502, error)
 
 
 GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46" * 20
