@@ -16,7 +16,7 @@ from balancer.http.h2.events import INTERNAL_ERROR
 from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import http2_client
 from tests.support.stage import Stage
-from tests.support.wire import Script, Wire, get
+from tests.support.wire import Wire, get, playing
 
 SENT = bytes(range(256)) * 120
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -32,22 +32,10 @@ BREAKS = {"fin": Wire.leave, "rst": Wire.reset}
 CASES = [(framing, how) for framing in ANSWERS for how in BREAKS if (framing, how) != ("until close", "fin")]
 
 
-def breaking_off(answer: bytes, go: asyncio.Event, how: str) -> Script:
-    """A script that answers each request and breaks off when `go` is set."""
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(answer)
-        await go.wait()
-        BREAKS[how](wire)
-
-    return script
-
-
 async def client_with_truncated_answer(stage: Stage, framing: str, how: str, request: bytes) -> Wire:
     """A client that has read nothing of a response that has broken off, part of which waits in the balancer."""
     go = asyncio.Event()
-    await stage.serve(await stage.worker(breaking_off(ANSWERS[framing], go, how)))
+    await stage.serve(await stage.worker(playing(Wire.request, ANSWERS[framing], go, BREAKS[how])))
     client = await stage.client(receive_buffer=4096)
     await stage.eventually(lambda: stage.downstreams)
     (downstream,) = stage.downstreams
@@ -129,7 +117,7 @@ async def test_client_that_reads_nothing_is_reset(stage: Stage) -> None:
 async def test_stream_is_reset_behind_what_came(stage: Stage, framing: str, reads: bool) -> None:
     """HTTP/2: what waits for the client's window goes first, for at most `timeouts.body_idle` without progress."""
     go = asyncio.Event()
-    await stage.serve(await stage.worker(breaking_off(ANSWERS[framing], go, "fin")))
+    await stage.serve(await stage.worker(playing(Wire.request, ANSWERS[framing], go, Wire.leave)))
     client = await http2_client(stage, Http2Limits(stream_window=5000))
     client.is_slow = True
     stream = client.request()
