@@ -145,13 +145,18 @@ class Wire:
     async def _body(self, head: Message) -> bytes:
         if head.value(b"Transfer-Encoding") is None:
             return await self.exactly(int(head.value(b"Content-Length") or 0))
-        body = b""
-        while size := int(await self.until(b"\r\n"), 16):
+        return (await self.chunks())[0]
+
+    async def chunks(self) -> tuple[bytes, list[bytes]]:
+        """Read a body in chunks, and the lines of its trailers."""
+        body, trailers = b"", []
+        while size := int((await self.until(b"\r\n")).partition(b";")[0], 16):
             body += await self.exactly(size)
-            assert await self.exactly(2) == b"\r\n"
-        while await self.until(b"\r\n") != b"\r\n":
-            pass  # trailers
-        return body
+            if await self.exactly(2) != b"\r\n":
+                raise ValueError("no CRLF after a chunk")
+        while (line := await self.until(b"\r\n")) != b"\r\n":
+            trailers.append(line[:-2])
+        return body, trailers
 
     async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
         """Send a request and read its response."""
