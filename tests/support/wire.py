@@ -346,7 +346,9 @@ class ScriptedWorker:
 
 
 def fault_of(answer: Message) -> tuple[int, str, str]:
+    """Status, reason and detail of an error of the balancer; the detail is one line."""
     body = json.loads(answer.body)
+    assert body["detail"]
     assert "\n" not in body["detail"]
     return answer.status, body["error"], body["detail"]
 

@@ -265,6 +265,12 @@ class Peer:
         return self.wire is not None and not self.wire.is_closing()
 
     @property
+    def address(self) -> str:
+        """Its own address."""
+        assert self.wire is not None
+        return str(self.wire.get_extra_info("peername")[0])
+
+    @property
     def unread(self) -> int:
         """Bytes that the balancer has buffered for this end."""
         return self.wire.get_write_buffer_size() if self.wire is not None else 0
