@@ -21,7 +21,7 @@ from typing import Any
 
 from balancer.control.admin.socket_path import found_socket
 from tests.support.admin_requests import local
-from tests.support.wire import ScriptedWorker, Wire, get
+from tests.support.wire import ScriptedWorker, Wire, client_of, get
 
 PATIENCE = 30.0
 """Seconds for a program to start on a busy machine."""
@@ -79,8 +79,8 @@ class Program:
         async with asyncio.timeout(PATIENCE):
             return (await self._process.stdout.read()).decode().splitlines()
 
-    async def client(self) -> Wire:
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def client(self, receive_buffer: int | None = None) -> Wire:
+        wire = await client_of(self.port, receive_buffer)
         wire.patience = PATIENCE
         return wire
 

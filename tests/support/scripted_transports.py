@@ -45,6 +45,9 @@ class Play(Protocol):
     fields: Fields
     written: int
 
+    @property
+    def wire(self) -> Wire: ...
+
     async def read(self) -> tuple[bytes, Fields]:
         """The whole body, and its trailers."""
 
@@ -82,19 +85,10 @@ class Http1:
 
     async def read(self) -> tuple[bytes, Fields]:
         if values(self.fields, b"transfer-encoding"):
-            return await self._chunks()
+            body, lines = await self.wire.chunks()
+            trailers = (line.partition(b":") for line in lines)
+            return body, [(name.lower(), value.strip()) for name, _, value in trailers]
         return await self.wire.exactly(int((values(self.fields, b"content-length") or [b"0"])[0])), []
-
-    async def _chunks(self) -> tuple[bytes, Fields]:
-        body = b""
-        while size := int(await self.wire.until(b"\r\n"), 16):
-            body += await self.wire.exactly(size)
-            assert await self.wire.exactly(2) == b"\r\n"
-        trailers: Fields = []
-        while (line := await self.wire.until(b"\r\n")) != b"\r\n":
-            name, _, value = line.strip().partition(b":")
-            trailers.append((name.lower(), value.strip()))
-        return body, trailers
 
     async def interim(self, status: int, *fields: tuple[bytes, bytes]) -> None:
         await self._lines(status, *fields)
@@ -156,6 +150,10 @@ class Http2:
     is_reading: bool = False
     unread: int = 0
 
+    @property
+    def wire(self) -> Wire:
+        return self.peer.wire
+
     async def read(self) -> tuple[bytes, Fields]:
         self.is_reading = True
         self.take(0)
@@ -204,7 +202,7 @@ class Http2:
         self.peer.flush()
 
     def die(self) -> None:
-        self.peer.wire.reset()
+        self.wire.reset()
 
     def reset(self, code: int) -> None:
         """Reset this stream."""

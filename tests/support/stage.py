@@ -26,7 +26,18 @@ from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 from policies.loading.source import Source
-from tests.support.wire import PATIENCE, Message, Script, ScriptedWorker, Wire, answering, get, post, response
+from tests.support.wire import (
+    PATIENCE,
+    Message,
+    Script,
+    ScriptedWorker,
+    Wire,
+    answering,
+    connected,
+    get,
+    post,
+    response,
+)
 
 
 class ManualClock:
@@ -169,15 +180,9 @@ class Stage:
         sock = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         if source:
             sock.bind((source, 0))
-        if receive_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, path or (host, port))
-        limit = 1 << 20 if receive_buffer is None else 1024
-        if first:
-            await asyncio.get_running_loop().sock_sendall(sock, first)
-        reader, writer = await asyncio.open_connection(sock=sock, limit=limit, ssl=tls, server_hostname=name)
-        self.clients.append(Wire(reader, writer))
+        self.clients.append(
+            await connected(sock, path or (host, port), receive_buffer, first, ssl=tls, server_hostname=name)
+        )
         return self.clients[-1]
 
     async def admin_client(self) -> Wire:

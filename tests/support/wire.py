@@ -145,13 +145,18 @@ class Wire:
     async def _body(self, head: Message) -> bytes:
         if head.value(b"Transfer-Encoding") is None:
             return await self.exactly(int(head.value(b"Content-Length") or 0))
-        body = b""
-        while size := int(await self.until(b"\r\n"), 16):
+        return (await self.chunks())[0]
+
+    async def chunks(self) -> tuple[bytes, list[bytes]]:
+        """Read a body in chunks, and the lines of its trailers."""
+        body, trailers = b"", []
+        while size := int((await self.until(b"\r\n")).partition(b";")[0], 16):
             body += await self.exactly(size)
-            assert await self.exactly(2) == b"\r\n"
-        while await self.until(b"\r\n") != b"\r\n":
-            pass  # trailers
-        return body
+            if await self.exactly(2) != b"\r\n":
+                raise ValueError("no CRLF after a chunk")
+        while (line := await self.until(b"\r\n")) != b"\r\n":
+            trailers.append(line[:-2])
+        return body, trailers
 
     async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
         """Send a request and read its response."""
@@ -275,6 +280,7 @@ class ScriptedWorker:
         self._script = script
         self.tls = tls
         self.connections: list[Wire] = []
+        self.peak = 0  # most connections that were open at a time
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
@@ -316,6 +322,7 @@ class ScriptedWorker:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.peak = max(self.peak, len(self._tasks))
         wire = Wire(reader, writer)
         self.connections.append(wire)
         try:
@@ -339,13 +346,34 @@ class ScriptedWorker:
 
 
 def fault_of(answer: Message) -> tuple[int, str, str]:
+    """Status, reason and detail of an error of the balancer; the detail is one line."""
     body = json.loads(answer.body)
+    assert body["detail"]
     assert "\n" not in body["detail"]
     return answer.status, body["error"], body["detail"]
 
 
-async def client_of(port: int) -> Wire:
-    return Wire(*await asyncio.open_connection("127.0.0.1", port))
+async def client_of(port: int, receive_buffer: int | None = None) -> Wire:
+    """Connect to a port of this machine. With a `receive_buffer`, which is small, little is taken that is not read."""
+    return await connected(socket.socket(), ("127.0.0.1", port), receive_buffer)
+
+
+async def connected(
+    sock: socket.socket,
+    address: str | tuple[str, int],
+    receive_buffer: int | None = None,
+    first: bytes = b"",
+    **tls: Any,
+) -> Wire:
+    """Connect a socket; `first` is sent before the TLS handshake."""
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, address)
+    await loop.sock_sendall(sock, first)
+    limit = 1 << 20 if receive_buffer is None else 1024
+    return Wire(*await asyncio.open_connection(sock=sock, limit=limit, **tls))
 
 
 async def listening(port: int) -> None:

@@ -265,6 +265,12 @@ class Peer:
         return self.wire is not None and not self.wire.is_closing()
 
     @property
+    def address(self) -> str:
+        """Its own address."""
+        assert self.wire is not None
+        return str(self.wire.get_extra_info("peername")[0])
+
+    @property
     def unread(self) -> int:
         """Bytes that the balancer has buffered for this end."""
         return self.wire.get_write_buffer_size() if self.wire is not None else 0
@@ -279,6 +285,11 @@ class Peer:
         if self.is_open and not self.has_ended and self.wire is not None:
             self.has_ended = True
             self.wire.arrive(_END)
+
+    def end_early(self) -> None:
+        """Half-close, which the transport reports at once, as with TLS: also while reading is paused."""
+        assert self.wire is not None
+        self.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
 
     def vanish(self) -> None:
         """Reset the connection."""

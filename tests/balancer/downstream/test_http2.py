@@ -145,7 +145,7 @@ async def test_goaway_loses_no_request(stage: Stage) -> None:
 
     async def script(play: Play) -> None:
         assert isinstance(play, Http2)
-        if play.peer.wire is plays[0].peer.wire:
+        if play.wire is plays[0].wire:
             if play.stream_id == 5:
                 play.peer.writer.write(GoAwayFrame(0, last_stream_id=3, error_code=0).serialize())
             if play.stream_id >= 5:

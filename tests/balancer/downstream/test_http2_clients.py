@@ -77,12 +77,8 @@ async def test_request_trailers(stage: Stage) -> None:
 async def test_interim_responses(stage: Stage) -> None:
     """RFC 9110 § 15.2: 100 and 103 are passed on."""
 
-    async def script(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
-        await wire.exactly(3)
-        await wire.send(response())
-
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    script = playing(Wire.head, interim, lambda wire: wire.exactly(3), response())
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)
     stream = client.begin(

@@ -587,19 +587,15 @@ async def test_tunnel_with_back_pressure(stage: Stage) -> None:
 
 
 async def test_connect_where_it_is_allowed(stage: Stage) -> None:
-    async def script(wire: Wire) -> None:
-        head = await wire.head()
-        assert head.line == b"CONNECT a:80 HTTP/1.1"
-        await wire.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        assert await wire.exactly(3) == b"abc"
-        await wire.send(b"def")
-
-    await stage.serve(await stage.worker(script), http={"allow": ["CONNECT"]})
+    script = playing(Wire.head, b"HTTP/1.1 200 OK\r\n\r\n", lambda wire: wire.exactly(3), b"def")
+    worker = await stage.serve_worker(script, http={"allow": ["CONNECT"]})
     client = await http2_client(stage)
     stream = client.begin(((b":method", b"CONNECT"), (b":authority", b"a:80")))
     client.send(stream, b"abc")
     answer = await client.answer(stream)
     assert (answer.status, answer.body) == (200, b"def")
+    assert worker.received.startswith(b"CONNECT a:80 HTTP/1.1\r\n")
+    assert worker.received.endswith(b"\r\n\r\nabc")
 
 
 # --- the admin interface on the port for traffic

@@ -6,17 +6,15 @@ Slow means that they stand still, or go on when the test lets them, so that noth
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
-from typing import ClassVar, cast
 
 import pytest
 
 from balancer.http.h2.limits import Http2Limits
 from tests.support.http2_client import Http2Client, fields
-from tests.support.programs import PATIENCE, Program, Start, memory
-from tests.support.wire import Wire, get
+from tests.support.programs import Program, Start, memory
+from tests.support.wire import ScriptedWorker, answering, get, response
 
 pytestmark = [
     pytest.mark.second_tier,
@@ -36,47 +34,19 @@ STILL = 5
 """Observations in a row without a change after which the worker sends no more."""
 
 
-class Worker(asyncio.Protocol):
-    """One connection of a worker, which answers `RESPONSE` for /long."""
-
-    all: ClassVar[list[asyncio.Transport]] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._received = b""
-        Worker.all.append(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        if self._received.endswith(b"\r\n\r\n"):
-            answer = RESPONSE if self._received.startswith(b"GET /long ") else b"ok"
-            self._received = b""
-            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
-
-    @classmethod
-    def unsent(cls) -> int:
-        return sum(transport.get_write_buffer_size() for transport in cls.all)
-
-
 @pytest.fixture
-async def worker() -> AsyncIterator[int]:
-    """The port of a worker."""
-    Worker.all.clear()
-    server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0, backlog=1024)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
-    for transport in Worker.all:
-        transport.abort()
+async def worker() -> AsyncIterator[ScriptedWorker]:
+    """A worker that answers `RESPONSE` to /long."""
+    of_short = response(b"ok")
+    of_long = response(RESPONSE)
+    script = answering(lambda request: of_long if request.line.startswith(b"GET /long ") else of_short)
+    async with ScriptedWorker(script) as worker:
+        yield worker
 
 
 async def slow_client(program: Program, window: int) -> Http2Client:
     """A client with a small receive buffer, and windows of streams that it does not open."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", program.port))
-    wire = Wire(*await asyncio.open_connection(sock=sock, limit=4096))
-    wire.patience = PATIENCE
+    wire = await program.client(receive_buffer=4096)
     client = Http2Client(wire, Http2Limits(streams=STREAMS, stream_window=window))
     client.is_slow = True
     for _ in range(STREAMS):
@@ -84,14 +54,14 @@ async def slow_client(program: Program, window: int) -> Http2Client:
     return client
 
 
-async def until_workers_stand_still(program: Program) -> None:
+async def until_worker_stands_still(program: Program, worker: ScriptedWorker) -> None:
     """Until nothing moves between worker and balancer, which serves a normal client meanwhile."""
     normal = await program.client()
     seen: list[int] = []
-    while len(seen) < STILL or len(set(seen[-STILL:])) > 1 or len(Worker.all) < CONNECTIONS * STREAMS:
+    while len(seen) < STILL or len(set(seen[-STILL:])) > 1 or len(worker.connections) < CONNECTIONS * STREAMS:
         answer = await normal.ask(get())
         assert answer.body == b"ok", answer.body
-        seen.append(Worker.unsent())
+        seen.append(sum(wire.unsent for wire in worker.connections))
     await normal.close()
     assert seen[-1] > CONNECTIONS * STREAMS * MIB
 
@@ -113,21 +83,21 @@ def open_windows(client: Http2Client) -> None:
 
 
 @pytest.mark.parametrize("window", [WINDOW, MIB], ids=["windows", "socket"])
-async def test_slow_readers_need_little_memory(start: Start, worker: int, window: int) -> None:
+async def test_slow_readers_need_little_memory(start: Start, worker: ScriptedWorker, window: int) -> None:
     """They withhold the windows of their streams, or leave what has come in the socket."""
-    program = await start("--policy", "random", "--worker", f"r=http://127.0.0.1:{worker}", "--port", "0")
+    program = await start("--policy", "random", "--worker", f"r={worker.url}", "--port", "0")
     status = await program.status()
     pid = status["pid"]
     base = memory(pid, "VmRSS")
     clients = [await slow_client(program, window) for _ in range(CONNECTIONS)]
-    await until_workers_stand_still(program)
+    await until_worker_stands_still(program, worker)
     if window == WINDOW:
         for _ in range(ROUNDS):
             await asyncio.gather(*map(take_windows, clients))
-            await until_workers_stand_still(program)
+            await until_worker_stands_still(program, worker)
             for client in clients:
                 open_windows(client)
-        await until_workers_stand_still(program)
+        await until_worker_stands_still(program, worker)
     status = await program.status()
     assert status["in_flight"] == CONNECTIONS * STREAMS
     assert status["errors"] == {}

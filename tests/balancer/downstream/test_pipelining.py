@@ -208,9 +208,8 @@ def test_requests_before_a_half_close_are_answered(
     """The end is reported after the bytes before it, or, by TLS, although reading is paused."""
     with Wireless() as stage:
         client = pipelined_behind_a_slow_request(stage, get(b"/2") + rest)
-        assert client.wire is not None
         if is_reported_at_once:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+            client.end_early()
         else:
             client.end()
         stage.turn()
@@ -227,8 +226,7 @@ def test_half_close_behind_an_admin_request() -> None:
     """The connection has been handed to the admin interface."""
     with Wireless() as stage:
         client = pipelined_behind_a_slow_request(stage, get(b"/-/status"))
-        assert client.wire is not None
-        client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+        client.end_early()
         answer(stage)
         assert statuses(client, 1) == [b"200"]
         assert not stage.downstreams
@@ -280,9 +278,8 @@ def test_early_bytes_behind_an_upgrade_enter_the_tunnel(has_ended: bool) -> None
     early = bytes(range(256)) * 200
     with Wireless() as stage:
         client = pipelined_behind_a_slow_request(stage, OFFER + early)
-        assert client.wire is not None
         if has_ended:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+            client.end_early()
         answer(stage)
         worker = stage.workers[-1]
         assert bytes(worker.received).endswith(b"Upgrade: chat\r\n\r\n") or b"/offer" in worker.received
@@ -301,9 +298,8 @@ def test_requests_behind_a_declined_upgrade(has_ended: bool) -> None:
         client = pipelined_behind_a_slow_request(
             stage, OFFER + post(b"x" * 2 * WINDOW) + OFFER + get(b"/last")
         )
-        assert client.wire is not None
         if has_ended:
-            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the balancer's own
+            client.end_early()
         for _ in range(5):
             answer(stage)
         assert [request.line[1] for request in got(stage)] == [b"/slow", b"/offer", b"/", b"/offer", b"/last"]

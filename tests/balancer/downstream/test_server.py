@@ -1,4 +1,4 @@
-"""Descriptor limits, error responses, the listening socket, the sweep, client limit."""
+"""Descriptor limits, error responses, the listening socket, the sweep, client limit, balance between processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from balancer.downstream.acceptor import ConnectionBalance
 from balancer.downstream.descriptor_limit import (
     MOST_CLIENTS,
     DescriptorLimit,
@@ -17,6 +18,7 @@ from balancer.downstream.descriptor_limit import (
 from balancer.downstream.listening_sockets import bind
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
 from balancer.http.h1.own_responses import ErrorAnswer
+from balancer.sharing.shared_counters import SharedCounters
 from tests.support.stage import Stage
 from tests.support.wire import get, response
 
@@ -73,15 +75,20 @@ async def test_server_sweeps_periodically(stage: Stage) -> None:
         stage.advance(0.25)
 
 
-async def test_idle_client_makes_way_at_the_client_limit(stage: Stage) -> None:
-    """An idle connection is closed after a second when another client waits for its place."""
+@pytest.mark.parametrize(("has_asked", "seconds"), [(True, 2.0), (False, 3.5)])
+async def test_idle_client_makes_way_at_the_client_limit(
+    stage: Stage, has_asked: bool, seconds: float
+) -> None:
+    """An idle connection is closed after a second when another client waits for its place; one that has sent nothing
+    yet, after three."""
     server = await stage.serve(await stage.worker(response()), limits={"clients": 1})
     first = await stage.client()
-    assert (await first.ask(get())).status == 200
+    if has_asked:
+        assert (await first.ask(get())).status == 200
     second = await stage.sending(get())
     await stage.turn()
     assert not second.received
-    stage.clock.at += 2  # the server's own sweep closes the idle connection
+    stage.clock.at += seconds  # the server's own sweep closes the idle connection
     assert (await second.response()).status == 200
     assert await first.rest() == b""
     assert server.cluster.process.counts.connections == 2
@@ -100,16 +107,6 @@ async def test_client_that_has_not_begun_has_longer(stage: Stage) -> None:
     assert (await second.response()).status == 200
 
 
-async def test_client_that_sends_nothing_makes_way(stage: Stage) -> None:
-    await stage.serve(await stage.worker(response()), limits={"clients": 1})
-    first = await stage.client()
-    second = await stage.sending(get())
-    await stage.turn()
-    stage.clock.at += 3.5
-    assert (await second.response()).status == 200
-    assert await first.rest() == b""
-
-
 async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
     """A dual-stack socket shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
     await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
@@ -118,3 +115,49 @@ async def test_trusted_proxy_matches_mapped_address(stage: Stage) -> None:
     assert trusts("::ffff:10.1.2.3")
     assert not trusts("::ffff:11.1.2.3")
     assert not trusts("fe80::1%eth0")
+
+
+# --- processes that accept from one listening socket
+
+
+def processes(*clients: int | None) -> list[ConnectionBalance]:
+    """Processes with these numbers of clients; None: the process does not accept."""
+    counters = SharedCounters(len(clients), 4)
+    each = [ConnectionBalance(counters, index) for index in range(len(clients))]
+    for one, number in zip(each, clients, strict=True):
+        if number is not None:
+            one.note(number)
+    return each
+
+
+@pytest.mark.parametrize(
+    ("clients", "other", "is_ahead"),
+    [(0, 0, False), (4, 0, False), (5, 0, True), (100, 93, False), (100, 92, True), (2000, 1934, False)],
+)
+def test_tolerated_difference(clients: int, other: int, is_ahead: bool) -> None:
+    """The tolerated difference grows with the number of clients."""
+    assert processes(clients, other)[0].is_ahead(clients) == is_ahead
+
+
+def test_process_that_does_not_accept_is_ignored() -> None:
+    """A process that has not accepting, or has stopped."""
+    accepting, silent = processes(50, None)
+    assert not accepting.is_ahead(50)
+    silent.note(0)
+    assert accepting.is_ahead(50)
+    silent.leave()
+    assert not accepting.is_ahead(50)
+
+
+def test_killed_process_is_ignored() -> None:
+    counters = SharedCounters(2, 4)
+    one, other = ConnectionBalance(counters, 0), ConnectionBalance(counters, 1)
+    other.note(0)
+    assert one.is_ahead(50)
+    counters.pages[1].clear()
+    assert not one.is_ahead(50)
+
+
+def test_ahead_of_any_process() -> None:
+    assert processes(50, 60, 10)[0].is_ahead(50)
+    assert not processes(50, 60, 50)[0].is_ahead(50)

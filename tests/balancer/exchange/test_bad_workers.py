@@ -6,7 +6,6 @@ idempotent requests are repeated: the worker may have executed the request.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf, self_signed
 from tests.support.scripted_transports import TRANSPORTS, echo, over
 from tests.support.stage import Stage
-from tests.support.wire import Message, Script, ScriptedWorker, Wire, get, playing, post, response
+from tests.support.wire import Script, ScriptedWorker, Wire, fault_of, get, playing, post, response
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,6 @@ async def faults_of(stage: Stage) -> dict[str, int]:
     return faults
 
 
-def error_of(answer: Message) -> tuple[int, str]:
-    """Status and reason of a generated error; its detail is one line."""
-    report = json.loads(answer.body)
-    assert "\n" not in report["detail"]
-    assert report["detail"]
-    return answer.status, report["error"]
-
-
 def context_of(shelf: Shelf, folder: Path, case: Untrusted) -> Any:
     if case.is_self_signed:
         return self_signed(folder, *case.names)
@@ -120,27 +111,21 @@ async def test_invalid_certificate(stage: Stage, transport: str, case: Untrusted
     assert faults[case.kind] == stage.outcomes("bad")["refused"] > 0
     await stage.reload(endpoints=bad_and_good(transport, addresses[0]), retries=0)
     answer = await stage.ask(get())
-    assert error_of(answer) == (502, "tls_failed")
+    assert fault_of(answer)[:2] == (502, "tls_failed")
     assert b"certificate" not in answer.body
     assert "certificate" in (await status(stage))["endpoints"][0]["connections"]["last_fault"]
 
 
-async def test_unresolved_name(stage: Stage, transport: str) -> None:
-    """A name under `.invalid` (RFC 6761 § 6.4)."""
-    address = "http://worker.invalid:80"
+@pytest.mark.parametrize(("kind", "error"), [("name", "name_unresolved"), ("refused", "connect_failed")])
+async def test_no_connection(stage: Stage, transport: str, kind: str, error: str) -> None:
+    """To a name under `.invalid` (RFC 6761 § 6.4), and to a port where nothing listens."""
+    address = "http://worker.invalid:80" if kind == "name" else f"http://127.0.0.1:{stage.dead_port()}"
     await serve_bad_and_good(stage, transport, address)
     for _ in range(3):
         assert (await stage.ask(post(b"x"))).body == b"x"
-    assert set(await faults_of(stage)) == {"name"}
+    assert set(await faults_of(stage)) == {kind}
     await stage.reload(endpoints=bad_and_good(transport, address), retries=0)
-    assert error_of(await stage.ask(post(b"x"))) == (502, "name_unresolved")
-
-
-async def test_connection_refused(stage: Stage, transport: str) -> None:
-    await serve_bad_and_good(stage, transport, f"http://127.0.0.1:{stage.dead_port()}")
-    for _ in range(3):
-        assert (await stage.ask(post(b"x"))).body == b"x"
-    assert set(await faults_of(stage)) == {"refused"}
+    assert fault_of(await stage.ask(post(b"x")))[:2] == (502, error)
 
 
 GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46" * 20
@@ -159,7 +144,7 @@ async def test_garbage_or_no_response(stage: Stage, transport: str, script: Scri
     answers = [await stage.ask(get()) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
     await stage.reload(endpoints=bad_and_good(transport, address))
-    code, reason = error_of(await stage.ask(post(b"once")))
+    code, reason, _ = fault_of(await stage.ask(post(b"once")))
     assert (code, reason) in {
         (502, "malformed_response"),
         (502, "connection_broken"),
@@ -173,6 +158,5 @@ async def test_http1_where_http2_is_expected(stage: Stage) -> None:
     """The error's detail names the protocol."""
     worker = await stage.worker(response(b"old"))
     await stage.serve(endpoints=bad_and_good("http2", f"http://127.0.0.1:{worker.port}"), retries=0)
-    answer = await stage.ask(get())
-    assert error_of(answer) == (502, "malformed_response")
-    assert "HTTP/1" in json.loads(answer.body)["detail"]
+    code, reason, detail = fault_of(await stage.ask(get()))
+    assert (code, reason, "HTTP/1" in detail) == (502, "malformed_response", True)

@@ -11,7 +11,7 @@ from balancer.config.schema.limits import READ
 from balancer.upstream.bounded_reader import LONGEST_READ
 from balancer.upstream.request import next_size
 from tests.support.stage import Stage
-from tests.support.wire import Wire, get, response
+from tests.support.wire import Wire, get, playing, response
 
 MIB = 1 << 20
 SIZE = 64 * MIB
@@ -60,15 +60,8 @@ async def test_stalled_client_holds_one_buffer(stage: Stage, framing: str, buffe
 async def test_client_that_stalls_after_quick_reads_holds_one_read(stage: Stage) -> None:
     """Reads grow while a client reads at once; after it stops at most one read of the largest size is held."""
     taken = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        wire.write(response(b"x" * (8 * MIB)))
-        await wire.request()
-        wire.write(HEADS["length"] + b"x" * SIZE)
-        await taken.wait()
-        wire.reset()
-
+    answers = response(b"x" * (8 * MIB)), HEADS["length"] + b"x" * SIZE
+    script = playing(Wire.request, answers[0], Wire.request, answers[1], taken, Wire.reset)
     worker = await stage.serve_worker(script)
     client = await stage.sending(get())
     assert len((await client.response()).body) == 8 * MIB

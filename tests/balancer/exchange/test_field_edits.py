@@ -1,8 +1,10 @@
-"""Configured fields (`[headers.request]`, `[headers.response]` and those of a route) in everything that is sent."""
+"""Configured fields (`[headers.request]`, `[headers.response]` and those of a route) in everything that is sent.
+
+`test_worker_host.py` has those of retries, hedges and copies, which name their endpoint.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import tomllib
 from pathlib import Path
@@ -23,9 +25,8 @@ from tests.support.grpc_plays import ending, rpc, serve_grpc
 from tests.support.http2_client import http2_client
 from tests.support.outgoing import outgoing_request
 from tests.support.scripted_transports import hello, serve_plays, values
-from tests.support.scripts import reset_after_request
 from tests.support.stage import Stage, pool_of
-from tests.support.wire import Message, Wire, answering, answering_after, get, playing, post_chunked, response
+from tests.support.wire import Message, Wire, answering, get, playing, post_chunked, response
 
 HSTS = {"Strict-Transport-Security": "max-age=63072000"}
 EVERY = "{client}|{scheme}|{host}|{tls}|{cluster}|{endpoint}|{request_id}"
@@ -158,35 +159,6 @@ async def test_trailers_of_a_request_are_no_way_around(stage: Stage) -> None:
     assert b"X-Sum: 1" in worker.received
 
 
-async def test_each_attempt_names_its_own_endpoint(stage: Stage) -> None:
-    """The first worker breaks the connection, the second one answers."""
-    broken, worker = await stage.worker(reset_after_request), await stage.worker(response())
-    await stage.serve(
-        broken,
-        worker,
-        headers={"request": {"set": {"X-To": "{endpoint}"}}, "response": {"set": {"X-By": "{endpoint}"}}},
-    )
-    answer = await stage.ask(get())
-    assert answer.value(b"X-By") == b"w1"
-    assert worker.requests[0].values(b"X-To") == [b"w1"]
-    assert b"X-To: w0\r\n" in broken.received
-
-
-async def test_a_hedged_request_names_both_endpoints(stage: Stage) -> None:
-    go = asyncio.Event()
-    slow, quick = await stage.worker(answering_after(go)), await stage.worker(response(b"quick"))
-    fields = {"request": {"set": {"X-To": "{endpoint}"}}, "response": {"set": {"X-By": "{endpoint}"}}}
-    await stage.serve(slow, quick, hedging={"enabled": True}, headers=fields)
-    client = await stage.client()
-    client.write(get())
-    await stage.eventually(lambda: slow.requests)
-    stage.advance(5)
-    answer = await client.response()
-    assert (answer.body, answer.value(b"X-By")) == (b"quick", b"w1")
-    assert [one.requests[0].value(b"X-To") for one in (slow, quick)] == [b"w0", b"w1"]
-    go.set()
-
-
 async def test_a_traced_request_has_fields_and_its_span(stage: Stage) -> None:
     request, _ = await ask_with(
         stage, headers={"request": {"set": {"X-To": "{endpoint}", "X-A": "1"}}}, tracing={"enabled": True}
@@ -194,20 +166,6 @@ async def test_a_traced_request_has_fields_and_its_span(stage: Stage) -> None:
     assert (request.value(b"X-To"), request.value(b"X-A")) == (b"w0", b"1")
     assert request.fields[-1][0] == b"traceparent"
     assert len(request.fields[-1][1]) == 55
-
-
-async def test_a_copy_has_the_fields_but_no_endpoint(stage: Stage) -> None:
-    """Which names that of the original."""
-    worker, mirror = await stage.worker(response()), await stage.worker(response())
-    await stage.serve(
-        worker,
-        clusters={"m": pool_of(mirror)},
-        routes=routes_of(mirror={"cluster": "m", "share": 1}),
-        headers={"request": {"set": {"X-To": "{endpoint}", "X-A": "1"}}},
-    )
-    await stage.ask(get(b"/", b"X-To: forged"))
-    await stage.eventually(lambda: mirror.requests)
-    assert (mirror.requests[0].value(b"X-A"), mirror.requests[0].value(b"X-To")) == (b"1", None)
 
 
 async def test_fields_over_http2_on_both_sides(stage: Stage) -> None:

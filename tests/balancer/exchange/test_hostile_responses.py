@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +14,7 @@ from tests.support.command_line import run_in_process
 from tests.support.dns_discovery import NAME, known, only_source, pass_time, serve_names
 from tests.support.name_server import SRV, NameServer, name_bytes
 from tests.support.stage import Stage
-from tests.support.wire import ScriptedWorker, response
+from tests.support.wire import ScriptedWorker, Wire, playing, response
 
 
 def test_messages_are_printable_and_bounded(tmp_path: Path) -> None:
@@ -67,33 +66,31 @@ async def test_unusable_srv_record(stage: Stage, names: NameServer, port: int, t
 
 async def run_against(answer: bytes, *words: str) -> Result:
     """Run `balancer endpoints` against a server that sends this response."""
-    worker = ScriptedWorker(lambda wire: answer_with(wire, answer))
-    await worker.start()
-    arguments = ["endpoints", "--url", f"http://127.0.0.1:{worker.port}", "--token", "t" * 20, *words]
-    ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
-    await worker.stop()
+    async with ScriptedWorker(playing(Wire.request, answer)) as worker:
+        arguments = ["endpoints", "--url", worker.url, "--token", "t" * 20, *words]
+        ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
     return ran
-
-
-async def answer_with(wire: Any, answer: bytes) -> None:
-    await wire.request()
-    await wire.send(answer)
 
 
 ROW = (
     b'{"id": "%b", "condition_text": "ready", "in_flight": 0, "weight": 1, "region": "r", '
     b'"address": "a", "source": "c"}'
 )
+
+
+def listing(row: bytes) -> bytes:
+    """An answer with one endpoint."""
+    document = b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
+    return response(document % row)
+
+
 ANSWERS: dict[str, bytes] = {
     "no object": response(b"[]"),
     "no list": response(b'{"endpoints": 5, "leaving": []}'),
     "no rows": response(b'{"endpoints": [5], "leaving": []}'),
     "other types": response(b'{"endpoints": [{"id": [], "state": {}}], "leaving": []}'),
-    "a weight that is none": response(
-        b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
-        % (ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')
-    ),
+    "a weight that is none": listing((ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')),
     "deep": response(b"[" * 100_000),
     "no JSON": response(b"\xff"),
     "no HTTP": b"SSH-2.0-x\r\n",
@@ -114,23 +111,15 @@ async def test_invalid_admin_response(case: str, words: tuple[str, ...]) -> None
 
 
 async def test_control_characters_are_escaped() -> None:
-    ran = await run_against(
-        response(
-            b'{"panic": {"everywhere": false, "regions": []}, "endpoints": [%b], "leaving": []}'
-            % (ROW % b"\\u001b[31m\\na")
-        ),
-        "list",
-    )
+    ran = await run_against(listing(ROW % b"\\u001b[31m\\na"), "list")
     assert ran.exit_code == 0
     assert ran.output.startswith("\\x1b[31m a ")
     assert ran.output.count("\n") == 1
 
 
 async def test_redirect_is_not_followed() -> None:
-    elsewhere = ScriptedWorker(lambda wire: answer_with(wire, response(b"{}")))
-    await elsewhere.start()
-    moved = response(b"", b"Location: http://127.0.0.1:%d/" % elsewhere.port, status=b"307 Elsewhere")
-    ran = await run_against(moved, "list")
-    assert "307" in ran.output
-    assert elsewhere.connections == []
-    await elsewhere.stop()
+    async with ScriptedWorker(playing(Wire.request, response(b"{}"))) as elsewhere:
+        moved = response(b"", b"Location: %b/" % elsewhere.url.encode(), status=b"307 Elsewhere")
+        ran = await run_against(moved, "list")
+        assert "307" in ran.output
+        assert elsewhere.connections == []

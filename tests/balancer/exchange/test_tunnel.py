@@ -34,12 +34,7 @@ class TunnelStage:
         self.over = asyncio.Event()
 
     async def serve(self, answer: bytes = SWITCHED, **settings: Any) -> None:
-        async def script(wire: Wire) -> None:
-            await wire.request()
-            wire.write(answer)
-            await self.over.wait()
-
-        self.worker = await self.stage.worker(script)
+        self.worker = await self.stage.worker(playing(Wire.request, answer, self.over))
         await self.stage.serve(self.worker, http={"allow": ["CONNECT"]}, **settings)
 
     async def open_tunnel(
@@ -245,20 +240,16 @@ async def test_unrequested_101_is_answered_502(stage: Stage, request_bytes: byte
 
 async def test_upgrade_is_retried_at_another_endpoint(stage: Stage, tunnel_stage: TunnelStage) -> None:
     """The client's early bytes were not sent yet, so the next endpoint gets them."""
-    gone = await stage.worker(playing(Wire.request))
     over = asyncio.Event()
-
-    async def switch(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(SWITCHED)
-        assert await wire.exactly(5) == b"early"
-        await over.wait()
-
-    await stage.serve(gone, await stage.worker(switch))
+    gone = await stage.worker(playing(Wire.request))
+    script = playing(Wire.request, SWITCHED, lambda wire: wire.exactly(len(b"early")), over)
+    switching = await stage.worker(script)
+    await stage.serve(gone, switching)
     client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + b"early")
     assert (await client.head()).status == 101
     assert gone.connections[0].received.endswith(b"\r\n\r\n")
-    await stage.eventually(lambda: stage.cluster.tunnels.bytes_in == 5)
+    await stage.eventually(lambda: switching.received.endswith(b"\r\n\r\nearly"))
+    assert stage.cluster.tunnels.bytes_in == 5
     over.set()
     assert await client.rest() == b""
     await client.close()
@@ -319,14 +310,7 @@ async def test_read_pause_before_the_101_continues_in_the_tunnel(stage: Stage) -
     """Reading that was paused for an earlier response stays paused in the tunnel, and resumes."""
     data = os.urandom(MIB) * 8
     over = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await wire.send(response(data))
-        await wire.request()
-        wire.write(SWITCHED + data)
-        await over.wait()
-
+    script = playing(Wire.request, response(data), Wire.request, SWITCHED + data, over)
     await stage.serve(await stage.worker(script))
     client = await stage.sending(get() + get(b"/", *UPGRADE_FIELDS), receive_buffer=4096)
     assert (await client.head()).status == 200
@@ -361,21 +345,14 @@ async def test_half_close_is_passed_on(
 async def test_client_half_closes_before_the_101(stage: Stage) -> None:
     """Its FIN is passed on after its early bytes, and it gets what the worker sends."""
     ended = asyncio.Event()
-
-    async def script(wire: Wire) -> None:
-        await wire.request()
-        await ended.wait()
-        await wire.send(SWITCHED)
-        assert await wire.rest() == b"early"
-        await wire.send(b"bye")
-
-    await stage.serve(await stage.worker(script))
+    worker = await stage.serve_worker(playing(Wire.request, ended, SWITCHED, Wire.rest, b"bye"))
     client = await stage.sending(get(b"/", *UPGRADE_FIELDS) + b"early")
     client.cut()
     await stage.turn()
     ended.set()
     assert (await client.head()).status == 101
     assert await client.rest() == b"bye"
+    assert worker.received.endswith(b"\r\n\r\nearly")
     await stage.eventually(lambda: are_settled(stage))
 
 

@@ -1,4 +1,4 @@
-"""The Host that workers get, of requests of all kinds, and of checks, probes and copies."""
+"""The Host that workers get, of requests of all kinds and of checks, probes and copies; fields that name endpoints."""
 
 from __future__ import annotations
 
@@ -46,6 +46,18 @@ def by_name(request: Message) -> bytes:
 
 def hosts(worker: ScriptedWorker) -> list[bytes | None]:
     return [request.value(b"Host") for request in worker.requests]
+
+
+NAMED = {
+    "request": {"set": {"X-To": "{endpoint}", "X-A": "1"}},
+    "response": {"set": {"X-By": "{endpoint}"}},
+}
+"""Fields that name the endpoint."""
+
+
+def named(worker: ScriptedWorker) -> list[tuple[bytes | None, ...]]:
+    """The Host and the endpoint that each request names."""
+    return [(request.value(b"Host"), request.value(b"X-To")) for request in worker.requests]
 
 
 @pytest.mark.parametrize(
@@ -122,27 +134,29 @@ async def test_check_by_grpc(stage: Stage) -> None:
     assert values(plays[-1].fields, b"host") == [APP.encode()]
 
 
-async def test_retry_has_the_host_of_its_endpoint(stage: Stage) -> None:
+async def test_retry_has_host_and_name_of_its_endpoint(stage: Stage) -> None:
     first, second = await stage.worker(response(status=b"503 No")), await stage.worker(response())
     endpoints = [endpoint(first, host="a.example"), endpoint(second, "w1", host="b.example")]
-    await stage.serve(endpoints=endpoints, tracing={"enabled": True})
-    assert (await stage.ask(get())).status == 200
-    assert (hosts(first), hosts(second)) == ([b"a.example"], [b"b.example"])
+    await stage.serve(endpoints=endpoints, tracing={"enabled": True}, headers=NAMED)
+    answer = await stage.ask(get())
+    assert (answer.status, answer.value(b"X-By")) == (200, b"w1")
+    assert (named(first), named(second)) == ([(b"a.example", b"w0")], [(b"b.example", b"w1")])
 
 
-async def test_hedge_has_the_host_of_its_endpoint(stage: Stage) -> None:
-    """That of the other endpoint, which is the client's."""
+async def test_hedge_has_host_and_name_of_its_endpoint(stage: Stage) -> None:
+    """Those of the other endpoint, whose Host is the client's."""
     go = asyncio.Event()
     slow, quick = await stage.worker(answering_after(go, response())), await stage.worker(response())
     endpoints = [endpoint(slow, host="a.example"), endpoint(quick, "w1")]
-    await stage.serve(endpoints=endpoints, hedging={"enabled": True})
+    await stage.serve(endpoints=endpoints, hedging={"enabled": True}, headers=NAMED)
     client = await stage.asking(slow, get())
     await stage.turn()
     stage.advance(LATE)
-    assert (await client.response()).status == 200
+    answer = await client.response()
+    assert (answer.status, answer.value(b"X-By")) == (200, b"w1")
     go.set()
     await stage.eventually(lambda: not stage.state().in_flight)
-    assert (hosts(slow), hosts(quick)) == ([b"a.example"], [CLIENT])
+    assert (named(slow), named(quick)) == ([(b"a.example", b"w0")], [(CLIENT, b"w1")])
 
 
 async def test_upgrade_has_the_host_and_connect_keeps_its_target(stage: Stage) -> None:
@@ -154,14 +168,17 @@ async def test_upgrade_has_the_host_and_connect_keeps_its_target(stage: Stage) -
 
 
 async def test_copies_have_the_host_of_the_mirror(stage: Stage) -> None:
+    """And the fields, but not the name of an endpoint, which would be that of the original."""
     main, shadow = await stage.worker(response()), await stage.worker(response())
     cluster = pool_of(shadow)
     cluster["endpoints"][0]["host"] = APP
     mirror = {"cluster": "shadow", "share": 1.0}
-    await stage.serve(main, routes=[{"cluster": "default", "mirror": mirror}], clusters={"shadow": cluster})
-    assert (await stage.ask(get())).status == 200
+    routes = [{"cluster": "default", "mirror": mirror}]
+    await stage.serve(main, routes=routes, clusters={"shadow": cluster}, headers=NAMED)
+    assert (await stage.ask(get(b"/", b"X-To: forged"))).status == 200
     await stage.eventually(lambda: shadow.requests)
-    assert (hosts(main), hosts(shadow)) == ([CLIENT], [APP.encode()])
+    assert (named(main), named(shadow)) == ([(CLIENT, b"w0")], [(APP.encode(), None)])
+    assert shadow.requests[0].value(b"X-A") == b"1"
 
 
 async def test_endpoint_added_at_run_time(stage: Stage) -> None:

@@ -172,29 +172,23 @@ FORGED = (
 )
 
 
-def test_forwarding_fields_of_an_untrusted_peer() -> None:
-    """An untrusted peer's fields are replaced by what the balancer sees; the host is that of an absolute target."""
-    _, fields, _ = sent(request(b"Host: inner.example", *FORGED, target=b"https://example.org/"))
-    assert values(fields, b"X-Forwarded-For") == [b"192.0.2.7"]
-    assert values(fields, b"X-Forwarded-Proto") == [b"http"]
-    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
-    assert values(fields, b"Forwarded") == []
+FORWARDING = (b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Forwarded-Host", b"Forwarded")
 
 
-def test_forwarding_fields_of_a_trusted_proxy() -> None:
-    """The proxy's address is appended; scheme and host of the first client are kept."""
-    _, fields, _ = sent(request(HOST, *FORGED), PROXY)
-    assert values(fields, b"X-Forwarded-For") == [b"1.2.3.4, 5.6.7.8, 9.9.9.9, 10.0.0.1"]
-    assert values(fields, b"X-Forwarded-Proto") == [b"https"]
-    assert values(fields, b"X-Forwarded-Host") == [b"inner.example"]
-    assert values(fields, b"Forwarded") == [b"for=1.2.3.4"]
-
-
-def test_trusted_proxy_without_forwarding_fields() -> None:
-    """Without forwarding fields the proxy counts as the client."""
-    _, fields, _ = sent(request(HOST, b"TE: trailers"), PROXY)
-    assert values(fields, b"X-Forwarded-For") == [b"10.0.0.1"]
-    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
+@pytest.mark.parametrize(
+    ("client", "given", "expected"),
+    [
+        (UNTRUSTED, FORGED, [b"192.0.2.7", b"http", b"example.org", None]),
+        (PROXY, FORGED, [b"1.2.3.4, 5.6.7.8, 9.9.9.9, 10.0.0.1", b"https", b"inner.example", b"for=1.2.3.4"]),
+        (PROXY, (b"TE: trailers",), [b"10.0.0.1", b"http", b"example.org", None]),
+    ],
+    ids=["untrusted", "proxy", "proxy without fields"],
+)
+def test_forwarding_fields(client: Client, given: tuple[bytes, ...], expected: list[bytes | None]) -> None:
+    """An untrusted peer's are replaced by what the balancer sees: the host is that of an absolute target. Those of a
+    trusted proxy are kept, with its address appended; without them the proxy counts as the client."""
+    _, fields, _ = sent(request(b"Host: inner.example", *given, target=b"https://example.org/"), client)
+    assert [values(fields, name) for name in FORWARDING] == [[] if it is None else [it] for it in expected]
 
 
 @pytest.mark.parametrize(

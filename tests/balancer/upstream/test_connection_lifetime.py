@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 
 import pytest
 
 from balancer.control.admin.status import proxy_status
 from balancer.upstream.connector import FAILURES
 from policies.facts import AdminState
+from tests.support.scripted_transports import Play, hello, over, serve_over
 from tests.support.stage import Stage
 from tests.support.wire import Script, Wire, answering, answering_after, get, post, response
 from tests.support.wireless import Escaped, Peer, Wireless, sends
@@ -29,17 +31,19 @@ def sweep_for(stage: Stage, seconds: float) -> None:
         stage.advance(0.25)
 
 
-async def test_connection_serves_max_requests(stage: Stage) -> None:
-    """`max_requests` is 10, less a random 0 or 1."""
-    worker = await stage.serve_worker(replying(), pool={"max_requests": 10})
+@pytest.mark.parametrize("transport", ["native", "http2"])
+async def test_connection_serves_max_requests(stage: Stage, transport: str) -> None:
+    """`max_requests` is 10, less a random 0 or 1; then the connection ends with its last response, and another is
+    opened."""
+    plays: list[Play] = []
+    await serve_over(stage, over(transport, hello, plays), transport, pool={"max_requests": 10})
     for _ in range(30):
-        assert (await stage.ask(get())).status == 200
-    await stage.turn()
-    served = [len(wire.requests) for wire in worker.connections]
-    assert all(9 <= number <= 10 for number in served[:-1]), served
-    assert sum(served) == 30
+        assert (await stage.ask(get())).body == b"hello"
+    *full, last = Counter(id(play.wire) for play in plays).values()
+    assert (min(full) >= 9, max(full) <= 10, sum(full) + last) == (True, True, 30)
     counts = stage.pool().counts
-    assert (counts.closed_by_balancer, counts.closed) == (len(served) - (stage.pool().idle == 1),) * 2
+    closed = len(full) + (stage.pool().idle == 0)
+    await stage.eventually(lambda: (counts.closed_by_balancer, counts.closed) == (closed, closed))
 
 
 async def test_preconnected_connection_serves_its_one_request(stage: Stage) -> None:

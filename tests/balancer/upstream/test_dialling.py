@@ -1,4 +1,5 @@
-"""Opening a connection: duration of each phase, kinds of failure, and that no connection leaks."""
+"""Opening a connection: order of the attempts (RFC 8305), duration of each phase, kinds of failure, and that no
+connection leaks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 from balancer.config.schema.endpoint import UpstreamTlsConfig
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
 from balancer.tls.contexts import ClientTls
-from balancer.upstream.dial.dial import dial
+from balancer.upstream.dial.dial import dial, interleaved
 from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.dial.resolver import Addresses, LookupFailed
 from balancer.upstream.dial.target import NetworkRoute, Routes
@@ -24,7 +25,9 @@ from tests.support.virtual import VirtualLoop, settle
 
 T = TypeVar("T")
 
-FOUR, OTHER_FOUR, SIX = "192.0.2.1", "192.0.2.2", "2001:db8::1"
+FOUR, OTHER_FOUR, SIX, OTHER_SIX = "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+NO_ROUTE = OSError(101, "Network is unreachable")
 
 
 class Transport(asyncio.Transport):
@@ -53,11 +56,13 @@ class Network:
 
     def __init__(self, *hosts: str, lookup: float | None = 0.256) -> None:
         self.loop = VirtualLoop(self._dial)
+        self.begun_at = self.loop.now()
         self.hosts = hosts
         self.lookup = lookup
         self.delays: dict[str, float] = {}
         self.refusing: dict[str, OSError] = {}
         self.dialled: list[str] = []
+        self.dialled_at: dict[str, float] = {}  # seconds since the network was made
         self.transports: dict[str, Transport] = {}
         self.routes = Routes(now=self.loop.now)
         self.routes.names.look = self._look
@@ -85,6 +90,7 @@ class Network:
             return self.transports[host], protocol
 
         self.dialled.append(host)
+        self.dialled_at[host] = round(self.loop.now() - self.begun_at, 6)
         return self.loop.create_task(connect())
 
     def dial(self, timeout: float = 2.0) -> tuple[Connected, DialTimes]:
@@ -99,6 +105,53 @@ class Network:
     @property
     def open(self) -> list[str]:
         return [host for host, transport in self.transports.items() if transport.is_open]
+
+
+def test_families_alternate() -> None:
+    """Families alternate, beginning with that of the first address; the one that worked before goes first."""
+    assert interleaved([SIX, OTHER_SIX, FOUR, OTHER_FOUR]) == [SIX, FOUR, OTHER_SIX, OTHER_FOUR]
+    assert interleaved([FOUR, OTHER_FOUR, SIX]) == [FOUR, SIX, OTHER_FOUR]
+    assert interleaved([SIX, OTHER_SIX, FOUR], FOUR) == [FOUR, SIX, OTHER_SIX]
+    assert interleaved([FOUR], SIX) == [FOUR]
+    assert interleaved([]) == []
+
+
+@pytest.mark.parametrize(
+    ("delays", "refusing", "winner", "trip", "dialled_at"),
+    [
+        ({SIX: 0.2}, {}, SIX, 0.2, {SIX: 0.0}),
+        ({FOUR: 0.04}, {}, FOUR, 0.29, {SIX: 0.0, FOUR: 0.25}),
+        ({SIX: 0.0, FOUR: 0.04}, {SIX: NO_ROUTE}, FOUR, 0.04, {SIX: 0.0, FOUR: 0.0}),
+        ({SIX: 0.3, FOUR: 0.1}, {}, SIX, 0.3, {SIX: 0.0, FOUR: 0.25}),
+        ({SIX: 0.5, FOUR: 0.25, OTHER_SIX: 1.0}, {}, SIX, 0.5, {SIX: 0.0, FOUR: 0.25}),
+    ],
+    ids=["quick first", "silent first", "failing first", "slow first", "simultaneous success"],
+)
+def test_staggered_attempts(
+    delays: dict[str, float],
+    refusing: dict[str, OSError],
+    winner: str,
+    trip: float,
+    dialled_at: dict[str, float],
+) -> None:
+    """The next one begins after 250 ms or a failure, and runs beside the others; all but the winner are closed."""
+    network = Network(SIX, OTHER_SIX, FOUR, lookup=0.0)
+    network.delays, network.refusing = delays, refusing
+    _, phases = network.dial()
+    assert (network.route.best, round(phases.trip, 6), network.dialled_at) == (winner, trip, dialled_at)
+    assert network.open == [winner]
+
+
+def test_all_addresses_fail() -> None:
+    """A refusal is reported in preference to an unreachable network; the detail has every attempt."""
+    network = Network(SIX, OTHER_SIX, FOUR)
+    network.delays = dict.fromkeys((SIX, OTHER_SIX, FOUR), 0.01)
+    network.refusing = {SIX: NO_ROUTE, OTHER_SIX: NO_ROUTE, FOUR: REFUSED}
+    with pytest.raises(ConnectFailed) as caught:
+        network.dial()
+    assert caught.value.kind == "refused"
+    assert caught.value.inside.count("Network is unreachable") == 2
+    assert f"{FOUR}: Connection refused" in caught.value.inside
 
 
 def test_phases_of_a_connection() -> None:
@@ -173,8 +226,8 @@ def test_name_without_addresses() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "refused"),
-        (OSError(101, "Network is unreachable"), "unreachable"),
+        (REFUSED, "refused"),
+        (NO_ROUTE, "unreachable"),
         (OSError(113, "No route to host"), "unreachable"),
         (ConnectionResetError(104, "Connection reset by peer"), "reset"),
         (ConnectionResetError("lost"), "reset"),

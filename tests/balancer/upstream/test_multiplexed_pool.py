@@ -22,7 +22,6 @@ from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import status
 from tests.support.scripted_transports import (
     TRANSPORTS,
-    Http1,
     Http2,
     Play,
     hello,
@@ -175,16 +174,6 @@ async def test_pings_count_as_heartbeats(stage: Stage) -> None:
     assert (counts.heartbeats, counts.heartbeats_failed, counts.closed_by_error) == (1, 1, 1)
 
 
-async def test_max_requests(stage: Stage) -> None:
-    """Ten, less a random 0 or 1; then the connection ends with its last response, and another is opened."""
-    await serve_plays(stage, hello, pool={"max_requests": 10})
-    for _ in range(30):
-        assert (await stage.ask(get())).body == b"hello"
-    counts = stage.pool().counts
-    assert 3 <= counts.opened <= 4
-    await stage.eventually(lambda: counts.closed_by_balancer >= counts.opened - 1)
-
-
 async def test_preconnect(stage: Stage) -> None:
     """Opened in advance, not closed for being idle, replaced when lost, and not opened in maintenance."""
     plays = await serve_plays(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
@@ -211,8 +200,7 @@ async def test_keep_alive_disabled(stage: Stage, transport: str) -> None:
     gate = asyncio.Event()
 
     async def script(play: Play) -> None:
-        assert isinstance(play, Http1 | Http2)
-        wires.append(play.wire if isinstance(play, Http1) else play.peer.wire)
+        wires.append(play.wire)
         if play.target == b"/wait":
             await gate.wait()
         await hello(play)

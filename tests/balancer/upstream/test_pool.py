@@ -1,15 +1,20 @@
-"""Pool of connections to a worker: leasing, closing, counting."""
+"""Pool of connections to a worker: leasing, closing, counting, backoff and what a worker says about keep-alive."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from random import Random
+
+import pytest
 
 from balancer.errors import ConnectFailed
+from balancer.http.h1.response_head import keep_alive_timeout
+from balancer.upstream.connector import FAILURES, MIN_PAUSE_S, Backoff
 from balancer.upstream.dial.phases import DialTimes
 from balancer.upstream.request import UpstreamRequest
 from tests.support.stage import Stage
-from tests.support.wire import Script, Wire, get, playing, post, response
+from tests.support.wire import Script, Wire, answering, get, playing, post, response
 
 
 def numbered(go: asyncio.Event) -> Script:
@@ -132,3 +137,100 @@ async def test_round_trip_to_a_doubted_endpoint_is_measured_anew(stage: Stage) -
         await stage.eventually(lambda: pool.idle == 1)
     await stage.turn()
     assert (pool.counts.opened, pool.standing) == (2, 1)
+
+
+# --- connections that may be used again, by the response
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        response(b"ok", b"Connection: close"),
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    ],
+)
+async def test_connection_announced_as_closing_is_not_reused(stage: Stage, last: bytes) -> None:
+    """Such a connection is not leased again, even if the worker has not closed it yet."""
+    worker = await stage.serve_worker(last)
+    client = await stage.client()
+    for _ in range(3):
+        answer = await client.ask(get())
+        assert (answer.body, answer.value(b"Connection")) == (b"ok", None)
+    assert len(worker.connections) == 3
+    assert stage.pool().idle == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "connections"),
+    [
+        (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", 1),
+        (b"HEAD", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 1),
+        (b"HEAD", b"HTTP/1.1 200 OK\r\n\r\n", 2),  # it might have been until close, so it is not used again
+        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\n", 1),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 77\r\n\r\n", 1),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\n\r\n", 1),
+    ],
+)
+async def test_response_without_a_body(stage: Stage, method: bytes, head: bytes, connections: int) -> None:
+    """It ends with its head, and the next request follows on the same connection."""
+    script = answering(lambda request: head if b" /first " in request.line else response(b"body"))
+    worker = await stage.serve_worker(script)
+    client = await stage.client()
+    answer = await client.ask(get(b"/first", method=method), to_head=True)
+    assert answer.line == head.partition(b"\r\n")[0]
+    assert (await client.ask(get())).body == b"body"
+    assert len(worker.connections) == connections
+
+
+# --- parts
+
+
+def test_backoff_after_repeated_failures() -> None:
+    """From `FAILURES` failures on, one attempt at a time after growing pauses, up to `longest`; a success ends it."""
+    backoff = Backoff(Random(1), longest=1.0)
+    for _ in range(FAILURES - 1):
+        backoff.failed(0.0)
+        assert backoff.may_try(opening=100, now=0.0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        backoff.failed(now)
+        assert not backoff.may_try(opening=0, now=now)
+        begun = now
+        while not backoff.may_try(opening=0, now=now):
+            now += 0.01
+        assert not backoff.may_try(opening=1, now=now)
+        pauses.append(now - begun)
+    for number, pause in enumerate(pauses):
+        whole = min(1.0, MIN_PAUSE_S * 2**number)
+        assert whole / 2 <= pause <= whole + 0.02
+    assert len({round(pause, 3) for pause in pauses[-4:]}) > 1, "jitter"
+    backoff.succeeded()
+    assert backoff.may_try(opening=100, now=now)
+
+
+def test_backoff_of_zero_is_off() -> None:
+    backoff = Backoff(Random(1), longest=0.0)
+    for _ in range(100):
+        backoff.failed(0.0)
+    assert backoff.may_try(opening=100, now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("head", "seconds"),
+    [
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\n\r\n", 5.0),
+        (b"HTTP/1.1 200 OK\r\nkeep-alive:timeout=5, max=100\r\n\r\n", 5.0),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\nKeep-Alive: max=100, TIMEOUT = \"75\"\r\nC: d\r\n\r\nbody", 75.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=soon\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: max=5\r\nX: timeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: notimeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\n\r\nbody\r\nKeep-Alive: timeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=7", 7.0),
+        (b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n\r\n", 0.0),
+        (b"", 0.0),
+    ],
+)  # fmt: skip
+def test_keep_alive_timeout_of_a_head(head: bytes, seconds: float) -> None:
+    """Only within the head, only as a parameter of Keep-Alive."""
+    assert keep_alive_timeout(head) == seconds

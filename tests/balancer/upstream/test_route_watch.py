@@ -14,7 +14,7 @@ from policies.facts import AdminState, Endpoint
 from tests.support.admin_requests import metrics, status
 from tests.support.stage import ManualClock, Stage
 from tests.support.wire import get, response
-from tests.support.wireless import Peer, Wireless
+from tests.support.wireless import Wireless
 
 USUAL, DETOUR = 0.09, 0.72
 
@@ -165,12 +165,6 @@ def test_unused_endpoint_is_connected_every_interval() -> None:
         assert len(wireless.workers) == 6
 
 
-def address_of(peer: Peer) -> str:
-    assert peer.wire is not None
-    address: str = peer.wire.get_extra_info("peername")[0]
-    return address
-
-
 def test_endpoint_in_maintenance_is_not_connected() -> None:
     """Not even after a change of its address, until it is ready again."""
     with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
@@ -180,7 +174,7 @@ def test_endpoint_in_maintenance_is_not_connected() -> None:
             before = len(wireless.workers)
             for _ in range(48):
                 wireless.advance(0.25)
-            return [address_of(peer) for peer in wireless.workers[before:]]
+            return [peer.address for peer in wireless.workers[before:]]
 
         registry.change("w0", state=AdminState.MAINTENANCE)
         assert len(pass_time()) == 2

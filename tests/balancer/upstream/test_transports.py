@@ -6,7 +6,6 @@ The worker speaks the protocol of the transport, and scripts do not name it. `KE
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Any
@@ -28,7 +27,7 @@ from tests.support.scripted_transports import (
     values,
 )
 from tests.support.stage import Stage
-from tests.support.wire import Message, Wire, get, post, post_chunked
+from tests.support.wire import Wire, fault_of, get, post, post_chunked
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -56,11 +55,6 @@ async def begin(stage: Stage, transport: str) -> Begin:
         return plays
 
     return begin
-
-
-def reason_of(answer: Message) -> str:
-    error: str = json.loads(answer.body)["error"]
-    return error
 
 
 # --- messages
@@ -307,8 +301,8 @@ async def test_worker_resets_before_the_head(stage: Stage, begin: Begin) -> None
         play.die()
 
     plays = await begin(script)
-    answer = await stage.ask(post(b"x"))
-    assert (answer.status, reason_of(answer), len(plays)) == (502, "connection_broken", 1)
+    assert fault_of(await stage.ask(post(b"x")))[:2] == (502, "connection_broken")
+    assert len(plays) == 1
     assert stage.outcomes() == {"reset": 1}
 
 
@@ -398,6 +392,4 @@ async def test_malformed_response_is_answered_502(stage: Stage, transport: str) 
     worker = await stage.worker(script)
     address = f"http://127.0.0.1:{worker.port}"
     await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
-    answer = await stage.ask(post(b"x"))
-    assert (answer.status, reason_of(answer)) == (502, "malformed_response")
-    assert "\n" not in json.loads(answer.body)["detail"]
+    assert fault_of(await stage.ask(post(b"x")))[:2] == (502, "malformed_response")

@@ -6,7 +6,7 @@ import asyncio
 from asyncio import IncompleteReadError
 from dataclasses import dataclass, field
 
-from tests.balancer.http.http_rows.recorder import RecordedRequest, Recorder, chunks, deliver, value_of
+from tests.balancer.http.http_rows.recorder import RecordedRequest, Recorder, deliver, value_of
 from tests.balancer.http.http_rows.row import CRLF, NEXT, Row
 from tests.support.wire import Wire
 
@@ -45,7 +45,7 @@ async def read_answer(wire: Wire, to_head: bool) -> Answer:
     if to_head or answer.status < 200 or answer.status in (204, 304):
         return answer
     if coding is not None:
-        answer.body, answer.trailers = await chunks(wire)
+        answer.body, answer.trailers = await wire.chunks()
     elif length is not None:
         answer.body = await wire.exactly(int(length))
     else:

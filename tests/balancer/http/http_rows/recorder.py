@@ -37,18 +37,6 @@ def value_of(head: bytes, name: bytes) -> bytes | None:
     return None
 
 
-async def chunks(wire: Wire) -> tuple[bytes, list[bytes]]:
-    """Read a chunked body and its trailers."""
-    body, trailers = b"", []
-    while size := int((await wire.until(CRLF)).split(b";")[0], 16):
-        body += await wire.exactly(size)
-        if await wire.exactly(2) != CRLF:
-            raise ValueError("no CRLF after a chunk")
-    while (line := await wire.until(CRLF)) != CRLF:
-        trailers.append(line[:-2])
-    return body, trailers
-
-
 def echo(request: RecordedRequest) -> bytes:
     """Default response: 200 with the target as the body."""
     body = request.target
@@ -100,7 +88,7 @@ class Recorder:
 
     async def _read_body(self, request: RecordedRequest, wire: Wire) -> None:
         if value_of(request.head, b"transfer-encoding") is not None:
-            request.body, request.trailers = await chunks(wire)
+            request.body, request.trailers = await wire.chunks()
         else:
             length = value_of(request.head, b"content-length") or b"0"
             request.body = await wire.exactly(int(length) if length.isdigit() else 0)
