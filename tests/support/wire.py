@@ -370,8 +370,12 @@ async def connected(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(sock, address)
-    await loop.sock_sendall(sock, first)
+    try:
+        await loop.sock_connect(sock, address)
+        await loop.sock_sendall(sock, first)
+    except OSError:
+        sock.close()
+        raise
     limit = 1 << 20 if receive_buffer is None else 1024
     return Wire(*await asyncio.open_connection(sock=sock, limit=limit, **tls))
 
