@@ -206,7 +206,7 @@ class GcPause:
             return
         self.until = at + self._length
         self.stopped += self._length
-        self._slots.pause(at, self.until, is_work=True)
+        self._slots.pause(at, self.until)
         if self._every:
             self._schedule(at + self._every)
 

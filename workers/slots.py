@@ -109,23 +109,17 @@ class Slots:
         ahead = sum(free_at - now for free_at in self._all_free() if free_at > now)
         return self.work + self.stopped - self.lost - ahead
 
-    def pause(self, now: float, until: float, is_work: bool = False) -> None:
-        """Suspend service until `until`: everything in progress ends that much later.
-
-        With `is_work` free slots are in use during the pause, too.
-        """
+    def pause(self, now: float, until: float) -> None:
+        """Suspend service until `until`: everything in progress ends that much later, and free slots are in use."""
         later = until - now
         free = []
         for free_at in self._all_free():
             if free_at > now:
                 self.stopped += later
                 free.append(free_at + later)
-            elif is_work:
+            else:
                 self.idle += now - free_at
                 self.work += later
-                free.append(until)
-            else:
-                self.idle += until - free_at
                 free.append(until)
         self._set(free)
         self._starts = [start + later for start in self._starts if start > now]

@@ -50,7 +50,7 @@ def test_pause_delays_requests_in_service_and_in_the_queue() -> None:
     slots.admit(0.0, 5.0)
     slots.admit(0.0, 3.0)
     slots.admit(0.0, 1.0)
-    slots.pause(1.0, 3.0, is_work=True)
+    slots.pause(1.0, 3.0)
     assert slots.waiting(4.0) == 1
     assert slots.waiting(5.0) == 0
     assert [slots.admit(1.5, 1.0) for _ in range(2)] == [7.0, 8.0]
@@ -58,7 +58,7 @@ def test_pause_delays_requests_in_service_and_in_the_queue() -> None:
 
 def test_free_slots_are_not_available_during_a_pause() -> None:
     slots = Slots(2, 10)
-    slots.pause(1.0, 3.0, is_work=True)
+    slots.pause(1.0, 3.0)
     assert slots.admit(1.5, 1.0) == 4.0
 
 
@@ -66,8 +66,8 @@ def test_paused_worker_counts_as_busy() -> None:
     """One of two slots busy for 4 s, then both for a pause of 2: 8 slot-seconds at 6, none of them twice."""
     slots = Slots(2, 10)
     slots.admit(0.0, 4.0)
-    slots.pause(2.0, 4.0, is_work=True)
-    assert [slots.busy_seconds(now) for now in (2.0, 4.0, 6.0, 9.0)] == [2.0, 6.0, 8.0, 8.0]
+    slots.pause(2.0, 4.0)
+    assert [slots.busy_seconds(now) for now in (2.0, 3.0, 4.0, 6.0, 9.0)] == [2.0, 4.0, 6.0, 8.0, 8.0]
 
 
 def test_pauses_repeat_in_phase(timer: ManualTimer, gc_pause: GcPause) -> None:
