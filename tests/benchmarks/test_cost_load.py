@@ -46,7 +46,7 @@ def test_latency_counts_from_the_scheduled_instant() -> None:
 
 
 def test_the_open_loop_has_a_core_of_its_own() -> None:
-    """With two cores, the worker shares that of the proxy; the introduction says who is where."""
+    """With two cores, worker and proxy share one, which the first lines of the output say."""
     both = CostPlan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
     assert (both.is_load_alone, both.worker_core) == (True, 0)
     assert "load alone on core 1" in place_in_words(both)
