@@ -177,7 +177,10 @@ OF_LOGS: list[tuple[dict[str, Any], str]] = [
         *((json.dumps(line).encode(), f", line 1: {said}") for line, said in OF_LOGS),
         (f"{HEAD}\n".encode(), " holds no request"),
         (f"{HEAD}\n2023-11-16 18:17:03,5\n".encode(), f", line 2: must have three columns, {HEAD}"),
-        (f"{HEAD}\nnow,5,5\n".encode(), ", line 2: TIMESTAMP: must be seconds or a time in ISO 8601, got 'now'"),
+        (
+            f"{HEAD}\nnow,5,5\n".encode(),
+            ", line 2: TIMESTAMP: must be seconds or a time in ISO 8601, got 'now'",
+        ),
         (b"", f": must be JSON lines, or CSV with the columns {HEAD}"),
         (b"a,b\n1,2\n", ": must be JSON lines, or CSV"),
         (b'{"timestamp": "\xff"}\n', " cannot be read: not text"),
