@@ -266,6 +266,8 @@ class Http2Connection(OpenStreams):
         if now - self._ticked_at >= TICK:
             self._ticked_at = now
             engine.tick()
+            if engine.has_discarded:
+                self.flush_soon()
         if engine.resets > self._resets and self._ends_flood(now):
             return
         for stream in list(self._streams.values()):

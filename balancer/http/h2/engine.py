@@ -82,7 +82,9 @@ class Engine:
         self._events: list[Event] = []
         self._reset: set[int] = set()  # streams that this read has ended early
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
-        self._unwanted: dict[int, None] = {}  # answered streams whose request is not read to its end
+        self._unwanted: dict[
+            int, int
+        ] = {}  # answered streams whose request is not read to its end -> ticks since then
         self._last_id = 0  # of the peer's streams
         self._own_resets: set[int] = set()  # streams that are being reset from here
         self._recent_resets = 0
@@ -312,10 +314,6 @@ class Engine:
                 data = self._send(limit)
                 if self._bodies.waiting and (limit is None or len(data) < limit):
                     data += self._bodies.take_turns(limit)
-                # At the limit, the end of an unwanted stream may still wait to be framed.
-                if self._unwanted and (limit is None or len(data) < limit):
-                    self._reset_unwanted()
-                    data += self._session.send(limit)
             except LibraryError as error:
                 self._fail(error)
                 data = b""
@@ -414,6 +412,3 @@ class Engine:
     def _goaway(self, code: int) -> bytes:
         last_id = self._last_id if self._is_server else 0
         return b"\0\0\x08\x07\0\0\0\0\0" + last_id.to_bytes(4, "big") + code.to_bytes(4, "big")
-
-    def _reset_unwanted(self) -> None:
-        """Reset the streams of `_unwanted` that have been answered."""

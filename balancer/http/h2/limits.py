@@ -47,6 +47,9 @@ LOST_LIMIT: Final = WINDOW // 4
 TICK: Final = 1.0
 """Seconds between two calls of `Engine.tick`."""
 
+LINGER_TICKS: Final = 1
+"""Ticks for which a client may end a request that has been answered, before its stream is reset."""
+
 LEAVING: Final = b"leaving!"
 """PING between the two GOAWAY frames of a shutdown."""
 

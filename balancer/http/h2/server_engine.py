@@ -8,7 +8,7 @@ from balancer.http.h1.field_list import Fields
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import NO_ERROR, OVERSIZED, RESET
 from balancer.http.h2.library import LibraryError
-from balancer.http.h2.limits import LEAVING, Http2Limits
+from balancer.http.h2.limits import LEAVING, LINGER_TICKS, Http2Limits
 from balancer.http.h2.sendable import sendable
 
 
@@ -54,9 +54,12 @@ class ServerEngine(Engine):
                 self._bodies.parts += 1
 
     def discard(self, stream_id: int) -> None:
-        """Read no more of a request; called after the last part of its response, which is sent first."""
+        """Read no more of a request; called after the last part of its response. The client may still end the request,
+        which may have come but for its end, and gets a reset only if it does not: many clients drop the response of a
+        stream that is reset while they send.
+        """
         if stream_id in self._open:
-            self._unwanted[stream_id] = None
+            self._unwanted[stream_id] = 0
             self.has_discarded = True
 
     def leave(self) -> None:
@@ -70,15 +73,20 @@ class ServerEngine(Engine):
             except LibraryError:  # it has ended, by a GOAWAY that waits for the transport
                 return
 
-    def _reset_unwanted(self) -> None:
-        """Reset the streams of `discard` whose answer is out: before its end, a reset would cut it off (§ 8.1)."""
+    def tick(self) -> None:
+        """Begin the limits on floods anew, and reset the streams of `discard` whose answer has been out for a while:
+        before its end, a reset would cut it off (§ 8.1)."""
+        super().tick()
         session = self._session
-        for stream_id in list(self._unwanted):
+        for stream_id, ticks in list(self._unwanted.items()):
             try:
                 window = min(session.window, session.stream_window(stream_id))
             except LibraryError:
                 self._forget(stream_id)
                 continue
-            is_out = not self.unsent(stream_id)
-            if is_out and window > 0:  # without window, the end of the stream may wait for it
-                self.reset(stream_id, NO_ERROR)
+            # Without window, or while the transport is full, the end of the stream may wait to be framed.
+            if window > 0 and not (self.is_blocked or self.unsent(stream_id)):
+                if ticks < LINGER_TICKS:
+                    self._unwanted[stream_id] = ticks + 1
+                else:
+                    self.reset(stream_id, NO_ERROR)

@@ -126,8 +126,10 @@ async def test_http2_can_be_disabled(stage: Stage) -> None:
 # --- ends
 
 
-async def test_an_early_answer_ends_the_request(stage: Stage) -> None:
-    """RFC 9113 § 8.1: RST_STREAM with NO_ERROR asks the client to stop; what is on its way is dropped."""
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_early_answer_ends_the_request(stage: Stage, ends: bool) -> None:
+    """RFC 9113 § 8.1: RST_STREAM with NO_ERROR asks the client to stop; what is on its way is dropped. A client that
+    ends the request soon gets none."""
     script = playing(Wire.head, response(b"no", status=b"403 Forbidden"), Wire.closed)
     await stage.serve(await stage.worker(script))
     client = await http2_client(stage)
@@ -135,8 +137,17 @@ async def test_an_early_answer_ends_the_request(stage: Stage) -> None:
     client.send(stream, b"abc")
     answer = await client.answer(stream)
     assert (answer.status, answer.body) == (403, b"no")
-    await client.until(lambda: answer.reset is not None)
-    assert answer.reset == NO_ERROR
+    stage.advance(1)
+    await stage.turn(3)
+    assert answer.reset is None
+    if ends:
+        client.send(stream, b"d", is_last=True)
+    for _ in range(2):
+        await stage.turn(3)
+        stage.advance(1)
+    if not ends:
+        await client.until(lambda: answer.reset is not None)
+    assert answer.reset == (None if ends else NO_ERROR)
     assert (await client.ask(path=b"/-/live")).status == 200
 
 

@@ -115,19 +115,20 @@ async def test_client_that_is_left_takes_the_end_of_its_response(stage: Stage, t
 @pytest.mark.parametrize("closes", [True, False])
 async def test_connection_that_is_left_amid_an_upload_lingers(stage: Stage, closes: bool) -> None:
     """A reset would discard the response, which came before the end of the request; a client that stays is closed."""
-    await stage.serve(await stage.worker(early), timeouts={"linger": 1.0})
+    await stage.serve(await stage.worker(early), timeouts={"linger": 4.0})
     client = await http2_client(stage)
     stream = client.begin(fields(b"/", method=b"POST"))
     client.send(stream, b"x")
     assert (await client.answer(stream)).status == 200
     stage.cluster.process.drain()
-    stage.advance(0.3)
+    for _ in range(3):
+        stage.advance(1)
     await client.end()
     assert stage.downstreams
     if closes:
         client.wire.leave()
     else:
-        stage.advance(1.1)
+        stage.advance(4.1)
     await stage.eventually(lambda: not stage.downstreams)
 
 
@@ -326,7 +327,7 @@ REFUSED = {
 
 
 def refused(kind: str, stream: int) -> bytes:
-    body = frame(frames.DATA, bytes(11), stream) * (kind == "body")
+    body = frame(frames.DATA, bytes(11), stream, frames.END_STREAM) * ("body" in kind)
     return head(stream, *REFUSED[kind], flags=END_HEADERS | ("body" not in kind)) + body
 
 

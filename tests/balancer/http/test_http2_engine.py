@@ -31,6 +31,7 @@ from balancer.http.h2.limits import (
     BYTES_PER_FRAME,
     FRAMES_PER_HEAD,
     FRAMES_PER_PART,
+    LINGER_TICKS,
     LONGEST_FRAME,
     PIECE,
     WINDOW,
@@ -252,13 +253,14 @@ def test_window_of_ended_streams_is_returned(end: str, size: int) -> None:
         elif end == "discarded before more comes":
             server.respond(stream, OK, is_last=True)
             server.discard(stream)
-            server.data_to_send(9)  # the response, but not yet the reset
             assert server.receive(frame(frames.DATA, bytes(1000), stream)) == []
         else:
             server.receive(frame(frames.DATA, bytes(1500), stream))
         server.respond(stream, OK, is_last=True)
         server.acknowledge(stream, 1000)
         server.data_to_send()
+        server.tick()
+    for _ in range(LINGER_TICKS):
         server.tick()
     assert first_update(server, after=41) == 20 * size
 
@@ -399,9 +401,36 @@ def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
     server.send_data(1, bytes(250_000), is_last=False)
     server.send_data(3, b"", is_last=True)
     server.discard(3)
+    server.tick()
     parts = [server.data_to_send(100_000) for _ in range(4)]
-    ours = [(kind, flags) for kind, stream, flags, _ in frames_of(b"".join(parts)) if stream == 3]
-    assert ours == [(frames.DATA, frames.END_STREAM), (frames.RST_STREAM, 0)]
+    assert of_stream(3, b"".join(parts)) == [(frames.DATA, frames.END_STREAM)]
+
+
+def of_stream(wanted: int, data: bytes) -> list[tuple[int, int]]:
+    return [(kind, flags) for kind, stream, flags, _ in frames_of(data) if stream == wanted]
+
+
+def test_early_response_waits_for_the_end_of_the_request() -> None:
+    """Many clients drop the response of a stream that is reset while they send, if only its end."""
+    server = lone_server()
+    for stream in (1, 3):
+        server.receive(head(stream, *POST, (b"content-length", b"1"), flags=END_HEADERS))
+        server.receive(frame(frames.DATA, b"x", stream))
+        server.respond(stream, OK, is_last=True)
+        server.discard(stream)
+    ends = [(frames.HEADERS, END_HEADERS | frames.END_STREAM)]
+    sent = server.data_to_send()
+    assert of_stream(1, sent) == of_stream(3, sent) == ends
+    for _ in range(LINGER_TICKS):
+        server.tick()
+        assert server.data_to_send() == b""
+    server.receive(frame(frames.DATA, b"", 1, frames.END_STREAM))
+    server.is_blocked = True
+    server.tick()
+    assert server.data_to_send() == b""
+    server.is_blocked = False
+    server.tick()
+    assert [*frames_of(server.data_to_send())] == [(frames.RST_STREAM, 3, 0, bytes(4))]
 
 
 def test_empty_data_before_a_response() -> None:
