@@ -97,7 +97,7 @@ def read_curve(directory: Path) -> Curve:
 def point_of(results: Results, label: str) -> Point:
     """Point of one entry: samples pooled for shares, averages over blocks for comparisons."""
     runs, scenario = believable(results, label), results.scenario
-    slo = scenario.slo * scenario.time_scale
+    slo = scenario.measured_slo
     summaries = [summarise_run(run, slo) for run in runs]
     requests = sum(len(run.samples) for run in runs)
     return Point(

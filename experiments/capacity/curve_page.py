@@ -57,7 +57,7 @@ def write_load_report(directory: Path) -> Curve:
     curve = read_curve(directory)
     results = curve.results[-1]
     scenario, field = results.scenario, competitors(results)
-    slo, most = scenario.slo * scenario.time_scale, pooled(scenario)
+    slo, most = scenario.measured_slo, pooled(scenario)
     drawing = Drawing(
         "latency-against-load",
         "Latency against offered load",
@@ -85,14 +85,14 @@ def headline(curve: Curve) -> str:
     scenario = curve.results[0].scenario
     limits: dict[float, list[str]] = {}
     for label in curve.labels:
-        limits.setdefault(curve.limit(label, scenario.slo * scenario.time_scale), []).append(label)
+        limits.setdefault(curve.limit(label, scenario.measured_slo), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
         f"{', '.join(limits[rate])} {f'up to {with_digits(rate, 4)}/s' if rate else 'at no rate offered'}"
         + (", the highest offered" if rate == top else "")
         for rate in sorted(limits, reverse=True)
     ]
-    return f"The p99 stays within {scenario.slo * 1e3:g} ms: {'; '.join(shown)}"
+    return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}"
 
 
 def load_table(curve: Curve) -> Table:
@@ -150,7 +150,7 @@ def as_json(curve: Curve) -> dict[str, Any]:
     scenario = curve.results[0].scenario
     return {
         "scenario": scenario.name,
-        "slo": scenario.slo,
+        "slo": scenario.measured_slo,
         "headline": headline(curve),
         "pooled": pooled(scenario),
         "knees": {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None},

@@ -124,7 +124,8 @@ def capacity(
     at_rate(chosen, first, duration)
     console = console_here()
     label, together = chosen.entries[0].label, with_digits(pooled(chosen), 4)
-    console.print(Text(f"{label}: p99 within {bound * 1e3:g} ms; the workers together serve {together}/s"))
+    within = f"{bound * chosen.time_scale * 1e3:g} ms"
+    console.print(Text(f"{label}: p99 within {within}; the workers together serve {together}/s"))
     found: list[Capacity] = []
     runner, began_at = runner_of(simulated), time.monotonic()
 

@@ -142,7 +142,7 @@ class VerdictSoFar(Observer):
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Look at the verdict after the last run of a block."""
         scenario = self._campaign.scenario
-        self._runs.append(summarise_run(run, scenario.slo))
+        self._runs.append(summarise_run(run, scenario.measured_slo))
         if planned.order + 1 < len(scenario.entries):
             return
         contest = contest_of(scenario, self._campaign.world, self._runs)

@@ -60,7 +60,7 @@ class Difference:
 
 
 def side(name: str, results: Results) -> Side:
-    slo = results.scenario.slo * results.scenario.time_scale
+    slo = results.scenario.measured_slo
     return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
 
 

@@ -30,7 +30,7 @@ from experiments.report.canvas import STYLE
 from experiments.report.charts import latency_charts
 from experiments.report.document import Document, Picture, Section, sections_of, to_html, to_markdown
 from experiments.report.drawings import Drawing, save_drawing, tail_drawing
-from experiments.report.entry_tables import COLUMNS, STATISTICS, table_of
+from experiments.report.entry_tables import COLUMNS, table_of
 from experiments.report.figures_time import bins_of
 from experiments.report.pages import write
 from experiments.report.palette import INK, INVALID, Competitor, policy_colour, region_colours, worker_colours
@@ -309,7 +309,7 @@ def step(axes: Axes, ended_at: Floats, edges: Floats, colour: str, filled: bool 
 LOG_COLUMNS = [
     replace(column, head="99.9th") if column.name == "p99.9_s" else column
     for column in COLUMNS
-    if column in STATISTICS or column.name == "p99.9_s"
+    if column.shown == "statistics" or column.name == "p99.9_s"
 ]
 """Columns of the statistics, which show the 99.9th percentile, too."""
 

@@ -32,6 +32,7 @@ STYLE: Any = {
     "axes.labelcolor": INK,
     "axes.titlesize": 10.0,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # where it stands; without a place, each drawing looks for one above the ticks
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -99,6 +100,9 @@ def settle(figure: Figure) -> Figure:
     with mpl.rc_context(STYLE):
         engine = figure.get_layout_engine()
         assert engine is not None  # of `blank`
+        for axis in (one for axes in figure.axes for one in (axes.xaxis, axes.yaxis)):
+            if not axis.get_label_text():
+                axis.set_label_coords(0, 0)  # else each drawing looks for its place beside the ticks
         engine.execute(figure)
         figure.set_layout_engine(None)  # the placeholder of "none" would have every file drawn twice
     return figure

@@ -1,7 +1,8 @@
 """Columns of an entry, each declared once: for `summary.csv` and its page, and for the tables of statistics and tail.
 
-The columns of all of them are in the order of `COLUMNS`. Numbers in CSV are in seconds and shares, in tables in
-milliseconds and percent.
+The columns of all of them are in the order of `COLUMNS`. Numbers in CSV are in seconds (`…_s`), per second
+(`…_per_s`), percent (`…_percent`) or, without an end, shares. In tables times are in milliseconds and shares in
+percent; heads of the tail say so.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from experiments.verdict.summary import EntrySummary, Summary
 class Column:
     """A column: its name in CSV and what it means, its value, and where it is `shown` with which head.
 
-    `value` is a field of an `EntrySummary`, or a function of it; those of the statistics read its `table` and `latency`
-    only. `form` makes the text or the cell of a table of it; if requests failed, a column of `failures` is marked.
+    "statistics" is the first table of the page and that of the terminal, "tail" the page's "Tail, failures and
+    goodput". `value` is a field of an `EntrySummary`, or a function of it; those of the statistics read its `table` and
+    `latency` only. `form` makes the text or the cell of a table of it; if requests failed, a column of `failures` is
+    marked. `note` is a sentence below the table.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Column:
     head: str = ""
     form: Callable[[Any], object] = str
     failures: bool = False
+    note: str = ""
 
     def of(self, entry: Any) -> Any:
         return attrgetter(self.value)(entry) if isinstance(self.value, str) else self.value(entry)
@@ -53,13 +57,16 @@ class Column:
         return plainly(value.seconds if isinstance(value, Quantile) else value)
 
 
-def percentile(percent: float, name: str, meaning: str, head: str = "", measure: str = "latency") -> Column:
+def percentile(
+    percent: float, name: str, meaning: str, head: str = "", measure: str = "latency", note: str = ""
+) -> Column:
     """Return the column of a percentile in the statistics, or, with a `head` of its own, in the table of the tail."""
 
     def value(entry: Any) -> Any:
         return next(one for one in getattr(entry, measure) if one.percent == percent)
 
-    return Column(name, meaning, value, "tail" if head else "statistics", head or f"{percent:g}th", supported)
+    shown: Literal["statistics", "tail"] = "tail" if head else "statistics"
+    return Column(name, meaning, value, shown, head or f"{percent:g}th", supported, note=note)
 
 
 def seconds(field: str, name: str, meaning: str, head: str) -> Column:
@@ -89,17 +96,10 @@ COLUMNS = (
     Column("total", "requests", "table.total", "statistics", "total"),
     Column("ok", "successes", "table.ok", "statistics", "OK"),
     Column("ko", "failures", "table.ko", "statistics", "KO", failures=True),
-    Column(
-        "ko_percent",
-        "failures in percent of the requests",
-        "table.ko_percent",
-        "statistics",
-        "% KO",
-        DIGITS,
-        True,
-    ),
+    Column("ko_percent", "failures in percent of the requests", "table.ko_percent", "statistics", "% KO", DIGITS, True),
     Column("rate_per_s", "successes per second", "table.rate", "statistics", "req/s", DIGIT),
-    Column("total_time_s", "time of a run, mean over runs", "mean_span", "tail", "total time s", DIGITS),
+    Column("total_time_s", "time of a run, mean over runs", "mean_span", "tail", "total time s", DIGITS,
+           note="Total time is the mean over blocks."),
     seconds("minimum", "min_s", "least latency of a success", "min"),
     percentile(50.0, "p50_s", "median latency of successes"),
     percentile(75.0, "p75_s", "75th percentile"),
@@ -110,43 +110,27 @@ COLUMNS = (
     seconds("maximum", "max_s", "greatest latency of a success", "max"),
     seconds("mean", "mean_s", "mean latency of successes", "mean"),
     seconds("std_dev", "std_dev_s", "standard deviation of the latency of successes", "std dev"),
-    Column(
-        "few_beyond",
-        "percentiles with fewer than 100 samples beyond them",
-        lambda entry: " ".join(f"p{one.percent:g}" for one in entry.latency if one.few),
-    ),
-    percentile(
-        99.0,
-        "p99_deadline_mapped_s",
-        "99th percentile of all requests, a failure as slow as the deadline",
-        "p99 with KO ms",
-        "latency_deadline_mapped",
-    ),
-    percentile(50.0, "service_p50_s", "median service time of successes", "service p50 ms", "service_time"),
-    percentile(
-        99.0, "service_p99_s", "99th percentile of the service time", "service p99 ms", "service_time"
-    ),
-    Column(
-        "goodput",
-        "share of all requests that succeeded within the SLO",
-        "goodput",
-        "tail",
-        "within {slo} %",
-        percent,
-    ),
-    Column(
-        "errors", "failures by kind, as `timeout=3 reset=1`", "errors", "tail", "errors by kind", errors_cell
-    ),
+    Column("few_beyond", "percentiles with fewer than 100 samples beyond them",
+           lambda entry: " ".join(f"p{one.percent:g}" for one in entry.latency if one.few)),
+    percentile(99.0, "p99_deadline_mapped_s", "99th percentile of all requests, a failure as slow as the deadline",
+               "p99 with KO ms", "latency_deadline_mapped",
+               "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast."),
+    percentile(50.0, "service_p50_s", "median service time of successes", "service p50 ms", "service_time",
+               "Service time runs from the instant of sending; latency minus it is what the generator itself added."),
+    percentile(99.0, "service_p99_s", "99th percentile of the service time", "service p99 ms", "service_time"),
+    Column("goodput", "share of all requests that succeeded within the SLO", "goodput",
+           "tail", "within {slo} %", percent),
+    Column("errors", "failures by kind, as `timeout=3 reset=1`", "errors", "tail", "errors by kind", errors_cell),
     Column("share_per_worker", "share of the answers, as `emea-0=0.5 us-0=0.5`", "share_per_worker"),
-)
-
-STATISTICS = tuple(column for column in COLUMNS if column.shown == "statistics")
+)  # fmt: skip
 
 
 def table_of(
     title: str, note: str, columns: Iterable[Column], rows: Iterable[tuple[Cell, Any]], slo: str = ""
 ) -> Table:
+    """Table of the columns, with their notes behind its own."""
     shown = tuple(columns)
+    note = " ".join(filter(None, (note, *(column.note for column in shown))))
     heads = ("entry", *(column.head.format(slo=slo) for column in shown))
     return Table(title, note, heads, tuple((name, *(c.cell(entry) for c in shown)) for name, entry in rows))
 
@@ -160,7 +144,8 @@ def statistics_table(summary: Summary) -> Table:
         f"Latency of successes in milliseconds, {begins}; req/s counts successes. "
         "A percentile is grey with fewer than 100 samples beyond it, and left out with fewer than 10."
     )
-    return table_of("Statistics", note, STATISTICS, ((name_cell(entry), entry) for entry in summary.entries))
+    shown = (column for column in COLUMNS if column.shown == "statistics")
+    return table_of("Statistics", note, shown, ((name_cell(entry), entry) for entry in summary.entries))
 
 
 def tail_table(summary: Summary) -> Table:
@@ -168,15 +153,12 @@ def tail_table(summary: Summary) -> Table:
     hidden = {"service_p50_s", "service_p99_s"} if is_live(summary) else set[str]()
     if len({entry.load for entry in summary.entries}) <= 1:
         hidden.add("load")
-    note = "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast. "
-    if not is_live(summary):
-        note += "Service time runs from the instant of sending; latency minus it is what the generator itself added. "
     return table_of(
         "Tail, failures and goodput",
-        note + "Total time is the mean over blocks.",
+        "",
         (column for column in COLUMNS if column.shown == "tail" and column.name not in hidden),
         ((name_cell(entry), entry) for entry in summary.entries),
-        f"{summary.scenario.slo * 1e3:g} ms",
+        f"{summary.scenario.measured_slo * 1e3:g} ms",
     )
 
 

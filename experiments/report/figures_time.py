@@ -44,6 +44,9 @@ MOST_RATES, REQUESTS_PER_RATE = 120, 100
 LABEL, LABEL_ROWS = 0.1, 3
 """Height of an event's label as a part of the panel, and number of rows of labels."""
 
+MOST_TICKS = 10_000
+"""Places on a time axis at which failures are drawn: some twenty in each dot of a picture."""
+
 MOST_INSTANTS, LEAST_INSTANTS, MOST_POINTS = 240, 60, 16_000
 """Points in time at which requests in flight are counted: of a panel, and of all lines of the figure together."""
 
@@ -162,7 +165,8 @@ def draw_tail(axes: Axes, one: Competitor, bins: Bins) -> list[float]:
     tail, median = bins.percentiles(one, (bins.percent, 50.0))
     axes.plot(middle, tail, color=one.colour, linestyle=one.dash, linewidth=2, marker="o", markersize=2.5)
     axes.plot(middle, median, color=one.colour, linewidth=1, alpha=0.6)
-    draw_failures(axes, np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs]))
+    failed = np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs])
+    draw_failures(axes, failed, float(bins.edges[-1]))
     return [value for value in (*tail, *median) if math.isfinite(value)]
 
 
@@ -203,9 +207,11 @@ def rate_over_time(field: Sequence[Competitor], events: Sequence[Shading]) -> Fi
     return figure
 
 
-def draw_failures(axes: Axes, instants: Floats) -> None:
-    """Draw a tick above the panel for each failure."""
+def draw_failures(axes: Axes, instants: Floats, end: float) -> None:
+    """Draw a tick above the panel for each failure, one for those that a picture cannot tell apart."""
     if len(instants):
+        step = end / MOST_TICKS
+        instants = np.unique(np.round(instants / step)) * step
         top = {"transform": axes.get_xaxis_transform(), "clip_on": False}
         marks: Any = {"color": INVALID, "markersize": 5, "rasterized": True, **top}
         (ticks,) = axes.plot(instants, np.full(len(instants), 1.02), "|", **marks)

@@ -285,6 +285,11 @@ class Scenario(Model):
         return self
 
     @property
+    def measured_slo(self) -> float:
+        """The SLO in measured seconds, as figures show it."""
+        return self.slo * self.time_scale
+
+    @property
     def workers(self) -> list[str]:
         """Name of every worker, region by region."""
         return [f"{region.name}-{number}" for region, number in self.numbered_workers]

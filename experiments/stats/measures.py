@@ -56,7 +56,10 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsRow:
-    """A row of Gatling's statistics table. Times in seconds, of successes; `rate` in successes per second."""
+    """Numbers of the requests of some runs: Gatling's statistics, and whatever else needs nothing but the samples.
+
+    Times in seconds, of successes; `rate` in successes per second.
+    """
 
     total: int
     ok: int
@@ -148,7 +151,7 @@ def success_service_time(runs: Sequence[Run]) -> Floats:
 
 
 def deadline_mapped(run: Run) -> Floats:
-    """Latency of every request in seconds; a failure counts as the deadline, or later if it ended later."""
+    """Latencies in seconds, one per request, `weight` of a row; a failure has the deadline's, or its own if longer."""
     taken = np.nan_to_num(run.samples.latency, nan=0.0)
     mapped = np.where(run.samples.ok, taken, np.maximum(taken, run.facts.timeout))
     return run.samples.per_request(mapped)

@@ -84,7 +84,7 @@ def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
         **latency(mapped, ""),
         **latency(successes, "ok_"),
         "throughput": finite(measures.throughput([run])),
-        "goodput": finite(measures.goodput([run], scenario.slo * scenario.time_scale)),
+        "goodput": finite(measures.goodput([run], scenario.measured_slo)),
         "shares": text(measures.share_per_worker([run])),
     }
 

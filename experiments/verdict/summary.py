@@ -79,7 +79,7 @@ class Summary:
 
 def summarise(results: Results) -> Summary:
     campaign, scenario = results.campaign, results.scenario
-    slo = scenario.slo * scenario.time_scale
+    slo = scenario.measured_slo
     runs = tuple(summarise_run(run, slo) for run in results.runs)
     repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
     every = (*runs, *repeated)
@@ -126,7 +126,6 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
     """Pool the entry's valid runs, or all runs if none is valid."""
     runs = results.runs_of(entry.label)
     kept = believable(results, entry.label)
-    slo = results.scenario.slo * results.scenario.time_scale
     mapped = np.concatenate([measures.deadline_mapped(run) for run in kept])
     reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
     return EntrySummary(
@@ -142,7 +141,7 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
         latency_deadline_mapped=measures.quantiles(mapped),
         service_time=measures.quantiles(measures.success_service_time(kept)),
         mean_span=float(np.mean([run.span for run in kept])),
-        goodput=measures.goodput(kept, slo),
+        goodput=measures.goodput(kept, results.scenario.measured_slo),
         errors=measures.errors_by_kind(kept),
         share_per_worker=measures.share_per_worker(kept),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.capacity.curve import Curve, read_curve
-from experiments.capacity.curve_page import write_load_report
+from experiments.capacity.curve_page import as_json, headline, write_load_report
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.errors import BadInputError
 from tests.support.result_sets import save_set
@@ -62,6 +63,14 @@ def test_a_curve_without_a_bend_has_no_knee(curve: Curve) -> None:
     """A maximum at either end is only the best of what was measured."""
     rising = Curve(curve.results, tuple(point for point in curve.points if point.rate < 250))
     assert rising.knee("a") is None
+
+
+def test_the_objective_is_in_measured_time(curve: Curve) -> None:
+    scenario = curve.results[0].scenario.model_copy(update={"slo": 0.5, "time_scale": 0.1})
+    campaign = curve.results[0].campaign.model_copy(update={"scenario": scenario})
+    fast = replace(curve, results=tuple(replace(one, campaign=campaign) for one in curve.results))
+    assert headline(fast).startswith("The p99 stays within 50 ms: ")
+    assert as_json(fast)["slo"] == 0.05
 
 
 def test_the_report_is_reproducible(curve_directory: Path) -> None:

@@ -1,16 +1,21 @@
-"""Measures of raw samples: known answers for hand-made columns."""
+"""Measures of raw samples, and the tables of them: known answers for hand-made columns."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.report.entry_tables import statistics_table, tail_table
+from experiments.results.directory import Campaign, Results
 from experiments.run_data import Kind
+from experiments.scenario.files import load_scenario
 from experiments.stats import measures
+from experiments.verdict.summary import summarise
 from tests.support.runs import hand_made
 
 
@@ -38,14 +43,27 @@ def test_a_quantile_needs_a_hundred_samples_beyond_it(count: int, percent: float
     assert measures.has_few_beyond(count, percent) is few
 
 
-def test_the_row_counts_failures_and_measures_successes() -> None:
-    """Times are of successes; the rate is successes over the whole span."""
-    run = hand_made([0.1, 0.3, 0.2, 4.97], kind=[Kind.OK, Kind.OK, Kind.OK, Kind.RESET])
-    row = measures.statistics_row([run])
-    assert (row.total, row.ok, row.ko, row.ko_percent) == (4, 3, 1, 25.0)
-    assert (row.minimum, row.p50, row.maximum) == pytest.approx((0.1, 0.2, 0.3))
-    assert row.rate == pytest.approx(3 / 5.0)
-    assert row.mean == pytest.approx(0.2)
+def test_the_columns_of_both_tables() -> None:
+    """Head and text of each: times are of successes, here 0.1 ms to 2 s; the time scale is a half."""
+    latency = [*np.arange(1, 20_001) / 1e4, *[4.97] * 400]
+    kind = [Kind.OK] * 20_000 + [Kind.RESET] * 400
+    runs = [hand_made(latency, kind, 0.004, label=label) for label in ("random", "random (batch 10)")]
+    scenario = load_scenario("regions").model_copy(update={"slo": 0.5, "time_scale": 0.5})
+    campaign = Campaign(scenario=scenario, command="", started_at="", versions={}, machine="", plan=())
+    summary = summarise(Results(Path(), campaign, tuple(runs)))
+    assert "Service time runs from" in tail_table(summary).note
+    statistics, tail = (
+        ", ".join(f"{head} {cell.text}" for head, cell in zip(table.columns, table.rows[0], strict=True))
+        for table in (statistics_table(summary), tail_table(summary))
+    )
+    assert statistics == (
+        "entry random, total 20400, OK 20000, KO 400, % KO 1.96, req/s 95.7, min 0.10, 50th 1000, 75th 1500, "
+        "95th 1900, 99th 1980, max 2000, mean 1000, std dev 577"
+    )
+    assert tail == (
+        "entry random, load batch 100, total time s 208.96, p90 ms 1800, p99.9 ms 1998, p99 with KO ms 5000, "
+        "service p50 ms 996, service p99 ms 1976, within 250 ms % 12.3, errors by kind reset 400"
+    )
 
 
 def test_a_run_without_any_success_has_a_row() -> None:

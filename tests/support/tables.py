@@ -239,8 +239,10 @@ def inference_keys(_: str) -> Iterator[str]:
 
 
 def columns_of_summary(_: str) -> Iterator[str]:
-    """Yield a row for each column of summary.csv."""
-    return (f"| `{column.name}` | {column.meaning} |" for column in COLUMNS)
+    """Yield a row for each column of summary.csv; those that are a key in JSON name it."""
+    for column in COLUMNS:
+        key = f"`entries[].{column.value}` " if isinstance(column.value, str) else ""
+        yield f"| `{column.name}` | {column.meaning} | {key}|"
 
 
 def simulated_keys(_: str) -> Iterator[str]:
@@ -280,7 +282,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
         "| policy | option | default | meaning |": options,
     },
-    "docs/results.md": {"| column | meaning |": columns_of_summary},
+    "docs/results.md": {"| column | meaning | key of summary.json |": columns_of_summary},
     "docs/scenarios.md": {
         "| kind | effect while it lasts | value |": events,
         "| key of `[inference]` | default | meaning |": inference_keys,
