@@ -24,7 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "workers": (),
     "experiments": (
         *("policies", "workers.alarm", "workers.durations", "workers.errors", "workers.fault_client"),
-        *("workers.service", "workers.slots", "workers.inference.engine"),
+        *("workers.faults", "workers.service", "workers.slots", "workers.inference.engine"),
         "balancer.upstream.http1.idle_timeout",
         "balancer.control.admin.client",
         "balancer.control.admin.socket_path",

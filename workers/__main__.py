@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
@@ -46,21 +46,22 @@ def _parsed(parse: Callable[[str], Any], metavar: str) -> Callable[[str], Any]:
     return convert
 
 
-def _parse_step(text: str) -> float:
-    seconds = parse_duration(text)
-    if seconds == 0:
-        raise ValueError(f"{text!r} is not above 0")
-    return seconds
+class Duration(click.FloatRange):
+    """Option type of durations, with bounds in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(_parsed(parse_duration, self.name)(value), param, ctx)
 
 
 DURATION = _parsed(parse_duration, "duration")
-STEP = _parsed(_parse_step, "duration")
+STEP = Duration(min=0, min_open=True)
 COUNTS = _parsed(parse_counts, "n|min-max")
 SPAN = _parsed(parse_span, "min-max")
 PROFILE = _parsed(parse_profile, "profile")
 COUNT = click.IntRange(min=1)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-PROBABILITY = click.FloatRange(0, 1)
 FACTOR = click.FloatRange(min=0, max=1e6, min_open=True)
 RATE = click.FloatRange(min=0, max=1e9, min_open=True)
 
@@ -200,24 +201,44 @@ def inference(**options: Any) -> None:
     _run(_serve(Settings(**given), InferenceSettings(engine=engine, **served)))
 
 
+def _type_of(field: Any, is_time: bool) -> click.ParamType[Any]:
+    """Return the option type for the annotation and bounds of a field of `Faults`."""
+    if field.annotation is bool:
+        return click.BOOL
+    if get_origin(field.annotation) is Literal:
+        return click.Choice([str(one) for one in get_args(field.annotation)])
+    names = ("gt", "ge", "le")
+    limits = {name: getattr(one, name) for one in field.metadata for name in names if hasattr(one, name)}
+    number = Duration if is_time else click.FloatRange
+    return number(limits.get("ge", limits.get("gt")), limits.get("le"), min_open="gt" in limits)
+
+
+class FaultCommand(click.Command):
+    """A command with an option for each field of `Faults`, made when it is called; each is absent unless given."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from workers.faults import SECONDS, Faults  # imports pydantic: not for other commands
+
+        options = [
+            click.Option(
+                [f"--{name.replace('_', '-')}"],
+                type=_type_of(field, SECONDS in field.metadata),
+                is_flag=field.annotation is bool,
+                default=None,
+                help=f"{str(field.description)[:1].upper()}{str(field.description)[1:]}.",
+                show_default=f"{field.default:g}" if field.default else False,
+            )
+            for name, field in Faults.model_fields.items()
+        ]
+        return [*options, *super().get_params(ctx)]
+
+
 @cli.command(
+    cls=FaultCommand,
     epilog="\b\nExample:\n  workers fault http://127.0.0.1:9001 --slow 5 --lasts 10s",
     short_help="Replace or show the faults of a worker.",
 )
 @click.argument("url")
-@_option("--slow", FACTOR, "Multiply service times by this.")
-@_option("--hang", PROBABILITY, "Share of requests not answered until healed.")
-@_option("--fail", PROBABILITY, "Share of requests answered at once with an error.")
-@_option("--fail-status", click.Choice(["500", "502", "503", "504"]), "The status of that error.", "500")
-@_option("--reset", PROBABILITY, "Share of requests whose connection is reset.")
-@_option("--cut", PROBABILITY, "Share of answers of `workers inference` that break off.")
-@_option("--pause", DURATION, "Stand still for so long, at once.")
-@_option("--every", DURATION, "And again, from one pause to the next.")
-@_option("--after", DURATION, "Time until the first pause.")
-@_option("--rtt", DURATION, "Be as far away as this; needs a worker that was started with --rtt.")
-@click.option("--unhealthy", is_flag=True, default=None, help="/healthz answers 503.")
-@click.option("--down", is_flag=True, default=None, help="Refuse connections; heals by --lasts or SIGHUP.")
-@_option("--lasts", DURATION, "Heal by itself after this.")
 @click.option("--heal", is_flag=True, help="No faults from now on.")
 def fault(url: str, heal: bool, **switches: Any) -> None:
     """Replace the faults of the worker at URL; without options, show them."""

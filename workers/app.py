@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import ConnectionClosing, reset
-from workers.faults import Control, GcPause, Switchboard, Treatment, invalid
+from workers.fault_interface import Control, invalid
+from workers.faults import GcPause, Switchboard, Treatment
 from workers.link import worker_transport_of
 from workers.service import ColdStart, LoadReport
 from workers.settings import Settings
@@ -152,8 +153,10 @@ class WorkerApp:
             await self.switchboard.changed()
         if treatment is Treatment.RESET:
             reset(request.transport)
-        if treatment is not Treatment.SERVE:
+        if treatment in (Treatment.RESET, Treatment.FAIL):
             return self._refuse(self.switchboard.current.fail_status, "fault")
+        if treatment is not Treatment.SERVE:
+            raise NotImplementedError(treatment)
         return await self._serve(request, wish, digest, moved_at)
 
     async def _serve(

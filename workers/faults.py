@@ -1,5 +1,4 @@
-"""Fault injection: faults that can be switched on while a worker runs, the switchboard that holds them, emulated GC
-pauses, and the HTTP interface `/-/faults`.
+"""Fault injection: faults that can be switched on while a worker runs, their switchboard, emulated GC pauses.
 
 One set of faults is active at a time; `put` replaces all of it, and the empty set clears it. Probabilities are drawn
 from the switchboard's own generator, so a fault changes no other random number.
@@ -8,68 +7,63 @@ from the switchboard's own generator, so a fault changes no other random number.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import time
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Literal, Self
-from weakref import WeakSet
+from typing import Annotated, Final, Literal, Self
 
-from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from workers.alarm import DeadlineTimer
 from workers.slots import Slots
 
+SECONDS: Final = "seconds"
+"""Marks a field of `Faults` that is a time, which `workers fault` takes as a duration such as `150ms`."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Time = Annotated[float, Field(ge=0, le=3600), SECONDS]
+
 
 class Faults(BaseModel):
-    """A set of faults. `true` stands for probability 1."""
+    """A set of faults; each is an option of `workers fault`. `true` stands for a share of 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    slow: float = Field(default=1.0, gt=0, description="service times are multiplied by this")
-    hang: float = Field(
+    slow: float = Field(default=1.0, gt=0, le=1e6, description="service times are multiplied by this")
+    hang: Share = Field(
+        default=0.0, description="share of requests not answered while it lasts; they are served afterwards"
+    )
+    fail: Share = Field(
+        default=0.0, description="share answered at once with an error; health checks succeed"
+    )
+    fail_status: Literal[500, 502, 503, 504] = Field(
+        default=500, description="status of that error: 500, 502, 503 or 504"
+    )
+    reset: Share = Field(default=0.0, description="share whose connection is reset (RST)")
+    cut: Share = Field(
+        default=0.0,
+        description="share of streamed answers of `workers inference` that end in the middle",
+    )
+    pause: Time = Field(
+        default=0.0,
+        description="the worker stops for so long, as in a garbage collection: requests being served end that much "
+        "later, new ones wait, `/healthz` too",
+    )
+    every: Annotated[float, SECONDS] = Field(
         default=0.0,
         ge=0,
-        le=1,
-        description="share of requests (0 to 1, or `true`) not answered while it lasts; they are served afterwards",
+        description="time from the beginning of a pause to the next one; 0: there is one. Another set with the same "
+        "`pause` and `every` keeps the phase",
     )
-    fail: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share answered at once with `fail_status`; health checks succeed",
-    )
-    fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="500, 502, 503 or 504")
-    reset: float = Field(default=0.0, ge=0, le=1, description="share whose connection is reset (RST)")
-    cut: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share of streamed answers of `workers inference` that end in the middle: the connection closes",
-    )
-    pause: float = Field(
-        default=0.0,
-        ge=0,
-        le=3600,
-        description="seconds for which the worker stops, as in a garbage collection: requests being served end that "
-        "much later, new ones wait, `/healthz` too",
-    )
-    every: float = Field(
-        default=0.0,
-        ge=0,
-        description="seconds from the beginning of a pause to the next one; 0: there is one. Another set with the "
-        "same `pause` and `every` keeps the phase",
-    )
-    after: float = Field(default=0.0, ge=0, le=3600, description="seconds until the first pause")
-    rtt: float | None = Field(
+    after: Time = Field(default=0.0, description="time until the first pause")
+    rtt: Annotated[float | None, SECONDS] = Field(
         default=None,
         ge=0,
         le=60,
-        description="new round trip in seconds, also on existing connections; only for workers started with `--rtt`",
+        description="new round trip, also on existing connections; only for workers started with `--rtt`",
     )
     unhealthy: bool = Field(default=False, description="`/healthz` answers 503, nothing else changes")
     down: bool = Field(
@@ -77,7 +71,9 @@ class Faults(BaseModel):
         description="connections are reset, new ones refused. It ends by `lasts` or SIGHUP, since commands cannot "
         "reach it",
     )
-    lasts: float | None = Field(default=None, gt=0, description="seconds after which this set ends by itself")
+    lasts: Annotated[float | None, SECONDS] = Field(
+        default=None, gt=0, description="time after which this set ends by itself"
+    )
 
     @model_validator(mode="after")
     def _pauses_end(self) -> Self:
@@ -93,13 +89,22 @@ HEALED = Faults()
 
 
 class Treatment(Enum):
-    """Treatment of one request under the active faults."""
+    """Treatment of one request: the first whose share is drawn, which the fault of its name states, else `SERVE`."""
 
-    SERVE = "serve"
+    RESET = "reset"
     HANG = "hang"
     FAIL = "fail"
-    RESET = "reset"
     CUT = "cut"
+    SERVE = "serve"
+
+
+def draw_treatment(faults: object, rng: Random) -> Treatment:
+    """Decide one request. A fault that `faults` has no field for has a share of 0."""
+    for treatment in Treatment:
+        share = getattr(faults, treatment.value, 0.0)
+        if share > 0 and rng.random() < share:
+            return treatment
+    return Treatment.SERVE
 
 
 class Switchboard:
@@ -139,19 +144,8 @@ class Switchboard:
         await self._changed.wait()
 
     def treatment(self) -> Treatment:
-        """Decide one request: reset before hang before fail before cut."""
-        faults = self.current
-        # Down: a connection that was being accepted when the socket closed is reset, too.
-        if faults.down or self._draw(faults.reset):
-            return Treatment.RESET
-        if self._draw(faults.hang):
-            return Treatment.HANG
-        if self._draw(faults.fail):
-            return Treatment.FAIL
-        return Treatment.CUT if self._draw(faults.cut) else Treatment.SERVE
-
-    def _draw(self, probability: float) -> bool:
-        return probability > 0 and self._rng.random() < probability
+        """Decide one request. Down: a connection that was being accepted when the socket closed is reset, too."""
+        return Treatment.RESET if self.current.down else draw_treatment(self.current, self._rng)
 
 
 class GcPause:
@@ -209,86 +203,3 @@ class GcPause:
         self._slots.pause(at, self.until)
         if self._every:
             self._schedule(at + self._every)
-
-
-FORWARDING_FIELDS = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
-
-NO_LINK = "this worker was started without --rtt and has no link whose length could change"
-
-
-class Control:
-    """Handlers of `/-/faults` for one switchboard, for clients on this machine only; others get 404.
-
-    A load balancer on this machine is a loopback peer, too, and forwards what its clients send. It forwards no path
-    that begins with /-/, but an equivalent one such as /%2D/faults; so the path must be written literally, and a
-    request with the header fields of a proxy is refused.
-
-    GET shows the active faults, PUT replaces them with a JSON object (`{}` clears them), DELETE clears them. `peers`
-    are the connections that have sent a control request. `has_link`: the worker's round trip can be changed. `lacks`:
-    faults that this worker does not have.
-    """
-
-    def __init__(
-        self, switchboard: Switchboard, has_link: bool = False, lacks: tuple[str, ...] = ("cut",)
-    ) -> None:
-        self._switchboard = switchboard
-        self._lacks = dict.fromkeys(lacks, "this kind of worker has no such fault")
-        if not has_link:
-            self._lacks["rtt"] = NO_LINK
-        self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
-
-    def add_to(self, app: web.Application) -> None:
-        app.router.add_get("/-/faults", self.show)
-        app.router.add_put("/-/faults", self.put)
-        app.router.add_delete("/-/faults", self.heal)
-
-    async def show(self, request: web.Request) -> web.Response:
-        self._admit(request)
-        return self._in_force()
-
-    async def put(self, request: web.Request) -> web.Response:
-        """Replace the active faults; 422 names every invalid field."""
-        self._admit(request)
-        try:
-            faults = Faults.model_validate_json(await request.read())
-        except ValidationError as error:
-            return invalid(422, "invalid_faults", error)
-        wrong = [
-            {"field": field, "message": message}
-            for field, message in self._lacks.items()
-            if getattr(faults, field) != getattr(HEALED, field)
-        ]
-        if wrong:
-            return refused(422, "invalid_faults", wrong)
-        self._switchboard.put(faults)
-        return self._in_force()
-
-    async def heal(self, request: web.Request) -> web.Response:
-        """Clear all faults and respond with the empty set."""
-        self._admit(request)
-        self._switchboard.heal()
-        return self._in_force()
-
-    def _admit(self, request: web.Request) -> None:
-        is_local = request.remote is not None and ipaddress.ip_address(request.remote).is_loopback
-        is_forwarded = any(name in request.headers for name in FORWARDING_FIELDS)
-        if not is_local or is_forwarded or not request.raw_path.startswith("/-/"):
-            raise web.HTTPNotFound
-        if request.transport is not None:
-            self.peers.add(request.transport)
-
-    def _in_force(self) -> web.Response:
-        return web.json_response(self._switchboard.current.model_dump())
-
-
-def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
-    """Return an error response that names every invalid field and the reason."""
-    detail = [
-        {"field": ".".join(map(str, item["loc"])) or "body", "message": item["msg"]}
-        for item in error.errors(include_url=False, include_context=False)
-    ]
-    return refused(status, reason, detail)
-
-
-def refused(status: int, reason: str, detail: list[dict[str, str]]) -> web.Response:
-    return web.json_response({"error": reason, "detail": detail}, status=status)

@@ -20,7 +20,8 @@ from workers.alarm import DeadlineTimer
 from workers.app import WorkerApp
 from workers.connection_closing import reset
 from workers.errors import CannotListen
-from workers.faults import Control, Faults, Switchboard
+from workers.fault_interface import Control
+from workers.faults import Faults, Switchboard
 from workers.http2 import PREFACE, WorkerHttp2Connection
 from workers.link import Link
 from workers.settings import Settings

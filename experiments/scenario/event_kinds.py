@@ -1,7 +1,7 @@
 """Kinds of events and the fault states that they make: the one declaration of each kind.
 
 Validation, the combination of events, the page on scenarios, the requests to live workers, and what an oracle has to
-expect follow from it. What a fault does to a request is written twice: `workers/faults.py` and `simulator/worker.py`.
+expect follow from it. What a fault does to a request is written twice: `workers/app.py` and `simulator/worker.py`.
 """
 
 from __future__ import annotations

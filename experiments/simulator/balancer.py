@@ -13,6 +13,7 @@ from typing import Final
 from balancer.cluster.wait_queue import RequestQueue, Waiter
 from balancer.errors import Unserved
 from experiments.generator.demand import Batch
+from experiments.run_data import Kind
 from experiments.scenario.mechanisms import Mechanisms
 from experiments.simulator.attempt import BalancerBase, PendingRequest, SimulatedAttempt
 from experiments.simulator.client import SimulatedClient
@@ -151,7 +152,7 @@ class SimulatedBalancer(BalancerBase):
         try:
             assignment = self.router.route(facts)
         except Overloaded:
-            client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
+            client.ended(number, Kind.ERROR_STATUS, UNAVAILABLE, -1, facts.attempt, now)
             return
         except NoEndpointAvailable:
             self._wait(Waiting(self, number, demand, facts, is_fresh, queued_at or now, unsent), number)
@@ -208,8 +209,8 @@ class SimulatedBalancer(BalancerBase):
             self._answer(attempt, kind, status, now)
 
     def _answer(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
-        worker, is_error = attempt.connections.worker.number, kind is not _OK
-        self._client.ended(attempt.number, is_error, status, worker, attempt.tries, now)
+        worker, seen = attempt.connections.worker.number, Kind.OK if kind is _OK else Kind.ERROR_STATUS
+        self._client.ended(attempt.number, seen, status, worker, attempt.tries, now)
 
     def _count_out(self, attempt: SimulatedAttempt, kind: OutcomeKind, status: int, now: float) -> None:
         """Settle an attempt with its outcome at the router."""
@@ -280,7 +281,7 @@ class SimulatedBalancer(BalancerBase):
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
         else:
-            self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
+            self._client.ended(attempt.number, Kind.ERROR_STATUS, BAD_GATEWAY, -1, attempt.tries, now)
 
     def _overdue(self, attempt: SimulatedAttempt, is_final: bool, now: float) -> None:
         """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
@@ -290,7 +291,7 @@ class SimulatedBalancer(BalancerBase):
             self._end_loser(attempt, now)
         elif is_final:
             self._count_out(attempt, _TIMEOUT, 0, now)
-            self._client.ended(attempt.number, 1, GATEWAY_TIMEOUT, -1, attempt.tries, now)
+            self._client.ended(attempt.number, Kind.ERROR_STATUS, GATEWAY_TIMEOUT, -1, attempt.tries, now)
         elif attempt.rival is None and self._may_repeat(attempt, True, now):
             self._count_out(attempt, _TIMEOUT, 0, now)
             self._retry(attempt, now, is_fresh=False)
@@ -378,4 +379,4 @@ class SimulatedBalancer(BalancerBase):
             self._agenda.add(nextafter(waiting.queued_at + timeout, inf), waiting)
 
     def reject(self, number: int, status: int, attempts: int) -> None:
-        self._client.ended(number, 1, status, -1, attempts, self.clock.at)
+        self._client.ended(number, Kind.ERROR_STATUS, status, -1, attempts, self.clock.at)

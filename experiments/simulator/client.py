@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final
 
 from experiments.generator.demand import BATCH, MASK, Batch, Demand
-from experiments.run_data import Floats
+from experiments.run_data import Floats, Kind
 from experiments.simulator.attempt import BalancerBase, PendingRequest
 from experiments.simulator.clock import Call, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
-
-TIMEOUT: Final = 3
 
 
 class SimulatedClient:
@@ -106,7 +103,7 @@ class SimulatedClient:
         self.columns.put(number, now, worker)
         self._count_out(number, now)
 
-    def ended(self, number: int, kind: int, status: int, worker: int, attempts: int, now: float) -> None:
+    def ended(self, number: int, kind: Kind, status: int, worker: int, attempts: int, now: float) -> None:
         """Record the end of a request, with or without an answer."""
         self.columns.put(number, now, worker)
         self.columns.codes[number] = code_of(kind, status, attempts)
@@ -136,7 +133,7 @@ class SimulatedClient:
                 break
             place = self.open.get(number)
             attempts = 0 if place is None else place.abandon(now)
-            self.ended(number, TIMEOUT, 0, -1, attempts, now)
+            self.ended(number, Kind.TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:
         """Relative error of Little's law over all requests."""

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.run_data import Floats, Ints, Samples
+from experiments.run_data import Floats, Ints, Kind, Samples
 
 NO_WORKER: Final = -1
 BATCH: Final = 4096
@@ -25,7 +25,7 @@ def code_of(kind: int, status: int, attempts: int) -> int:
     return kind | min(attempts, 0xFFFF) << 3 | status << 19
 
 
-OK: Final = code_of(0, 200, 1)
+OK: Final = code_of(Kind.OK, 200, 1)
 """Code of nearly all requests: success at the first attempt."""
 
 

@@ -260,7 +260,7 @@ class Informed:
     endpoints that the router offers: what a balancer could do whose estimates were exact.
 
     The present is taken to last. A request to a worker that is gone or has no room costs the client's timeout; one that
-    a fault takes (`fail`, `hang`, `reset`) costs it times the present share of such requests. A pause is expected to
+    a fault takes costs it times the present share of such requests (`FaultState.lost_share`). A pause is expected to
     last as long again as it has lasted, and at least `LEAST_PAUSE_S`.
     """
 

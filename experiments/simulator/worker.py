@@ -1,7 +1,7 @@
 """Simulated worker: arrivals, service, and active faults.
 
-Behaves as an emulated worker. Faults are evaluated when a request arrives, in the order down, reset, hang, fail;
-slowness applies to requests admitted while it is active. A pause stops all requests present.
+Behaves as an emulated worker. Faults are evaluated when a request arrives, as `draw_treatment` does for both; slowness
+applies to requests admitted while it is active. A pause stops all requests present.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import Shared
 from policies.facts import OutcomeKind, ReportedLoad
+from workers.faults import Treatment, draw_treatment
 from workers.service import AVERAGED_OVER
 from workers.slots import NO_ROOM, Slots
 
@@ -221,20 +222,17 @@ class SimulatedWorker:
 
     def _apply_faults(self, attempt: SimulatedAttempt, now: float) -> bool:
         """Apply the active faults to an arriving request; returns whether one applies."""
-        faults = self.fault_state
-        if self.is_down or self._draw(faults.reset):
+        treatment = Treatment.RESET if self.is_down else draw_treatment(self.fault_state, self._rng)
+        if treatment is Treatment.RESET:
             self._break(attempt, now)
-        elif self._draw(faults.hang):
+        elif treatment is Treatment.HANG:
             self.hung[attempt] = None
             self.arrived -= 1  # it counts as an arrival when it is evaluated again
-        elif self._draw(faults.fail):
+        elif treatment is Treatment.FAIL:
             self._refuse(attempt, 500, now)
         else:
             return False
         return True
-
-    def _draw(self, share: float) -> bool:
-        return share > 0 and self._rng.random() < share
 
     def judge(self) -> None:
         """Recompute the derived fields after a change of faults."""

@@ -30,6 +30,7 @@ from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS
 from tests.support.root import ROOT
 from workers.faults import Faults
+from workers.inference.app import FAULTS as INFERENCE_FAULTS
 
 MOST_NAMED = 4
 """Maximum number of policies that the table of reasons names one by one."""
@@ -261,7 +262,7 @@ def simulated_keys(_: str) -> Iterator[str]:
 def faults(_: str) -> Iterator[str]:
     """Yield a row for each fault of workers."""
     for name, field in Faults.model_fields.items():
-        yield f"| `{name}` | {field.description} |"
+        yield f"| `{name}` | {'yes' if name in INFERENCE_FAULTS else 'no'} | {field.description} |"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -290,7 +291,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     "docs/simulator.md": {
         "| table or key | simulated | accepted, without effect | refused |": simulated_keys
     },
-    "docs/workers.md": {"| fault | meaning |": faults},
+    "docs/workers.md": {"| fault | inference server | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
 """Page -> head of a table -> its rows, given those that are there."""

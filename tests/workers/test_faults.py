@@ -17,7 +17,8 @@ from yarl import URL
 from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY
 from workers.connection_closing import reset
-from workers.faults import HEALED, Control, Switchboard
+from workers.fault_interface import Control
+from workers.faults import HEALED, Faults, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
 
@@ -222,6 +223,16 @@ async def test_reset_applies_to_every_request_until_healed(
     assert [await _is_reset(session, worker) for _ in range(2)] == [True, True]
     await _put(session, worker)
     assert not await _is_reset(session, worker)
+
+
+async def test_fault_without_an_effect_is_an_error_of_the_worker(
+    start_worker: StartWorker, session: ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not the answer of another fault."""
+    worker = await start_worker()
+    worker.switchboard.put(Faults(cut=1.0))
+    assert await _status(session, worker) == 500
+    assert "NotImplementedError: Treatment.CUT" in caplog.text
 
 
 def test_reset_of_a_connection_of_uvloop() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from aiohttp import ClientSession
@@ -51,6 +53,7 @@ async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers) -> N
     for options, slow, status in [
         ((), 1, 200),
         (("--slow", "5", "--fail", "1"), 5, 500),
+        (("--slow", "4", "--fail", "1", "--fail-status", "503", "--lasts", "1h", "--unhealthy"), 4, 503),
         (("--heal",), 1, 200),
     ]:
         command = await run_workers("fault", url, *options)
@@ -58,6 +61,13 @@ async def test_fault_command_sets_and_heals_faults(run_workers: RunWorkers) -> N
         assert (command.returncode, stderr, json.loads(stdout)["slow"]) == (0, b"", slow)
         async with ClientSession() as session, session.get(f"{url}/work") as response:
             assert response.status == status
+
+
+def test_help_imports_no_server() -> None:
+    """Commands start fast; what makes the options of `fault` is imported for it alone."""
+    code = "from workers.__main__ import cli; import sys; cli(['serve', '-h'], standalone_mode=False)"
+    code += "; print({'aiohttp', 'pydantic'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).endswith("\nset()\n")
 
 
 async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers) -> None:
@@ -111,13 +121,15 @@ async def test_worker_started_down_listens_after_sighup(run_workers: RunWorkers)
         (("serve", "--start-down"), "--start-down"),
         (("serve", "--certificate", __file__), "--certificate goes with --tls"),
         (("inference", "--prefill", "0"), "'--prefill': 0.0 is not in the range"),
-        (("inference", "--step", "0ms"), "'--step': '0ms' is not above 0"),
+        (("inference", "--step", "0ms"), "'--step': 0.0 is not in the range x>0"),
         (("inference", "--max-batch", "5000"), "--max-batch must be from 1 to chunk (2048), not 5000"),
         (("inference", "--max-waiting", "0"), "'--max-waiting': 0 is not in the range x>=1"),
         (("inference", "--busy-status", "500"), "'--busy-status': '500' is not one of"),
         (("inference", "--certificate", __file__), "--certificate goes with --tls"),
         (("fault",), "URL"),
         (("fault", "http://127.0.0.1:1", "--hang", "2"), "'--hang': 2.0 is not in the range 0<=x<=1"),
+        (("fault", "http://127.0.0.1:1", "--fail-status", "200"), "'--fail-status': '200' is not one of"),
+        (("fault", "http://127.0.0.1:1", "--pause", "2h"), "'--pause': 7200.0 is not in the range"),
         (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal"),
     ],
 )

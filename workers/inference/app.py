@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import reset
-from workers.faults import Control, Faults, Switchboard, Treatment
+from workers.fault_interface import Control
+from workers.faults import Faults, Switchboard, Treatment
 from workers.inference.engine import Sequence
 from workers.inference.real_time import RealTimeEngine
 from workers.inference.requests import Answer, Body, ChatBody, CompletionBody, blocks_of, tokens_of
