@@ -67,9 +67,7 @@ class Subrequest(RoutedAttempt):
         self.response_ended(b"")
 
     def response_started(self, response: Response) -> None:
-        if response.status == 101:
-            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
-        elif response.status >= 200:
+        if response.status >= 200:
             self._note_head(response)
 
     def _note_head(self, response: Response) -> None:

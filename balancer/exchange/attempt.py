@@ -205,13 +205,16 @@ class Attempt(RoutedAttempt):
             self.has_sent_interim = True
             exchange.downstream.send_interim(response, fields)
 
+    def may_switch(self, response: Response) -> bool:
+        exchange = cast(ExchangeState, self.exchange)
+        is_pending = exchange.downstream.pending_upgrade is not None
+        return is_pending and is_taken(exchange.request.fields.upgrade, response.block)
+
     def _switch(self, exchange: ExchangeState, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
         pending, upstream, cluster = exchange.downstream.pending_upgrade, self.upstream, self.cluster
-        method, offer = exchange.request.method, exchange.request.fields.upgrade
-        is_offered = is_taken(method, offer, response.status, response.block)
-        if pending is None or upstream is None or not is_offered:
-            exchange.attempt_failed(self, MalformedResponse("101 for a request without Upgrade"))
+        if pending is None or upstream is None:
+            exchange.attempt_failed(self, MalformedResponse("a tunnel for a request without one"))
             return
         if not exchange.downstream.accepts_switch(exchange.request, response):
             exchange.attempt_failed(self, MalformedResponse("Sec-WebSocket-Accept does not match the key"))

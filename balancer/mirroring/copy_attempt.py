@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from balancer.cluster.cluster import Cluster
-from balancer.errors import ConnectFailed, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.errors import ConnectFailed, ResponseTimeout, UpstreamError
 from balancer.exchange.routed_attempt import RoutedAttempt
 from balancer.http.h1.response_head import Response
 from balancer.upstream.request import UpstreamRequest
@@ -52,9 +52,7 @@ class CopyAttempt(RoutedAttempt):
         self._end()
 
     def response_started(self, response: Response) -> None:
-        if response.status == 101:
-            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
-        elif response.status >= 200:
+        if response.status >= 200:
             self.head_came(response)
 
     def response_body(self, data: bytes) -> None:

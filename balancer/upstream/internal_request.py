@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final
 
 from balancer.config.schema.endpoint import authority_of
-from balancer.errors import ConnectFailed, ConnectTimeout, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.errors import ConnectFailed, ConnectTimeout, ResponseTimeout, UpstreamError
 from balancer.http.h1.response_head import Response
 from balancer.upstream.pool import Pool
 from balancer.upstream.request import UpstreamAttempt, UpstreamRequest, whole_body
@@ -175,9 +175,7 @@ class InternalRequest(UpstreamAttempt):
         self._end()
 
     def response_started(self, response: Response) -> None:
-        if response.status == 101:
-            self._end(MalformedResponse("101 for a request without Upgrade"), "status 101")
-        elif response.status >= 200:
+        if response.status >= 200:
             self._response = response
 
     def response_body(self, data: bytes) -> None:

@@ -117,6 +117,10 @@ class ResponseSink:
     @abstractmethod
     def response_failed(self, error: UpstreamError) -> None: ...
 
+    def may_switch(self, response: Response) -> bool:
+        """Return whether a 101 accepts what the request has offered; others are refused before they get here."""
+        return False
+
     # Nothing to do for a sink that awaits the end of the response, and has sent its request whole.
     def response_paused(self) -> None: ...
     def upstream_paused(self) -> None: ...

@@ -57,13 +57,8 @@ def is_authority(target: bytes) -> bool:
     return _AUTHORITY.fullmatch(target) is not None
 
 
-def is_taken(method: bytes, offer: bytes, status: int, block: bytes) -> bool:
-    """Return whether the connection switches protocols, after a request that offers to, by a response's `block`.
-
-    It does after 2xx to CONNECT (RFC 9110 § 9.3.6), and after a 101 that names only offered protocols (§ 7.8).
-    """
-    if status != 101:
-        return method == b"CONNECT"
+def is_taken(offer: bytes, block: bytes) -> bool:
+    """Return whether the `block` of a 101 names only offered protocols (RFC 9110 § 7.8)."""
     line = _find_upgrade.search(block)
     chosen = {name.lower() for name in protocols([line[1]] if line else [])}
     return bool(chosen) and chosen <= {name.lower() for name in protocols([offer])}

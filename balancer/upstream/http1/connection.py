@@ -317,6 +317,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         sink = self._sink
         self._rest = rest
         if response.status < 200:
+            if response.status == 101 and (sink is None or not sink.may_switch(response)):
+                raise MalformedResponse("101 for a request without Upgrade")
             self._has_sent_interim = True
             self._interims += 1
             if self._interims > INTERIM_LIMIT:

@@ -144,7 +144,7 @@ async def test_interval_is_shorter_after_a_failure(stage: Stage) -> None:
         ({}, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", None),
         ({}, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end", "no answer within 1 s"),
         ({}, response(b"x" * 200_000), None),
-        ({}, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "status 101"),
+        ({}, b"HTTP/1.1 101 S\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "malformed_response: 101 for"),
         ({}, b"SSH-2.0-OpenSSH\r\n\r\n", "malformed_response: "),
         ({"body": '"db": "ok"'}, response(b'{"db": "ok", "up": 1}'), None),
         ({"body": '"db": "ok"'}, response(b'{"db": "down"}'), 'no \'"db": "ok"\' in the body'),
@@ -175,7 +175,7 @@ async def test_responses_that_pass(
     passed, failed, last_fault = check_results(stage)
     assert (passed, failed) == (fault is None, fault is not None)
     assert (last_fault or "").startswith(fault or "")
-    if (fault or "status").startswith(("no answer", "malformed", "status 101")):
+    if (fault or "status").startswith(("no answer", "malformed")):
         assert stage.pool().idle == 0
 
 

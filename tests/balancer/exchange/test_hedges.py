@@ -128,6 +128,17 @@ async def test_interim_response_wins(stage: Stage, hedged: Hedged) -> None:
     assert hedged.client.received.count(b"103") == 1
 
 
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", b"SSH-2.0\r\n"]
+)
+async def test_malformed_response_does_not_win(stage: Stage, hedged: Hedged, answer: bytes) -> None:
+    """Nor does a 101, since no hedged request offers an upgrade."""
+    await hedged.send(get(), playing(Wire.request, answer))
+    await stage.eventually(lambda: stage.outcomes("w1") == {"reset": 1})
+    await hedged.end()
+    assert (await hedged.client.response()).body == b"slow"
+
+
 async def test_both_attempts_fail(stage: Stage, hedged: Hedged) -> None:
     """A third endpoint is tried, and neither of the two again."""
     go = asyncio.Event()
