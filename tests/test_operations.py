@@ -14,7 +14,9 @@ from functools import cache
 import pytest
 
 from balancer import errors
+from balancer.config.schema.limits import RESPONSE_FIELDS
 from balancer.control.admin.metrics import OF_CLUSTER, OF_ENDPOINTS, OF_PROCESS
+from balancer.http.h1.response_head import HEAD_LIMIT
 from balancer.tools.sidecar.server import OF_ORIGINS
 from tests.support.root import ROOT
 from tests.support.sources import modules, nodes_of
@@ -172,6 +174,11 @@ def test_every_signal_is_documented() -> None:
     }
     missing = handled - {"SIGKILL", "SIGCHLD"} - {row[0].strip("`") for row in rows("Signals", 2)}
     assert not missing, f"{PAGE}, table of 'Signals': add a row for each of {sorted(missing)}"
+
+
+def test_bounds_of_a_response_head_are_documented() -> None:
+    for text in (TEXT, (ROOT / "docs/http.md").read_text(encoding="utf-8")):
+        assert re.search(rf"\b{HEAD_LIMIT >> 10} KiB (and|or) {RESPONSE_FIELDS} fields", text)
 
 
 # --- lines

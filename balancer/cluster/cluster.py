@@ -168,8 +168,7 @@ class Cluster:
         self.rests = Rests()
         self.pools = Pools(
             process.cached_time,
-            config.settings.pool,
-            timeouts.connect,
+            config.settings,
             upstream_limit,
             config.upstream_tls,
             routes=Routes(config.settings.names, config.settings.route_watch, now),
@@ -201,9 +200,7 @@ class Cluster:
         self._trusted = settings.trusted_proxies
         self._flood_exempt = settings.http2.flood_exempt
         self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
-        self.pools.apply(settings.pool, settings.timeouts.connect)
-        self.pools.tls = config.upstream_tls
-        self.pools.routes.apply(settings.names, settings.route_watch)
+        self.pools.apply(settings, config.upstream_tls)
         kept = settings.buffering
         self.buffering = kept if kept.request > 0 or kept.response > 0 else None
         self._apply_hedging(settings.hedging.hedging())

@@ -77,7 +77,7 @@ class Connector:
     def __init__(self, route: NetworkRoute, counts: PoolCounts, pools: PoolContext) -> None:
         self.opening = self.unclaimed = 0
         self._trip = self._mean = 0.0
-        self.backoff = Backoff(pools.rng, pools.limits.max_backoff)
+        self.backoff = Backoff(pools.rng, pools.settings.pool.max_backoff)
         self.last_error: ConnectFailed | None = None
         self._route = route
         self._counts = counts

@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections import deque
 from typing import Any, Final, Protocol
 
-from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP1, ClientTls
 from balancer.upstream.connection_counts import ConnectionInfo, PoolCounts
@@ -205,9 +204,9 @@ class Pool:
     def close_idle(self) -> None:
         """Close all idle connections."""
 
-    def apply(self, limits: PoolConfig) -> None:
-        """Apply changed limits; learned estimates are kept."""
-        self.connector.backoff.longest = limits.max_backoff
+    def apply(self) -> None:
+        """Apply changed settings; learned estimates are kept."""
+        self.connector.backoff.longest = self.pools.settings.pool.max_backoff
 
     def keep_alive(self, is_wanted: bool) -> None:
         """Allow or forbid reuse of connections."""

@@ -8,7 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.config.schema.pool import PoolConfig
+from balancer.config.schema.named_clusters import ClusterSettings
+from balancer.http.h1.response_head import ResponseBounds
 from balancer.tls.contexts import ClientTls, UpstreamTls
 from balancer.upstream.dial.target import Routes
 from policies.facts import Endpoint
@@ -24,17 +25,16 @@ spread over their interval."""
 class PoolContext:
     """What connection pools share.
 
-    `limit`: maximum number of connections of the `group`, which are the contexts of all clusters that share it; None:
-    unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last sweep. `configs` by endpoint
-    id have its transport, its TLS settings, and whether its connections are reused; one without has the native one, the
-    settings of the cluster, and reuses them.
+    `settings`: those of the cluster. `limit`: maximum number of connections of the `group`, which are the contexts of
+    all clusters that share it; None: unlimited. `now`: clock in seconds; `cached_time`: cached time, that of the last
+    sweep. `configs` by endpoint id have its transport, its TLS settings, and whether its connections are reused; one
+    without has the native one, the settings of the cluster, and reuses them.
     """
 
     def __init__(
         self,
         cached_time: float,
-        limits: PoolConfig,
-        connect_timeout: float,
+        settings: ClusterSettings,
         limit: int | None = None,
         tls: UpstreamTls | None = None,
         *,
@@ -45,8 +45,8 @@ class PoolContext:
         self.cached_time = cached_time
         self.now = now
         self.rng = Random(seed)
-        self.limits = limits
-        self.connect_timeout = connect_timeout
+        self.settings = settings
+        self.response_bounds = ResponseBounds()
         self.limit = limit
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()

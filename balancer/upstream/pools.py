@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from balancer.config.schema.pool import PoolConfig
+from balancer.config.loading import Settings
 from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.http1.pool import ConnectionPool
 from balancer.upstream.http2.pool import MultiplexedPool
@@ -21,11 +21,12 @@ from policies.facts import Endpoint
 class Pools(PoolContext):
     """Connection pools by endpoint id."""
 
-    def apply(self, limits: PoolConfig, connect_timeout: float) -> None:
-        """Apply changed limits. Maximum age and requests apply to new connections, idle limits also to open ones."""
-        self.limits, self.connect_timeout = limits, connect_timeout
+    def apply(self, settings: Settings, tls: UpstreamTls) -> None:
+        """Apply changed settings. Maximum age and requests apply to new connections, idle limits also to open ones."""
+        self.settings, self.tls = settings, tls
+        self.routes.apply(settings.names, settings.route_watch)
         for pool in self.by_id.values():
-            pool.apply(limits)
+            pool.apply()
 
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Replace the set of endpoints: keep the pools of unchanged endpoints and retire the others."""

@@ -24,7 +24,7 @@ from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTr
 from balancer.http.h1.chunks import passing_trailers
 from balancer.http.h1.field_list import FieldList, parse_head
 from balancer.http.h1.fields import Framing
-from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
+from balancer.http.h1.response_head import INTERIM_LIMIT, Response, ResponseHeads
 from balancer.upstream.dial.phases import NOTHING, DialTimes
 from balancer.upstream.request import RequestBody, ResponseSink, UpstreamRequest
 
@@ -206,7 +206,6 @@ class UpstreamStream(UpstreamRequest):
         try:
             if self._response is not None:
                 raise MalformedResponse("a second head within a response")
-            bound_size(head)
             response = self.connection.heads.incoming(head)
             if response.status == 101:
                 raise MalformedResponse("101 for a request without Upgrade")

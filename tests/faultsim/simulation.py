@@ -356,7 +356,7 @@ class Simulation:
         while not self._is_stopped and any(state.record.ends_by_connect for state in cluster.router.states):
             timeline.run_until(timeline.now() + 1.0, self._check)  # until then connects are tried
         timeline.run_until(
-            timeline.now() + cluster.pools.limits.idle_timeout + 2 * cluster.timeouts.linger + 1.0,
+            timeline.now() + cluster.pools.settings.pool.idle_timeout + 2 * cluster.timeouts.linger + 1.0,
             self._check,
         )
         process, queued = cluster.process, len(cluster.queue)

@@ -11,6 +11,9 @@ from balancer.config.schema.section import BufferSize, Count, Seconds, Section
 READ: Final = 32_768
 """Read size in bytes for a slow or new receiver."""
 
+RESPONSE_FIELDS: Final = 500
+"""Maximum fields of a response's head."""
+
 
 class Timeouts(Section):
     """Timeouts in seconds. One sweep enforces them, so each may expire up to half a second late."""

@@ -14,7 +14,6 @@ from typing import Final
 
 from balancer.errors import MalformedResponse
 from balancer.http.h1.fields import OF_ONE_CONNECTION
-from balancer.http.h1.response_head import BODILESS_STATUSES
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -84,34 +83,26 @@ def fields_of(block: bytes) -> Fields:
 def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | None = None) -> bytes:
     """Return a response's head in HTTP/1.1 without its empty line. Raises `MalformedResponse`.
 
-    A response without Content-Length gets `Transfer-Encoding: chunked`, though its body need not be chunked: the end of
-    the body is reported separately.
+    Without Content-Length it reads as if its body went on until the connection closes: the end is reported separately.
     """
     phrase = REASONS.get(status, b"") if reason is None else reason
     if not (100 <= status <= 999 and _is_value(phrase)):
         raise MalformedResponse(f"{status} is no status of HTTP, or its phrase has control characters")
-    block, has_length = _block(fields)
-    if not (has_length or status < 200 or status in BODILESS_STATUSES):
-        block += b"Transfer-Encoding: chunked\r\n"
-    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase, block)
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase, _block(fields))
 
 
 def trailers_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a block of trailers, b"" without any. Raises `MalformedResponse`."""
-    block, _ = _block(fields)
+    block = _block(fields)
     return b"\r\n" + block if block else b""
 
 
-def _block(fields: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bool]:
-    """Return the field lines, each with its CRLF, and whether Content-Length is among them."""
+def _block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the field lines, each with its CRLF."""
     lines: list[bytes] = []
-    has_length = False
     for name, value in fields:
         if _is_token(name) is None or _is_value(value) is None:
             raise MalformedResponse("a field's name or value has characters that HTTP does not allow")
-        lower = name.lower()
-        if lower == b"content-length":
-            has_length = True
-        if lower not in _OF_ONE_CONNECTION:
+        if name.lower() not in _OF_ONE_CONNECTION:
             lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
-    return b"".join(lines), has_length
+    return b"".join(lines)

@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from math import inf
 from typing import ClassVar, Final
 
+from balancer.config.schema.limits import RESPONSE_FIELDS
 from balancer.errors import MalformedResponse
 from balancer.http.h1 import upgrades
 from balancer.http.h1.fields import (
@@ -46,8 +47,7 @@ CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 HEAD_LIMIT: Final = 65_536
-FIELDS_LIMIT: Final = 500
-"""Maximum bytes and fields of a response's head."""
+"""Maximum bytes of a response's head."""
 
 INTERIM_LIMIT: Final = 100
 """Maximum interim responses (1xx) to one request; each is passed on to the client, however slowly it reads."""
@@ -94,12 +94,20 @@ class Response:
         return self._public
 
 
-class ResponseHeads:
-    """Parses the response heads of one connection; a head equal to the last one is not parsed again."""
-
-    __slots__ = ("_head", "_response")
+class ResponseBounds:
+    """Bounds of the response heads of a cluster's workers; changes apply to heads that have not come before."""
 
     def __init__(self) -> None:
+        self.fields: int = RESPONSE_FIELDS
+
+
+class ResponseHeads:
+    """Checks and parses the response heads of one connection, but not again a head equal to the last one."""
+
+    __slots__ = ("_bounds", "_head", "_response")
+
+    def __init__(self, bounds: ResponseBounds) -> None:
+        self._bounds = bounds
         self._head = b""
         self._response: Response | None = None  # the result for `_head`, the last one
 
@@ -107,9 +115,18 @@ class ResponseHeads:
         """Parse a head as received, without its empty line. Raises `MalformedResponse`."""
         response = self._response
         if response is None or head != self._head:
+            if len(head) > 2 * self._bounds.fields:  # a field has two bytes at least
+                self.bound(head)
             self._response = response = incoming_response(head)
             self._head = head
         return response
+
+    def bound(self, head: bytes) -> None:
+        """Raise `MalformedResponse` if a head, or what has come of it, is too long."""
+        if len(head) > HEAD_LIMIT:
+            raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
+        if head.count(b"\n") > self._bounds.fields + 1:
+            raise MalformedResponse(f"more than {self._bounds.fields} fields")
 
 
 def incoming_response(head: bytes) -> Response:
@@ -261,14 +278,6 @@ class StatusLines(dict[bytes, tuple[int, bytes, bool]]):
 
 
 STATUS_LINES: Final = StatusLines()
-
-
-def bound_size(head: bytes) -> None:
-    """Raise `MalformedResponse` for a head that is too long."""
-    if len(head) > HEAD_LIMIT:
-        raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
-    if head.count(b"\n") > FIELDS_LIMIT + 2:
-        raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
 
 
 _KEEP_ALIVE_FIELD: Final = first_value_of(b"keep-alive")

@@ -7,7 +7,6 @@ from typing import Final
 
 from balancer.errors import MalformedResponse, StreamRefused, StreamReset, UpstreamError
 from balancer.http.h1.field_list import REASONS, FieldList, Fields
-from balancer.http.h1.response_head import BODILESS_STATUSES
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import REFUSED_STREAM, RESET, Event, name_of
 from balancer.http.h2.library import LibraryError
@@ -75,21 +74,16 @@ def response_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:
     """Return the status and the head in HTTP/1.1 without its empty line, as `head_of` does. Raises
     `MalformedResponse`."""
     status = b""
-    has_length = False
     lines = [b""]
     for name, value in fields:
         if name[0] == _COLON:
             status = value
         elif name != b"te":
-            if name == b"content-length":
-                has_length = True
             lines.append(b"%b: %b\r\n" % (name, value))
     if len(status) != 3 or not status.isdigit():
         raise MalformedResponse("a :status that is no status")
     code = int(status)
     lines[0] = b"HTTP/1.1 %b %b\r\n" % (status, REASONS.get(code, b""))
-    if not (has_length or code < 200 or code in BODILESS_STATUSES):
-        lines.append(b"Transfer-Encoding: chunked\r\n")
     return code, b"".join(lines)
 
 

@@ -15,7 +15,8 @@ from statistics import median_low
 from time import monotonic
 
 from balancer.config.schema.endpoint import EndpointConfig
-from balancer.config.schema.pool import PoolConfig
+from balancer.config.schema.limits import Timeouts
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.tls.contexts import UpstreamTls
 from balancer.tools.probe.connection import (
@@ -260,7 +261,7 @@ ANY_NUMBER = 1 << 31
 
 async def check_http2(target: ProbeTarget, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
     """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
-    pools = Pools(monotonic(), PoolConfig(), timeout, tls=tls)
+    pools = Pools(monotonic(), ClusterSettings(timeouts=Timeouts(connect=timeout)), tls=tls)
     pools.configs = {
         target.name: EndpointConfig(id=target.name, address=target.endpoint.address, transport="http2")
     }

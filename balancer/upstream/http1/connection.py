@@ -26,20 +26,16 @@ from balancer.http.h1.body import Body, body_of
 from balancer.http.h1.chunks import chunk, last_chunk
 from balancer.http.h1.fields import END_OF_HEAD, Framing
 from balancer.http.h1.response_head import (
-    FIELDS_LIMIT,
     INTERIM_LIMIT,
     Response,
+    ResponseBounds,
     ResponseHeads,
-    bound_size,
     keep_alive_timeout,
 )
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial.phases import NOTHING
 from balancer.upstream.request import RequestBody, ResponseSink, UpstreamRequest
-
-UNCHECKED_HEAD_BYTES: Final = 2 * FIELDS_LIMIT
-"""Head size in bytes below which the limits on its size need no check."""
 
 LENGTH: Final = Framing.LENGTH
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
@@ -104,14 +100,14 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
     transport: asyncio.Transport
     write: Callable[[bytes], None]  # the transport's own, which saves a call
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner, bounds: ResponseBounds) -> None:
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._known = b""  # the last head that came with its whole body, and the result
         self._valid: Response | None = None
         self._head = b""  # incomplete head
-        self._heads = ResponseHeads()
+        self._heads = ResponseHeads(bounds)
         self._response: Response | None = None  # its head is complete, its body is not
         self._body: Body | None = None  # parser of that body
         self._rest = b""  # bytes behind the head being reported
@@ -269,9 +265,8 @@ class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
         while data:  # once, unless there are interim responses
             head = self._head + data if self._head else data
             end = head.find(END_OF_HEAD) + 4
-            if (end if end >= 4 else len(head)) > UNCHECKED_HEAD_BYTES:
-                bound_size(head[:end] if end >= 4 else head)
             if end < 4:
+                self._heads.bound(head)
                 self._validate(data)
                 self._head = head
                 return

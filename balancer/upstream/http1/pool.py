@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from balancer.config.schema.pool import PoolConfig
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.connection_counts import WORKER, ConnectionInfo, local_address
@@ -31,9 +30,10 @@ class ConnectionPool(Pool):
 
     def __init__(self, endpoint: Endpoint, pools: PoolContext) -> None:
         super().__init__(endpoint, pools)
-        self.idle_timeout = IdleTimeout(pools.limits.risk, pools.cached_time)
-        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle_timeout)
-        self.idle_connections.apply(pools.limits.idle_timeout, 0.0)
+        limits = pools.settings.pool
+        self.idle_timeout = IdleTimeout(limits.risk, pools.cached_time)
+        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, limits.idle_timeout)
+        self.idle_connections.apply(limits.idle_timeout, 0.0)
         self.preconnect = Preconnect(self.counts)
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
         self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
@@ -161,7 +161,7 @@ class ConnectionPool(Pool):
                 break
             del self._idle[oldest]
             self.idle_connections.add(oldest)
-        limits = self.pools.limits
+        limits = self.pools.settings.pool
         self.idle_connections.judge(now, self.counts.reused)
         if len(self.idle_connections):
             self.idle_connections.apply(limits.idle_timeout, self.round_trip)
@@ -181,8 +181,9 @@ class ConnectionPool(Pool):
         while self.idle:
             self.close_oldest()
 
-    def apply(self, limits: PoolConfig) -> None:
-        super().apply(limits)
+    def apply(self) -> None:
+        super().apply()
+        limits = self.pools.settings.pool
         self.idle_timeout.risk = limits.risk
         self.idle_connections.apply(limits.idle_timeout, self.round_trip)
 
@@ -198,8 +199,8 @@ class ConnectionPool(Pool):
     # --- called by the connector
 
     async def connect(self, tls: ClientTls | None) -> UpstreamConnection:
-        timeout = self.pools.connect_timeout
-        upstream, phases = await dial(lambda: UpstreamConnection(self), self.route, timeout, tls)
+        timeout, bounds = self.pools.settings.timeouts.connect, self.pools.response_bounds
+        upstream, phases = await dial(lambda: UpstreamConnection(self, bounds), self.route, timeout, tls)
         upstream.phases = phases
         return upstream
 
@@ -231,7 +232,7 @@ class ConnectionPool(Pool):
 
     def _set_lifetime(self, upstream: UpstreamConnection) -> None:
         """Set the connection's maximum age and number of requests, with jitter."""
-        limits, rng = self.pools.limits, self.pools.rng
+        limits, rng = self.pools.settings.pool, self.pools.rng
         upstream.is_counted = True
         upstream.opened_at = self.pools.cached_time
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)

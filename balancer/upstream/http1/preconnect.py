@@ -88,7 +88,7 @@ class Preconnect:
             internal_head(pool.endpoint, limits.heartbeat or "/", "heartbeat", method),
             partial(self._heartbeat_ended, upstream),
             method=method.encode(),
-            timeout=pool.pools.connect_timeout,
+            timeout=pool.pools.settings.timeouts.connect,
             started_at=now,
         )
         pool.idle_connections.take(upstream)

@@ -66,7 +66,7 @@ class Http2Session(asyncio.Protocol):
 
     def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:
         self.engine = ClientEngine(WORKER_LIMITS)
-        self.heads = ResponseHeads()
+        self.heads = ResponseHeads(pool.pools.response_bounds)
         self.leased = 0
         self.life = ConnectionRecord()
         self.held: dict[UpstreamHttp2Stream, None] = {}  # streams whose sender is paused
@@ -342,7 +342,7 @@ class Http2Session(asyncio.Protocol):
 async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:
     """Open a connection. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` if ALPN selects another
     protocol than h2."""
-    scheme, timeout = b"http" if tls is None else b"https", pool.pools.connect_timeout
+    scheme, timeout = b"http" if tls is None else b"https", pool.pools.settings.timeouts.connect
     session, phases = await dial(lambda: Http2Session(pool, scheme), pool.route, timeout, tls)
     if session.agreed != "h2":
         session.transport.abort()

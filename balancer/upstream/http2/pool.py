@@ -63,7 +63,7 @@ class MultiplexedPool(Pool):
 
     @property
     def idle_limit(self) -> float:
-        return self.pools.limits.idle_timeout
+        return self.pools.settings.pool.idle_timeout
 
     @property
     def is_idle_limit_learned(self) -> bool:
@@ -174,7 +174,7 @@ class MultiplexedPool(Pool):
 
     def _set_lifetime(self, connection: MultiplexedConnection, elapsed: float) -> None:
         """Set the connection's maximum age and number of streams, with jitter."""
-        limits, rng, life = self.pools.limits, self.pools.rng, connection.life
+        limits, rng, life = self.pools.settings.pool, self.pools.rng, connection.life
         self.connector.record_opened(life.phases, elapsed)
         life.opened_at = self.pools.cached_time
         life.retire_at = life.opened_at + limits.lifetime(rng)
@@ -199,7 +199,7 @@ class MultiplexedPool(Pool):
     def prune(self, now: float) -> None:
         """Retire connections past their maximum age or idle time, and let the others age their streams. With `warm`,
         the newest idle connection is kept and a missing one is opened."""
-        limits = self.pools.limits
+        limits = self.pools.settings.pool
         for connection in list(self._connections):
             if now > connection.life.retire_at or self._is_surplus(connection, now):
                 connection.retire()
@@ -209,7 +209,7 @@ class MultiplexedPool(Pool):
             self.open_ahead()
 
     def _is_surplus(self, connection: MultiplexedConnection, now: float) -> bool:
-        limits = self.pools.limits
+        limits = self.pools.settings.pool
         if connection.leased or now - connection.life.idle_since < limits.idle_timeout:
             return False
         return not limits.preconnect or connection is not self._connections[-1]

@@ -121,6 +121,7 @@ class AiohttpCall(LibraryStream):
 
     async def _exchange(self) -> None:
         connection, outline = self._connection, self._outline
+        connect = connection.pool.pools.settings.timeouts.connect
         async with connection.client.session.request(
             outline.method.decode(),
             URL(f"{connection.origin}{outline.target.decode('latin-1')}", encoded=True),
@@ -129,7 +130,7 @@ class AiohttpCall(LibraryStream):
             allow_redirects=False,
             ssl=connection.context,
             server_hostname=connection.server_name,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connection.pool.pools.connect_timeout),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect),
             trace_request_ctx=connection.counts,
         ) as response:
             self.stream.receive_head(
@@ -215,7 +216,7 @@ def client_of(pools: PoolContext, *, keeps_alive: bool) -> AiohttpClient:
     name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
     client: AiohttpClient | None = pools.clients.get(name)
     if client is None:
-        idle = pools.limits.idle_timeout if keeps_alive else None
+        idle = pools.settings.pool.idle_timeout if keeps_alive else None
         client = pools.clients[name] = AiohttpClient(pools.limit, idle)
     return client
 

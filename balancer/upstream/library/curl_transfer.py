@@ -109,7 +109,7 @@ class CurlTransfer(LibraryStream):
     def describe(self, outline: FieldList) -> None:
         """Set the options of the curl handle for the request."""
         handle, connection = self.handle, self._connection
-        limits = connection.pool.pools.limits
+        settings = connection.pool.pools.settings
         handle.setopt(pycurl.URL, connection.url)
         handle.setopt(pycurl.REQUEST_TARGET, outline.target)
         handle.setopt(pycurl.CUSTOMREQUEST, outline.method)
@@ -125,12 +125,12 @@ class CurlTransfer(LibraryStream):
         handle.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
         handle.setopt(pycurl.PROXY, "")
         handle.setopt(pycurl.NOSIGNAL, 1)
-        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(connection.pool.pools.connect_timeout * 1000)))
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(settings.timeouts.connect * 1000)))
         if not connection.pool.keeps_alive:
             handle.setopt(pycurl.FRESH_CONNECT, 1)
             handle.setopt(pycurl.FORBID_REUSE, 1)
-        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(limits.idle_timeout)))
-        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(limits.max_age)))
+        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(settings.pool.idle_timeout)))
+        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(settings.pool.max_age)))
         if connection.tls is None:
             handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
         else:

@@ -59,7 +59,7 @@ async def test_reload_of_policy_timeouts_and_limits(stage: Stage) -> None:
         cluster.retries.limit,
         cluster.home_region,
         cluster.timeouts.first_byte,
-        cluster.pools.limits.idle_timeout,
+        cluster.pools.settings.pool.idle_timeout,
     ) == (
         0,
         "r",

@@ -12,14 +12,14 @@ from balancer.http.h1.field_list import head_of, trailers_of
     ("status", "fields", "head"),
     [
         (200, [(b"Content-Length", b"3")], b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n"),
-        (200, [(b"a", b" b ")], b"HTTP/1.1 200 OK\r\na: b\r\nTransfer-Encoding: chunked\r\n"),
+        (200, [(b"a", b" b ")], b"HTTP/1.1 200 OK\r\na: b\r\n"),
         (204, [], b"HTTP/1.1 204 No Content\r\n"),
         (103, [(b"link", b"x")], b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n"),
         (599, [(b"content-length", b"0"), (b"Keep-Alive", b"x")], b"HTTP/1.1 599 \r\ncontent-length: 0\r\n"),
     ],
 )
 def test_response_head_as_bytes(status: int, fields: list[tuple[bytes, bytes]], head: bytes) -> None:
-    """A response without a length is chunked."""
+    """Without fields that concern one connection."""
     assert head_of(status, fields) == head
 
 

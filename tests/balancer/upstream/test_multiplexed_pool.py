@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hyperframe.frame import GoAwayFrame
 
-from balancer.config.schema.pool import PoolConfig
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.control.admin.status import proxy_status
 from balancer.errors import ConnectFailed
 from balancer.http.h2.limits import PING_AFTER, PING_WAIT
@@ -54,7 +54,7 @@ class RecordingWaiter:
 
 
 def pool_of(opener: Any) -> MultiplexedPool:
-    pools = Pools(0.0, PoolConfig(), 2.0, seed=1, now=ManualClock().now)
+    pools = Pools(0.0, ClusterSettings(), seed=1, now=ManualClock().now)
     return MultiplexedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, opener)
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from balancer.config.schema.limits import RESPONSE_FIELDS
 from tests.support.scripted_transports import (
     KEEPS,
     MEBI,
     TRANSPORTS,
+    Http1,
     KeptParts,
     Play,
     Script,
@@ -393,3 +395,24 @@ async def test_malformed_response_is_answered_502(stage: Stage, transport: str) 
     address = f"http://127.0.0.1:{worker.port}"
     await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
     assert fault_of(await stage.ask(post(b"x")))[:2] == (502, "malformed_response")
+
+
+async def numbered(play: Play) -> None:
+    """A response with as many fields as the target says, with a Content-Length among them if it begins with l."""
+    has_length = play.target.startswith(b"/l")
+    number = int(play.target[2:]) - (has_length or isinstance(play, Http1))
+    await play.head(200, *[(b"X-A", b"b")] * number, length=2 if has_length else None)
+    await play.data(b"ok")
+    await play.end()
+
+
+@pytest.mark.parametrize("transport", [one for one in TRANSPORTS if one != "aiohttp"], indirect=True)
+async def test_most_fields_of_a_response(stage: Stage, begin: Begin, transport: str) -> None:
+    """More are a 502, a failure of the endpoint. aiohttp takes 128, and curl keeps Transfer-Encoding to itself."""
+    await begin(numbered, retries=0)
+    for target in (b"/l500", b"/c500"):
+        assert (await stage.ask(get(target))).body == b"ok"
+    for target in (b"/l501", b"/c502" if transport == "curl" else b"/c501"):
+        fault = (502, "malformed_response", f"more than {RESPONSE_FIELDS} fields")
+        assert fault_of(await stage.ask(get(target))) == fault
+    assert stage.outcomes() == {"ok": 2, "reset": 2}
