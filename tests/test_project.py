@@ -310,10 +310,11 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     assert text == tables.completed(text), "run python -m tests.support.tables"
     begin, end = text.index("# [routes.auth]"), text.index("# [routes.request_fields]")
-    keys = re.findall(r"^# ([\[a-z_.\]]+)", text[begin:end], re.M)
+    keys = re.findall(r"^# (\[.*\]|[a-z_]+ =)", text[begin:end], re.M)
     added = tables.completed(text[:begin] + text[end:])
     begin, end = added.index("# [routes.auth]"), added.index("# [routes.request_fields]")
-    assert re.findall(r"^# ([\[a-z_.\]]+)", added[begin:end], re.M) == keys
+    assert re.findall(r"^# (\[.*\]|[a-z_]+ =)", added[begin:end], re.M) == keys
+    assert '# path = "/check"' in added
     wrong = {
         key: value
         for key, (number, value) in tables.shown(text.splitlines()).items()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
+from textwrap import wrap
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -19,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.keys import dotted, keys_of, table_at
 from balancer.config.schema.listeners import ListenerConfig
+from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
@@ -31,6 +33,9 @@ from tests.support.documentation import EXAMPLE, KEYS
 from tests.support.root import ROOT
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
+
+WIDTH = 118
+"""Maximum length of a generated line of the example."""
 
 MOST_NAMED = 4
 """Maximum number of policies that the table of reasons names one by one."""
@@ -119,21 +124,28 @@ def shown(lines: Iterable[str]) -> dict[str, tuple[int, Any]]:
     return found
 
 
-def sample_of(field: FieldInfo) -> str:
-    """Return a value for a key without a default, which the reader replaces: of a number its least, else a text."""
-    least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
-    return f"{least[0]:g}" if least else '"…"'
+def lines_of(key: str) -> list[str]:
+    """Return the lines of a key in the example: its default, or without one the first of `Field(examples=[…])`, and its
+    meaning, beside it where a table's line has room, else above."""
+    field, (table, _, name) = KEYS[key], key.rpartition(".")
+    value = default_of(field).strip("`")
+    if value in ("–", "required"):
+        assert field.examples, f"{key} has no default: give Field(examples=[…])"
+        value = json.dumps(field.examples[0])
+    meaning = re.sub(r"; see \[.*\]\(.*\)|`", "", (field.description or "").rpartition(" | ")[2])
+    line = f"{f'# {name} = {value}':<38} # {meaning}"
+    if table and len(line) <= WIDTH:
+        return [line]
+    above = wrap(meaning[:1].upper() + meaning[1:] + ".", WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return [*([] if table else [""]), *above, f"# {name} = {value}"]
 
 
 def completed(text: str) -> str:
     """Return the example of a configuration with the missing keys, each behind the one before it in the schema."""
     lines = text.splitlines()
     for before, key in zip(["", *KEYS], KEYS, strict=False):
-        present, (table, _, name) = shown(lines), key.rpartition(".")
+        present, table = shown(lines), key.rpartition(".")[0]
         if key not in present:
-            default = default_of(KEYS[key]).strip("`")
-            value = sample_of(KEYS[key]) if default in ("–", "required") else default
-            meaning = (KEYS[key].description or "").rpartition(" | ")[2]
             headers = [f"[{table}]", f"# [{table}]"]
             is_optional = f"# [[{table.partition('.')[0]}]]" in lines
             if before.rpartition(".")[0] == table:
@@ -145,7 +157,7 @@ def completed(text: str) -> str:
                 new = [headers[1]] if is_optional else ["", headers[0]]
                 lines[at:at] = new
                 at += len(new)
-            lines.insert(at, f"{f'# {name} = {value}':<38} # {meaning}")
+            lines[at:at] = lines_of(key)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -153,6 +165,11 @@ def listener_keys(_: str) -> Iterator[str]:
     """Yield a row for each key of a listener."""
     for key, field in ListenerConfig.model_fields.items():
         yield row_of(key, field)
+
+
+def cluster_keys(_: str) -> Iterator[str]:
+    """Yield a row with the keys of a named cluster."""
+    yield f"| {listed(ClusterSettings.model_fields)} |"
 
 
 def families(_: str) -> Iterator[str]:
@@ -280,6 +297,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     "docs/policies.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
+        "| keys of `[clusters.NAME]` |": cluster_keys,
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
         "| policy | option | default | meaning |": options,
     },

@@ -121,10 +121,11 @@ class AuthConfig(Section):
 
     cluster: Name = Field(
         description="name | cluster that is asked before a request of the route is forwarded; see "
-        "[Authorisation](#authorisation)"
+        "[Authorisation](#authorisation)",
+        examples=["login"],
     )
     path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)] = Field(
-        description="path | path, with a query if one is wanted, of the subrequest"
+        description="path | path, with a query if one is wanted, of the subrequest", examples=["/check"]
     )
     timeout: Seconds = Field(default=5.0, description="s | time for the answer; then the client gets 503")
     request_fields: tuple[CopiedName, ...] = Field(
