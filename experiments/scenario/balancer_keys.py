@@ -1,6 +1,6 @@
-"""Keys of the table `[balancer]` that a simulated run has no use for or refuses.
+"""Keys of the table `[balancer]`: which of them a simulated run reads, has no use for, or refuses.
 
-All others are simulated; a test varies each of them.
+A key that nothing here names is refused.
 """
 
 from __future__ import annotations
@@ -11,51 +11,65 @@ from typing import Any, Final
 
 from experiments.scenario.mechanisms import Mechanisms
 
-NO_BODIES: Final = "requests have no body, and responses are short"
 NO_HEADS: Final = "requests are not written as bytes"
-NO_CLIENTS: Final = "clients' connections are not simulated"
-NO_HEADERS: Final = "clients send no such field"
+
+SIMULATED: Final = {"retries"} | {
+    f"{table}.{key}"
+    for table, keys in {
+        "retry": "share per_second statuses",
+        "hedging": "enabled quantile share minimum",
+        "health_checks": "path status interval fast_interval timeout rise fall",
+        "outlier_detection": "failures success_rate window min_requests latency base_time max_time",
+        "panic": "threshold overprovisioning",
+        "slow_start": "window minimum",
+        "pool": "idle_timeout risk",
+        "limits": "queue in_flight",
+        "queue": "order",
+        "concurrency": "adaptive initial minimum maximum tolerance",
+        "timeouts": "connect first_byte attempt queue",
+        "shared": "enabled every delay",
+    }.items()
+    for key in keys.split()
+}
+"""Keys that change the requests of a run; a test varies each of them."""
 
 MEANINGLESS: Final[Mapping[str, str]] = {
-    "retry.body": NO_BODIES,
+    **dict.fromkeys(
+        ("retry.body", "limits.body", "limits.buffer", "timeouts.body_idle", "timeouts.request_idle"),
+        "requests have no body, and responses are short",
+    ),
+    **dict.fromkeys(("limits.head", "limits.fields", "limits.target", "timeouts.head"), NO_HEADS),
+    **dict.fromkeys(
+        ("queue.timeout_header", "queue.start_header", "queue.start_timeout"), "clients send no such field"
+    ),
+    **dict.fromkeys(("timeouts.keep_alive", "timeouts.linger"), "clients' connections are not simulated"),
     "retry.idempotency_key": "every request is a GET, which is idempotent",
     "retry.grpc_statuses": "no request is an RPC",
-    "limits.head": NO_HEADS,
-    "limits.fields": NO_HEADS,
-    "limits.target": NO_HEADS,
-    "limits.body": NO_BODIES,
-    "limits.buffer": NO_BODIES,
     "pool.heartbeat_method": "it is read with pool.heartbeat only, which is not simulated",
-    "queue.timeout_header": NO_HEADERS,
-    "queue.start_header": NO_HEADERS,
-    "queue.start_timeout": NO_HEADERS,
-    "timeouts.body_idle": NO_BODIES,
-    "timeouts.head": NO_HEADS,
-    "timeouts.request_idle": NO_BODIES,
-    "timeouts.keep_alive": NO_CLIENTS,
     "timeouts.tunnel_idle": "no request opens a tunnel",
-    "timeouts.linger": NO_CLIENTS,
     "timeouts.shutdown": "the balancer does not shut down during a run",
 }
 """Keys that cannot change the requests of a run, with the reason."""
 
-REFUSED: Final[Mapping[str, str]] = {
+_REASONS: Final[Mapping[str, str]] = {
     "health_checks.grpc": "workers answer checks at health_checks.path",
     "health_checks.first_connect": "no connection is opened before the warm-up",
     **dict.fromkeys(("health_checks.host", "health_checks.fields", "health_checks.body"), NO_HEADS),
     "health_checks.port": "workers have one port",
-    "pool.max_age": "connections have no age",
-    "pool.max_requests": "connections do not count requests",
-    "pool.heartbeat": "no spare connections are kept",  # before the key that it sets
-    "pool.preconnect": "no spare connections are kept",
-    "pool.max_backoff": "connects are not delayed after failures",
+    **dict.fromkeys(("pool.heartbeat", "pool.preconnect"), "no spare connections are kept"),  # in this order
     "retry.busy": "a refused request is a failure, which retry.statuses retries",
-    "limits.clients": "clients' connections are not simulated",
-    "limits.client_requests": "clients have no addresses",
-    "limits.pending": "waiting requests have no bytes",
     "timeouts.total": "first_byte and attempt bound a request",
 }
-"""Keys that change runs on real processes but are not simulated, with what the simulator does instead."""
+REFUSED: Final[Mapping[str, str]] = {
+    **_REASONS,
+    **{
+        f"{table}.{key}": "nothing there reads it"
+        for table, field in Mechanisms.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+        if f"{table}.{key}" not in {*SIMULATED, *MEANINGLESS, *_REASONS}
+    },
+}
+"""Keys that are not simulated, with what the simulator does instead."""
 
 UNREAD: Final[Mapping[str, str]] = {"health_checks.first_connect": "health_checks.path"}
 """Refused key -> the key that, where it is set, keeps real processes from reading it too: then it is accepted."""

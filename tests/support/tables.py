@@ -34,9 +34,6 @@ from tests.support.root import ROOT
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
 
-WIDTH = 118
-"""Maximum length of a generated line of the example."""
-
 MOST_NAMED = 4
 """Maximum number of policies that the table of reasons names one by one."""
 
@@ -125,18 +122,14 @@ def shown(lines: Iterable[str]) -> dict[str, tuple[int, Any]]:
 
 
 def lines_of(key: str) -> list[str]:
-    """Return the lines of a key in the example: its default, or without one the first of `Field(examples=[…])`, and its
-    meaning, beside it where a table's line has room, else above."""
+    """Return the lines of a key in the example: its meaning, and its default, or else the first of its `examples`."""
     field, (table, _, name) = KEYS[key], key.rpartition(".")
     value = default_of(field).strip("`")
     if value in ("–", "required"):
         assert field.examples, f"{key} has no default: give Field(examples=[…])"
         value = json.dumps(field.examples[0])
     meaning = re.sub(r"; see \[.*\]\(.*\)|`", "", (field.description or "").rpartition(" | ")[2])
-    line = f"{f'# {name} = {value}':<38} # {meaning}"
-    if table and len(line) <= WIDTH:
-        return [line]
-    above = wrap(meaning[:1].upper() + meaning[1:] + ".", WIDTH, initial_indent="# ", subsequent_indent="# ")
+    above = wrap(f"# {meaning[0].upper()}{meaning[1:]}.", 118, subsequent_indent="# ")
     return [*([] if table else [""]), *above, f"# {name} = {value}"]
 
 
@@ -146,10 +139,10 @@ def completed(text: str) -> str:
     for before, key in zip(["", *KEYS], KEYS, strict=False):
         present, table = shown(lines), key.rpartition(".")[0]
         if key not in present:
-            headers = [f"[{table}]", f"# [{table}]"]
+            headers = [f"[{table}]", f"# [{table}]", f"[[{table}]]", f"# [[{table}]]"]
             is_optional = f"# [[{table.partition('.')[0]}]]" in lines
             if before.rpartition(".")[0] == table:
-                at = present[before][0] + 1
+                at = present[before][0] + 1 if before else lines.index("")
             elif found := [at for at, line in enumerate(lines, 1) if line in headers]:
                 at = found[0]
             else:
@@ -163,19 +156,12 @@ def completed(text: str) -> str:
 
 def listener_keys(_: str) -> Iterator[str]:
     """Yield a row for each key of a listener."""
-    for key, field in ListenerConfig.model_fields.items():
-        yield row_of(key, field)
-
-
-def cluster_keys(_: str) -> Iterator[str]:
-    """Yield a row with the keys of a named cluster."""
-    yield f"| {listed(ClusterSettings.model_fields)} |"
+    return (row_of(key, field) for key, field in ListenerConfig.model_fields.items())
 
 
 def families(_: str) -> Iterator[str]:
     """Yield a row for each family of policies."""
-    for phrase, family in registry.FAMILIES.items():
-        yield f"| {listed(family)} | {phrase} |"
+    return (f"| {listed(family)} | {phrase} |" for phrase, family in registry.FAMILIES.items())
 
 
 def options(_: str) -> Iterator[str]:
@@ -297,7 +283,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     "docs/policies.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
-        "| keys of `[clusters.NAME]` |": cluster_keys,
+        "| keys of `[clusters.NAME]` |": lambda _: [f"| {listed(ClusterSettings.model_fields)} |"],
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
         "| policy | option | default | meaning |": options,
     },

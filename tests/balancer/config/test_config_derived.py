@@ -21,6 +21,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "discovery.kubernetes": {"service": "workers"},
     "endpoints": {"id": "b", "address": "http://b:1"},
     "rate_limits": {"name": "a", "requests": 1},
+    "routes": {"cluster": "next"},
     "routes.mirror": {"cluster": "next", "share": 0.5},
     "routes.auth": {"cluster": "next", "path": "/check", "cache": 1.0},
 }
@@ -68,7 +69,7 @@ def document_with(place: Place, value: Any) -> dict[str, Any]:
     }
     inner = document
     for length, name in enumerate(place[:-1], 1):
-        table = dict(REQUIRED.get(dotted(place[:length]), {}))
+        table = dict(REQUIRED.get(dotted(place[:length]), {})) if length == len(place) - 1 else {}
         inner |= BESIDE.get(dotted(place[:length]), {})
         parent = table_at(Settings, place[: length - 1])
         assert parent is not None
