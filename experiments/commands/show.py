@@ -86,11 +86,15 @@ def show_policy(name: str, console: Console) -> None:
     try:
         factory = registry.find(name)
         options, meanings = registry.options_of(factory).values(), registry.meanings_of(factory)
+        bounds = {name: str(bound) for name, bound in registry.bounds_of(factory).items()}
     except PoliciesError as error:  # of a plug-in that cannot be loaded
         raise BadInputError(str(error)) from None
     console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
     facts = [
-        (one.name, "; ".join(filter(None, (default_in_words(one), meanings.get(one.name)))))
+        (
+            one.name,
+            "; ".join(filter(None, (default_in_words(one), meanings.get(one.name), bounds.get(one.name)))),
+        )
         for one in options
     ]
     if facts:

@@ -15,6 +15,7 @@ from policies.algorithms.ring_hash import MAX_RING_POINTS, points_of_weight_one
 from policies.clock import Clock
 from policies.errors import BadPolicyOption
 from policies.facts import Endpoint, RequestFacts
+from policies.options import OneOf, Range
 from policies.routing.router import Router
 
 MOST_MEMORY = 256 << 20
@@ -53,6 +54,44 @@ def test_values_out_of_range_are_rejected(value: Any) -> None:
         line = str(caught.value)
         assert len(line.splitlines()) == 1, line
         assert len(line) < 250, line
+
+
+@pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
+def test_each_bound_of_a_number_is_checked(name: str, option: str, kind: Any) -> None:
+    """The last value within is accepted and the next one refused, at both ends; the default is within."""
+    factory = registry.TABLE[name]
+    bound = registry.bounds_of(factory)[option]
+    assert isinstance(bound, Range)
+    assert registry.options_of(factory)[option].default in bound
+    step = kind(1 if kind is int else 1e-6)
+    within = [bound.least + bound.is_above * step, *([0] if bound.zero else [])]
+    beyond = [bound.least - (not bound.is_above) * step, math.nan]
+    if bound.most < math.inf:
+        within, beyond = [*within, bound.most], [*beyond, bound.most + step]
+    for value in within:
+        made(name, option, value)
+    for value in beyond:
+        assert value not in bound
+        with pytest.raises(BadPolicyOption, match=rf"^policy\.{option}: must be ") as caught:
+            made(name, option, value)
+        if not math.isnan(value):
+            assert str(caught.value) == f"policy.{option}: must be {bound}, got {value!r}"
+
+
+@pytest.mark.parametrize("text", ["never", ""])
+def test_each_list_of_texts_is_checked(text: str) -> None:
+    lists = [
+        (name, option, bound.names)
+        for name, factory in registry.TABLE.items()
+        for option, bound in registry.bounds_of(factory).items()
+        if isinstance(bound, OneOf)
+    ]
+    assert lists
+    for name, option, names in lists:
+        for one in names:
+            made(name, option, one)
+        with pytest.raises(BadPolicyOption, match=f"must be one of {', '.join(names)}, got '{text}'"):
+            made(name, option, text)
 
 
 @pytest.mark.second_tier

@@ -163,13 +163,17 @@ def families(_: str) -> Iterator[str]:
 def options(_: str) -> Iterator[str]:
     """Yield a row for each option of a policy, the name of the policy in the first one."""
     plain = [name for name, factory in registry.TABLE.items() if not registry.options_of(factory)]
-    yield f"| {listed(plain)} | | | no options |"
+    yield f"| {listed(plain)} | | | | no options |"
     for name, factory in registry.TABLE.items():
-        meanings, first = registry.meanings_of(factory), f"`{name}`"
+        meanings, bounds, first = registry.meanings_of(factory), registry.bounds_of(factory), f"`{name}`"
         for option in registry.options_of(factory).values():
-            yield f"| {first} | `{option.name}` | {option_default(option)} | {meanings[option.name]} |".replace(
-                "|  |", "| |"
+            what = (
+                f"`{option.name}`",
+                option_default(option),
+                bounds.get(option.name, ""),
+                meanings[option.name],
             )
+            yield f"| {first} | {' | '.join(map(str, what))} |".replace("|  |", "| |")
             first = ""
 
 
@@ -278,7 +282,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
-        "| policy | option | default | meaning |": options,
+        "| policy | option | default | allowed | meaning |": options,
     },
     "docs/results.md": {"| column | meaning |": columns_of_summary},
     "docs/scenarios.md": {
