@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -41,7 +41,6 @@ SOURCES = {
 """Text of each module of `policies`."""
 
 REASON = re.compile(r'^([A-Z_]+)(?:: Final)? = "([a-z-]+)"\n"""Reason: (.*?)"""$', re.M | re.S)
-CODES = {code for text in SOURCES.values() for _, code, _ in REASON.findall(text)}
 
 
 def default_of(field: FieldInfo) -> str:
@@ -187,18 +186,35 @@ def option_default(option: Parameter) -> str:
 
 def reasons(_: str) -> Iterator[str]:
     """Yield a row for each reason code of a pick: what the constants of `policies` state as `Reason: …`."""
-    parts = {name: parts_of(factory) for name, factory in registry.TABLE.items()}
+    noted = {name: reasons_of(factory) for name, factory in registry.TABLE.items()}
     by_any = []
-    for module, text in SOURCES.items():
-        for constant, code, meaning in REASON.findall(text):
-            users = [name for name, used in parts.items() if any(one.notes(module, constant) for one in used)]
-            by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
-            row = f"| `{code}` | {by} | {' '.join(meaning.split()).removesuffix('.')} |"
-            if users:
-                yield row
-            else:
-                by_any.append(row)
+    for reason in STATED:
+        users = [name for name, its in noted.items() if reason in its]
+        by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
+        row = f"| `{reason.code}` | {by} | {' '.join(reason.meaning.split()).removesuffix('.')} |"
+        if users:
+            yield row
+        else:
+            by_any.append(row)
     yield from by_any
+
+
+class Reason(NamedTuple):
+    """A reason of picks: the constant that states it, and in which module."""
+
+    module: str
+    constant: str
+    code: str
+    meaning: str
+
+
+STATED = [Reason(module, *found) for module, text in SOURCES.items() for found in REASON.findall(text)]
+
+
+def reasons_of(factory: registry.Factory) -> list[Reason]:
+    """Return the reasons that the classes and functions of a policy mention."""
+    parts = parts_of(factory)
+    return [one for one in STATED if any(part.notes(one.module, one.constant) for part in parts)]
 
 
 @dataclass(frozen=True)
@@ -273,8 +289,8 @@ def listed(names: Iterable[str]) -> str:
 PARTS = {
     name: Part(module, frozenset(re.findall(r"\w+", source)))
     for module, text in SOURCES.items()
-    if module.split(".")[1] in ("algorithms", "selection", "steelyard")
-    for name, source in re.findall(r"^(?:class|def) (\w+)(.*(?:\n(?: .*)?$)*)", text, re.M)
+    if module.split(".")[1] in ("algorithms", "inference", "selection", "steelyard")
+    for name, source in re.findall(r"^(?:class|def) (\w+)(.*(?:\n(?:[ )].*)?$)*)", text, re.M)
 }
 
 TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
