@@ -47,7 +47,7 @@ class EndpointReport:
         self.errors = RateMeter()
 
     def count(self, is_failure: bool, now: float) -> None:
-        """Count one finished request and its failure."""
+        """Count one success or failure."""
         if not self.has_begun:
             self.has_begun = True
             self.answers.begin(now)
@@ -110,7 +110,8 @@ class ReportedLoadRoundRobin:
         if not state.is_member:
             return
         report = self._reports[state]
-        report.count(outcome.kind.is_failure, now)
+        if outcome.kind.is_success or outcome.kind.is_failure:
+            report.count(outcome.kind.is_failure, now)
         if outcome.reported_load is not None:
             report.hear(outcome.reported_load, now, self._expiry)
 

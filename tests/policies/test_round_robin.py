@@ -17,7 +17,7 @@ from policies.algorithms.round_robin import RoundRobin
 from policies.algorithms.smooth_round_robin import SmoothRoundRobin
 from policies.contract import ManualClock
 from policies.policy import PolicyMaker
-from tests.support.traces import traced
+from tests.support.traces import last, traced
 
 FACTS = RequestFacts(region="x")
 TURNS = [RoundRobin, SmoothRoundRobin, EdfRoundRobin, ReportedLoadRoundRobin]
@@ -172,6 +172,25 @@ def test_weight_from_reports_is_that_of_the_grfc() -> None:
         report.hear(ReportedLoad(utilization=0.5), n * 0.05, 180.0)
     assert report.weight(150.0, 10.0, 180.0, 2.0) == pytest.approx(20 / (0.5 + 0.1 * 2), rel=0.03)
     assert report.weight(150.0, 10.0, 180.0, 0.0) == pytest.approx(20 / 0.5, rel=0.03)
+
+
+def test_what_counts_as_neither_changes_no_weight() -> None:
+    """Requests that clients left or that were refused as busy are no answers: they would lower the share of errors."""
+    weights = []
+    for kinds in ((), (OutcomeKind.ABANDONED, OutcomeKind.BUSY) * 5):
+        policy = ReportedLoadRoundRobin(Random(11))
+        r = router(lambda rng, policy=policy: policy, [1, 1])
+        for n in range(400):
+            now = n * 0.05
+            load = ReportedLoad(utilization=0.5)
+            for kind in (OutcomeKind.RESET if n % 2 else OutcomeKind.OK, *kinds):
+                for state in r.states:
+                    policy.observe(state, Outcome(kind, None, now, now, now, reported_load=load), now)
+        policy.tick(20.0)
+        trace = traced(r)
+        picks(r, 1)
+        weights.append(last(trace).steps[0].scores)
+    assert weights[0] == weights[1] == pytest.approx((20 / (0.5 + 0.5),), rel=0.05)
 
 
 def test_reports_count_between_blackout_and_expiry() -> None:
