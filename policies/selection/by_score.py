@@ -83,4 +83,5 @@ class ByScore:
         trace.note(LEAST_SCORE, states, scores)
 
     def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
+        """Return one of the endpoints of the least score, at random; a subclass compares them by a second key first."""
         return equals[int(self._random() * len(equals))]

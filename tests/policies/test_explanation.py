@@ -15,10 +15,9 @@ from policies.endpoint.ejection import EjectionRules
 from policies.facts import OutcomeKind
 from policies.routing.affinity import ByRendezvous, Sticky
 from tests.policies.pools import Pool, mark_unhealthy
+from tests.support.expected_policies import EXPECTED
 from tests.support.tables import reasons_of
 from tests.support.traces import last, traced
-
-OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
 
 
 def router(name: str, members: list[Endpoint], **options: Any) -> tuple[Router, Trace]:
@@ -41,7 +40,7 @@ RUNS: list[tuple[str, dict[str, Any], set[str] | None]] = [
     ("latency-weighted", {"explore": 0.0}, {"quicker-likelier"}),
     ("prequal", {}, {"cold-quickest", "all-hot-least-loaded"}),
     ("join-idle-queue", {}, {"idle", "none-idle"}),
-    *((name, OPTIONS.get(name, {}), None) for name in registry.TABLE),
+    *((name, expected.options, None) for name, expected in EXPECTED.items()),
 ]
 """Policy, options, and its reasons; None: all of its own module but UNREACHED, and none that it does not state."""
 

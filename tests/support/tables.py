@@ -27,7 +27,7 @@ from experiments.scenario.event_kinds import KINDS
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
-from tests.support.documentation import EXAMPLE, KEYS
+from tests.support.documentation import EXAMPLE, KEYS, cells_of
 from tests.support.root import ROOT
 from workers.faults import Faults
 
@@ -157,6 +157,12 @@ def families(_: str) -> Iterator[str]:
     """Yield a row for each family of policies."""
     for phrase, family in registry.FAMILIES.items():
         yield f"| {listed(family)} | {phrase} |"
+
+
+def situations(_: str) -> Iterator[str]:
+    """Yield the rows of the README by which a policy is chosen: those of docs/policies.md."""
+    for cells in cells_of("docs/policies.md", "| your workers and requests |"):
+        yield f"| {' | '.join(cells)} |".replace("](", "](docs/")
 
 
 def options(_: str) -> Iterator[str]:
@@ -294,6 +300,7 @@ PARTS = {
 }
 
 TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
+    "README.md": {"| your workers and requests | start with |": situations},
     "docs/policies.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
