@@ -6,6 +6,7 @@ The registry checks them before it makes a policy. A policy that is made by its 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -16,8 +17,8 @@ class Range:
 
     least: float
     most: float = inf
-    is_above: bool = False
     zero: str = ""
+    is_above: bool = False
 
     def __contains__(self, value: Any) -> bool:
         if not isinstance(value, int | float):
@@ -26,43 +27,23 @@ class Range:
         return (is_enough and value <= self.most) or (self.zero != "" and value == 0)
 
     def __str__(self) -> str:
-        zero = f"0 ({self.zero}) or " if self.zero else ""
         if self.most < inf:
-            return f"{zero}from {self.least} to {self.most}"
+            return f"from {self.least} to {self.most}"
+        zero = f"0 ({self.zero}) or " if self.zero else ""
         return f"{zero}{'>' if self.is_above else '>='} {self.least}"
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """The texts of `names`."""
+at_least = between = Range
+"""`at_least(2)`, `at_least(2, zero="all")`, `between(0, 1)`."""
 
-    names: tuple[str, ...]
+above = partial(Range, is_above=True)
 
-    def __contains__(self, value: Any) -> bool:
-        return value in self.names
+
+class OneOf(tuple[str, ...]):
+    """Texts, of which an option must be one: `OneOf(("random", "rate"))`."""
 
     def __str__(self) -> str:
-        return f"one of {', '.join(self.names)}"
+        return f"one of {', '.join(self)}"
 
 
 Bound = Range | OneOf
-
-
-def at_least(least: float, zero: str = "") -> Range:
-    """Return the bound of an option that must be `least` or more, or 0 if `zero` says what it means."""
-    return Range(least, zero=zero)
-
-
-def above(least: float, zero: str = "") -> Range:
-    """Return the bound of an option that must be more than `least`, or 0 if `zero` says what it means."""
-    return Range(least, is_above=True, zero=zero)
-
-
-def between(least: float, most: float) -> Range:
-    """Return the bound of an option that must be from `least` to `most`."""
-    return Range(least, most)
-
-
-def one_of(*names: str) -> OneOf:
-    """Return the bound of an option that must be one of some texts."""
-    return OneOf(names)

@@ -232,11 +232,7 @@ def _stated(factory: Factory) -> Iterator[tuple[str, Any]]:
             yield name, part
 
 
-def _read(factory: Factory) -> tuple[dict[str, inspect.Parameter], dict[str, Bound]]:
-    return options_of(factory), bounds_of(factory)
-
-
-_read_built_in = cache(_read)
+_options_of_built_in, _bounds_of_built_in = cache(options_of), cache(bounds_of)
 """The same of a policy of the table, read once: it takes longer than to make the policy."""
 
 
@@ -257,8 +253,9 @@ def _describe(name: str) -> str:
 
 
 def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library: Library) -> dict[str, Any]:
+    read = (_options_of_built_in, _bounds_of_built_in) if name in TABLE else (options_of, bounds_of)
     try:
-        allowed, bounds = _read_built_in(factory) if name in TABLE else _read(factory)
+        allowed, bounds = read[0](factory), read[1](factory)
     except Exception as fault:  # an annotation that names nothing
         raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
     for option in options:

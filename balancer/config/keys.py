@@ -141,13 +141,10 @@ def suggestion(table: Table, place: Place) -> str:
     for length in reversed(range(len(place))):  # the table itself, then those around it
         outer = table_at(table, place[:length])
         has_all = not is_one_of_many or length == len(place) - 1
-        elsewhere = [
-            dotted((*place[:length], *each))
-            for each in (keys_of(outer) if outer is not None else ())
-            if each[-1] == name and (has_all or len(each) == 1)
-        ]
-        if 0 < len(elsewhere) <= 4:
-            return f"; did you mean {' or '.join(elsewhere)}?"
+        keys = keys_of(outer) if outer is not None else ()
+        found = [each for each in keys if each[-1] == name and (has_all or len(each) == 1)]
+        if 0 < len(found) <= 4:
+            return f"; did you mean {' or '.join(dotted((*place[:length], *each)) for each in found)}?"
     return ""
 
 

@@ -38,9 +38,7 @@ class LatencyWeighted:
         self,
         rng: Random,
         *,
-        power: Annotated[
-            float, "share ∝ 1/latency^power: 0 is plain random, large is least latency", at_least(0)
-        ] = 1.0,
+        power: Annotated[float, "share ∝ 1/latency^power: 0 random, large: the least", at_least(0)] = 1.0,
         explore: Annotated[float, "share of requests drawn regardless of latency", between(0, 1)] = 0.03,
     ) -> None:
         self._rng = rng

@@ -15,7 +15,7 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.options import one_of
+from policies.options import OneOf
 from policies.selection.by_score import ByScore, Choices
 from policies.selection.two_choices import LESS_LOADED, TIE, TwoChoices, relative_load
 from policies.stats.load import RateMeter
@@ -41,9 +41,7 @@ class LeastInFlight(ByScore):
         *,
         choices: Choices = 2,
         tie: Annotated[
-            str,
-            'choice among equals: `"random"`, or `"rate"`: the fewest recent requests',
-            one_of("random", "rate"),
+            str, 'choice among equals; `"rate"`: the fewest recent requests', OneOf(("random", "rate"))
         ] = "random",
     ) -> None:
         super().__init__(rng, choices)

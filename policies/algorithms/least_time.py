@@ -18,7 +18,7 @@ from typing import Annotated
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind
-from policies.options import above, between, one_of
+from policies.options import OneOf, above, between
 from policies.selection.by_score import TRIAL_COST_S, ByScore, Choices, to_first_byte
 
 
@@ -40,9 +40,7 @@ class LeastTime(ByScore):
         alpha: Annotated[float, "weight of a new sample in the mean", between(0.001, 1)] = 0.05,
         forget: Annotated[float, "seconds without a sample after which a mean is discarded", above(0)] = 10.0,
         until: Annotated[
-            str,
-            'measured latency: to the `"first-byte"` or the `"last-byte"`',
-            one_of("first-byte", "last-byte"),
+            str, "end of the measured latency", OneOf(("first-byte", "last-byte"))
         ] = "first-byte",
         choices: Choices = 0,
     ) -> None:

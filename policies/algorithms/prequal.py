@@ -146,9 +146,7 @@ class Prequal:
         probes: Annotated[float, "probes per request", between(0.1, 100)] = 3.0,
         remove: Annotated[float, "responses removed per request", between(0, 100)] = 1.0,
         delta: Annotated[
-            float,
-            "δ: rate at which responses arrive above the rate at which they are removed",
-            at_least(0),
+            float, "δ: rate at which responses arrive above the rate at which they are removed", at_least(0)
         ] = 1.0,
         reuse: Annotated[float, "number of uses of one response at most", at_least(1)] = 4.0,
     ) -> None:

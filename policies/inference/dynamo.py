@@ -31,13 +31,9 @@ class Dynamo(InferenceRule):
         self,
         rng: Random,
         *,
-        overlap_score_credit: Annotated[
-            float, "part of a cached block that need not be computed", between(0, 1)
-        ] = 1.0,
+        overlap_score_credit: Annotated[float, "part of a cached block that is free", between(0, 1)] = 1.0,
         prefill_load_scale: Annotated[float, "weight of blocks to compute", at_least(0)] = 1.0,
-        decode_active_request_weight: Annotated[
-            float, "blocks that each request there adds", at_least(0)
-        ] = 0.0,
+        decode_active_request_weight: Annotated[float, "blocks per request there", at_least(0)] = 0.0,
         capacity: Capacity = CAPACITY,
     ) -> None:
         super().__init__(rng, capacity)

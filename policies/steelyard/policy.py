@@ -19,7 +19,7 @@ from math import inf
 from random import Random
 from typing import Annotated
 
-from policies.algorithms.region_aware import MARGIN
+from policies.algorithms.region_aware import MARGIN, Explore, Margin
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
@@ -47,18 +47,12 @@ class Steelyard:
             str | Mapping[str, float], "what is minimised: tail, mean, or { deadline = SECONDS }"
         ] = "tail",
         load: Annotated[float, "utilisation for which requests are priced", between(0, 0.99)] = LOAD,
-        choices: Annotated[
-            int, "number of endpoints of each region that are compared", at_least(2)
-        ] = CHOICES,
+        choices: Annotated[int, "number of endpoints compared of each region", at_least(2)] = CHOICES,
         prices: Annotated[
             Mapping[str, float] | None, "seconds that a request to a region costs more, by region"
         ] = None,
-        margin: Annotated[float, "seconds by which another region must be cheaper", at_least(0)] = MARGIN,
-        explore: Annotated[
-            float,
-            "largest share of requests sent to endpoints without recent measurements",
-            between(0, 1),
-        ] = EXPLORE,
+        margin: Margin = MARGIN,
+        explore: Explore = EXPLORE,
         shed: Annotated[
             bool, "reject requests that would wait, once others have failed because they waited"
         ] = True,

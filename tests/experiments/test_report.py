@@ -254,7 +254,7 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
     assert set(range(max(0, count - 30), count)) <= set(dense.tolist())
 
 
-def oklab(colour: str) -> np.ndarray[Any, Any]:
+def oklab(colour: str) -> Any:
     """A colour in OKLab (Ottosson 2020), where a distance of 0.02 is just seen."""
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

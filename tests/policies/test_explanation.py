@@ -74,14 +74,13 @@ def test_each_pick_is_explained_and_tracing_changes_none(
     assert sum(trace.counts.values()) >= trace.picks
     noted = set(trace.counts) - {"look"}
     stated = reasons_of(registry.TABLE[name])
-    assert noted <= {one.code for one in stated}, "a reason is a constant with a docstring: 'Reason: …'"
+    assert noted <= {code for _, _, code, _ in stated}, "a reason is a constant with a docstring: 'Reason: …'"
     assert "only-one" not in noted
     if wanted is not None:
         assert noted == wanted
     elif not getattr(registry.TABLE[name], "reads_prompts", False):  # these requests have no prompt
-        assert {
-            one.code for one in stated if one.module == registry.TABLE[name].__module__
-        } - UNREACHED <= noted
+        own = {code for module, _, code, _ in stated if module == registry.TABLE[name].__module__}
+        assert own - UNREACHED <= noted
     for one in trace.recent:
         assert one.picked in [state for step in one.steps for state in step.candidates]
         step = [step for step in one.steps if step.reason != "look"][-1]

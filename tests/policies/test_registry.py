@@ -74,8 +74,6 @@ def test_unknown_name_without_similar_ones_has_no_suggestion() -> None:
         ({"name": "least-in-flight", "tie": "first"}, "policy.tie: must be one of random, rate"),
         ({"name": "peak-ewma", "decay": 0.0}, "policy.decay: must be > 0, got 0.0"),
         ({"name": "ring-hash", "load_bound": 1.0}, "policy.load_bound: must be 0 (off) or > 1, got 1.0"),
-        ({"name": "c3", "balancers": 0.5}, "policy.balancers: must be >= 1"),
-        ({"name": "reported-load", "update": 0.0}, "policy.update: must be >= 0.1"),
         ({"name": "maglev", "table": 65536}, "policy.table: must be a prime number"),
         ({"name": "aperture", "balancers": 3, "index": 3}, "policy.index: must be from 0 to 2"),
         ({"name": "least-in-flight", "choices": 2.5}, "policy.choices: must be a whole number"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -41,6 +41,8 @@ SOURCES = {
 """Text of each module of `policies`."""
 
 REASON = re.compile(r'^([A-Z_]+)(?:: Final)? = "([a-z-]+)"\n"""Reason: (.*?)"""$', re.M | re.S)
+STATED = [(module, *found) for module, text in SOURCES.items() for found in REASON.findall(text)]
+"""Each reason of picks: module, constant, code and meaning."""
 
 
 def default_of(field: FieldInfo) -> str:
@@ -172,13 +174,9 @@ def options(_: str) -> Iterator[str]:
     for name, factory in registry.TABLE.items():
         meanings, bounds, first = registry.meanings_of(factory), registry.bounds_of(factory), f"`{name}`"
         for option in registry.options_of(factory).values():
-            what = (
-                f"`{option.name}`",
-                option_default(option),
-                bounds.get(option.name, ""),
-                meanings[option.name],
-            )
-            yield f"| {first} | {' | '.join(map(str, what))} |".replace("|  |", "| |")
+            what = option_default(option), bounds.get(option.name, ""), meanings[option.name]
+            row = " | ".join(map(str, (first, f"`{option.name}`", *what)))
+            yield f"| {row} |".replace("|  |", "| |")
             first = ""
 
 
@@ -194,10 +192,10 @@ def reasons(_: str) -> Iterator[str]:
     """Yield a row for each reason code of a pick: what the constants of `policies` state as `Reason: …`."""
     noted = {name: reasons_of(factory) for name, factory in registry.TABLE.items()}
     by_any = []
-    for reason in STATED:
-        users = [name for name, its in noted.items() if reason in its]
+    for stated in STATED:
+        users = [name for name, its in noted.items() if stated in its]
         by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
-        row = f"| `{reason.code}` | {by} | {' '.join(reason.meaning.split()).removesuffix('.')} |"
+        row = f"| `{stated[2]}` | {by} | {' '.join(stated[3].split()).removesuffix('.')} |"
         if users:
             yield row
         else:
@@ -205,22 +203,10 @@ def reasons(_: str) -> Iterator[str]:
     yield from by_any
 
 
-class Reason(NamedTuple):
-    """A reason of picks: the constant that states it, and in which module."""
-
-    module: str
-    constant: str
-    code: str
-    meaning: str
-
-
-STATED = [Reason(module, *found) for module, text in SOURCES.items() for found in REASON.findall(text)]
-
-
-def reasons_of(factory: registry.Factory) -> list[Reason]:
-    """Return the reasons that the classes and functions of a policy mention."""
+def reasons_of(factory: registry.Factory) -> list[tuple[str, ...]]:
+    """Return the reasons that the classes and functions of a policy mention, as STATED has them."""
     parts = parts_of(factory)
-    return [one for one in STATED if any(part.notes(one.module, one.constant) for part in parts)]
+    return [one for one in STATED if any(part.notes(*one[:2]) for part in parts)]
 
 
 @dataclass(frozen=True)
