@@ -89,12 +89,18 @@ class OutcomeKind(Enum):
     __hash__ = object.__hash__  # Enum's hashes the name in Python, and every settled request counts its kind
 
     @property
+    def is_success(self) -> bool:
+        """Whether it counts as a success of the endpoint."""
+        return self in _SUCCESSES
+
+    @property
     def is_failure(self) -> bool:
-        """Whether it counts as a failure of the endpoint."""
-        return self not in _NO_FAILURES
+        """Whether it counts as a failure of the endpoint. Some kinds are neither, so no part of a share of failures."""
+        return self not in _SUCCESSES and self not in _NEITHER
 
 
-_NO_FAILURES: Final = (OutcomeKind.OK, OutcomeKind.BUSY, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
+_SUCCESSES: Final = (OutcomeKind.OK, OutcomeKind.TUNNELLED)
+_NEITHER: Final = (OutcomeKind.BUSY, OutcomeKind.ABANDONED)
 _OK: Final = OutcomeKind.OK
 _BUSY: Final = OutcomeKind.BUSY
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS

@@ -4,14 +4,15 @@ Built-in policies are in one table; other packages add theirs under the entry-po
 cannot replace a built-in one. `FILE.py:CLASS` and `MODULE:CLASS` name a class directly.
 
 A policy is made by calling its factory: `factory(rng, **options)`. Its keyword-only parameters are its options; their
-annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain, and may state what they mean:
-`Annotated[float, "meaning"]`.
+annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain, and may state what they mean
+and their bounds: `Annotated[float, "meaning", above(0)]`. Both are checked here; a class that is called directly checks
+neither.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -46,6 +47,7 @@ from policies.inference.prefix_chunks import PrefixChunks
 from policies.loading.construction import construct
 from policies.loading.library import Library
 from policies.loading.reference import is_reference
+from policies.options import Bound
 from policies.policy import Policy, PolicyMaker
 from policies.steelyard.policy import Steelyard
 
@@ -213,16 +215,25 @@ def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
     }
 
 
-@cache
-def _options_of_built_in(factory: Factory) -> dict[str, inspect.Parameter]:
-    """Return `options_of` a policy of the table, read once: it takes longer than to make the policy."""
-    return options_of(factory)
-
-
 def meanings_of(factory: Factory) -> dict[str, str]:
     """Return option -> meaning of the options of `factory` that are annotated as `Annotated[TYPE, "meaning"]`."""
-    hints = get_type_hints(_made_by(factory), include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    return {name: part for name, part in _stated(factory) if isinstance(part, str)}
+
+
+def bounds_of(factory: Factory) -> dict[str, Bound]:
+    """Return option -> bound of the options of `factory` that are annotated as `Annotated[TYPE, …, above(0)]`."""
+    return {name: part for name, part in _stated(factory) if isinstance(part, Bound)}
+
+
+def _stated(factory: Factory) -> Iterator[tuple[str, Any]]:
+    """Yield what the annotations of the options state beside the type, each with the name of its option."""
+    for name, hint in get_type_hints(_made_by(factory), include_extras=True).items():
+        for part in getattr(hint, "__metadata__", ()):
+            yield name, part
+
+
+_options_of_built_in, _bounds_of_built_in = cache(options_of), cache(bounds_of)
+"""The same of a policy of the table, read once: it takes longer than to make the policy."""
 
 
 def _made_by(factory: Factory) -> Callable[..., Any]:
@@ -242,8 +253,9 @@ def _describe(name: str) -> str:
 
 
 def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library: Library) -> dict[str, Any]:
+    read = (_options_of_built_in, _bounds_of_built_in) if name in TABLE else (options_of, bounds_of)
     try:
-        allowed = _options_of_built_in(factory) if name in TABLE else options_of(factory)
+        allowed, bounds = read[0](factory), read[1](factory)
     except Exception as fault:  # an annotation that names nothing
         raise BrokenPolicy(f"'{name}': the annotations of its options cannot be read: {fault}") from None
     for option in options:
@@ -256,12 +268,12 @@ def _arguments(name: str, factory: Factory, options: Mapping[str, Any], library:
         if parameter.default is parameter.empty and option not in options:
             raise BadPolicyOption(option, f"'{name}' needs it")
     return {
-        option: _argument(option, allowed[option].annotation, value, library)
+        option: _argument(option, allowed[option].annotation, bounds.get(option), value, library)
         for option, value in options.items()
     }
 
 
-def _argument(option: str, annotation: Any, value: Any, library: Library) -> Any:
+def _argument(option: str, annotation: Any, bound: Bound | None, value: Any, library: Library) -> Any:
     if annotation == PolicyMaker:
         from_spec(value, Random(0), option, library)  # report errors in the inner policy's options now
         return partial(from_spec, value, library=library)
@@ -272,4 +284,6 @@ def _argument(option: str, annotation: Any, value: Any, library: Library) -> Any
         raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
     if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also rejects NaN
         raise BadPolicyOption(option, f"must be {called} from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
+    if bound is not None and value not in bound:
+        raise BadPolicyOption(option, f"must be {bound}, got {value!r:.60}")
     return value

@@ -22,7 +22,7 @@ MIN_SIMILARITY = 0.7
 """Least similarity (0..1) of a suggested key to the given one: `health_checks` for `helth_checks` has 0.96, and
 `home_region` for `compression` 0.64."""
 
-SYNONYMS = {"pools": "clusters", "pool": "cluster"}
+SYNONYMS = {"pools": "clusters", "pool": "cluster", "url": "address"}
 """Words that are used elsewhere -> key: `[pool]`, which is nearer, is about connections."""
 
 
@@ -123,7 +123,11 @@ def corrected(table: Table, place: Place) -> Place | None:
 
 
 def suggestion(table: Table, place: Place) -> str:
-    """Return what an unknown key at `place` may mean, to append to a message; empty without an idea."""
+    """Return what an unknown key at `place` may mean, to append to a message; empty without an idea.
+
+    A near key of the same table comes first, then a key of the same name in another table. A key of one item of a list,
+    or of one named table, is not moved into a table that is about something else.
+    """
     if not place:
         return ""
     name, around = str(place[-1]), table_at(table, place[:-1])
@@ -133,9 +137,14 @@ def suggestion(table: Table, place: Place) -> str:
     near = near_key(name, known)
     if near is not None:
         return f"; did you mean '{near}'?"
-    elsewhere = [dotted(each) for each in keys_of(table) if each[-1] == name]
-    if elsewhere and len(elsewhere) <= 4:
-        return f"; did you mean {' or '.join(elsewhere)}?"
+    is_one_of_many = bool(place[:-1]) and place[:-1] not in keys_of(table)
+    for length in reversed(range(len(place))):  # the table itself, then those around it
+        outer = table_at(table, place[:length])
+        has_all = not is_one_of_many or length == len(place) - 1
+        keys = keys_of(outer) if outer is not None else ()
+        found = [each for each in keys if each[-1] == name and (has_all or len(each) == 1)]
+        if 0 < len(found) <= 4:
+            return f"; did you mean {' or '.join(dotted((*place[:length], *each)) for each in found)}?"
     return ""
 
 

@@ -37,7 +37,7 @@ UNSERVED: Final = (NoEndpoint.reason, QueueFull.reason, QueueTimeout.reason, She
 """Errors of requests that no endpoint of the cluster was there for; other failures are those of attempts."""
 
 Counts = dict[str, list[int]]
-"""By endpoint, and "" for requests without one: ended, failed, and the buckets of latencies."""
+"""By endpoint, and "" for requests without one: judged, of these failed, and the buckets of latencies."""
 
 
 class CanaryGuard:
@@ -67,8 +67,7 @@ def _counts_of(cluster: Cluster) -> Counts:
     unserved = sum(cluster.counts.errors[reason] for reason in UNSERVED)
     counts = {"": [unserved, unserved, *Histogram().counts]}
     for state in cluster.router.states:
-        failed = sum(number for kind, number in state.outcomes.items() if kind.is_failure)
-        counts[state.id] = [sum(state.outcomes.values()), failed, *state.histogram.counts]
+        counts[state.id] = [state.successes + state.failures, state.failures, *state.histogram.counts]
     return counts
 
 

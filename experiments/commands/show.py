@@ -85,13 +85,14 @@ def show_policy(name: str, console: Console) -> None:
     """Print a policy: its description, its options with their defaults, and the parts of its cost, if it names them."""
     try:
         factory = registry.find(name)
-        options, meanings = registry.options_of(factory).values(), registry.meanings_of(factory)
+        options, meanings = registry.options_of(factory), registry.meanings_of(factory)
+        bounds = {name: str(bound) for name, bound in registry.bounds_of(factory).items()}
     except PoliciesError as error:  # of a plug-in that cannot be loaded
         raise BadInputError(str(error)) from None
     console.print(Text(f"{name}: {registry.describe()[name]}", style="bold"))
     facts = [
-        (one.name, "; ".join(filter(None, (default_in_words(one), meanings.get(one.name)))))
-        for one in options
+        (key, "; ".join(filter(None, (default_in_words(one), meanings.get(key), bounds.get(key)))))
+        for key, one in options.items()
     ]
     if facts:
         print_facts(facts, console)

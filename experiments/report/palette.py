@@ -1,4 +1,4 @@
-"""Colours and marks: a policy has one colour in every figure of every report.
+"""Colours and marks: a policy has one colour in every figure of a report, and most have it in every report.
 
 The most used policies have the colours of Okabe and Ito, which the common kinds of colour blindness keep apart. Entries
 of one policy differ by dash and hatch; an invalid entry is grey.
@@ -53,10 +53,10 @@ POLICY_COLOURS = {
     "dynamo": "#4682b4",
     "prefix-chunks": "#9932cc",
 }
-"""Colour of each registered policy, in every figure of every report."""
+"""Colours of the policies that have one of their own, in every figure of every report."""
 
 SPARE_COLOURS = ("#b8a600", "#6a3d9a", "#e7298a", "#4d4d4d")
-"""Colours of policies that are not registered, in the order of their appearance."""
+"""Colours of all other policies, in the order of their appearance in a report."""
 
 SHADE = "#f6ddb0"
 NOISE = "#f0e442"
@@ -124,7 +124,7 @@ def competitors(results: Results) -> list[Competitor]:
 
 
 def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """Colour of a policy; one that is not registered takes a spare colour by its place among those `seen`."""
+    """Colour of a policy; one without a colour of its own takes a spare one by its place among those `seen`."""
     if name in POLICY_COLOURS:
         return POLICY_COLOURS[name]
     foreign = [other for other in dict.fromkeys([*seen, name]) if other not in POLICY_COLOURS]

@@ -47,14 +47,14 @@ class Aperture:
         self,
         rng: Random,
         *,
-        width: Annotated[int, "least number of endpoints in the aperture"] = MIN_WIDTH,
-        balancers: Annotated[int, "number of balancers that share the endpoints"] = 1,
-        index: Annotated[int, "index of this balancer among them"] = 0,
+        width: Annotated[int, "least number of endpoints in the aperture", at_least(1)] = MIN_WIDTH,
+        balancers: Annotated[int, "number of balancers that share the endpoints", at_least(1)] = 1,
+        index: Annotated[int, "index of this balancer among them, less than balancers", at_least(0)] = 0,
     ) -> None:
         self._random = rng.random
-        self._width_at_least = at_least(1, width=width)
-        self._balancers = at_least(1, balancers=balancers)
-        if not 0 <= index < balancers:
+        self._width_at_least = width
+        self._balancers = balancers
+        if index >= balancers:
             raise BadPolicyOption(
                 "index", f"must be from 0 to {balancers - 1}, one less than balancers, got {index}"
             )

@@ -25,7 +25,7 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.options import above, at_least, between
-from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
+from policies.selection.by_score import TRIAL_COST_S, ByScore, Choices, to_first_byte
 from policies.selection.two_choices import FAILING
 
 FORGET_AFTER = 10.0
@@ -69,15 +69,15 @@ class C3(ByScore):
         self,
         rng: Random,
         *,
-        choices: Annotated[int, "number of random candidates; 0: all"] = 3,
-        alpha: Annotated[float, "weight of a new sample in the means"] = 0.3,
-        exponent: Annotated[float, "exponent of the queue length"] = 3.0,
-        balancers: Annotated[float, "number of balancers that send to the same endpoints"] = 1.0,
+        choices: Choices = 3,
+        alpha: Annotated[float, "weight of a new sample in the means", between(0.001, 1)] = 0.3,
+        exponent: Annotated[float, "exponent of the queue length", above(0)] = 3.0,
+        balancers: Annotated[float, "number of balancers that send to the same endpoints", at_least(1)] = 1.0,
     ) -> None:
         super().__init__(rng, choices)
-        self._exponent = above(0, exponent=exponent)
-        self._alpha = between(0.001, 1, alpha=alpha)
-        self._balancers = at_least(1, balancers=balancers)
+        self._exponent = exponent
+        self._alpha = alpha
+        self._balancers = balancers
         self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)
         self.members_changed = self._heard.members_changed
 

@@ -38,12 +38,12 @@ class LatencyWeighted:
         self,
         rng: Random,
         *,
-        power: Annotated[float, "share ∝ 1/latency^power: 0 is plain random, large is least latency"] = 1.0,
-        explore: Annotated[float, "share of requests drawn regardless of latency"] = 0.03,
+        power: Annotated[float, "share ∝ 1/latency^power: 0 random, large: the least", at_least(0)] = 1.0,
+        explore: Annotated[float, "share of requests drawn regardless of latency", between(0, 1)] = 0.03,
     ) -> None:
         self._rng = rng
-        self._power = at_least(0, power=power)
-        self._explore = between(0, 1, explore=explore)
+        self._power = power
+        self._explore = explore
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick by weight, or by weight and latency. O(n)."""

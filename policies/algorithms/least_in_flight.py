@@ -13,14 +13,12 @@ from typing import Annotated
 from policies.endpoint.available import Available
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.selection.by_score import ByScore
+from policies.options import OneOf
+from policies.selection.by_score import ByScore, Choices
 from policies.selection.two_choices import LESS_LOADED, TIE, TwoChoices, relative_load
 from policies.stats.load import RateMeter
-
-TIES = ("random", "rate")
 
 LOWER_RATE = "lower-rate"
 """Reason: equally loaded as others, and the fewest recent requests. Scores are requests per second and weight."""
@@ -41,15 +39,13 @@ class LeastInFlight(ByScore):
         self,
         rng: Random,
         *,
-        choices: Annotated[int, "number of random candidates; 0: all"] = 2,
+        choices: Choices = 2,
         tie: Annotated[
-            str, 'choice among equals: `"random"`, or `"rate"`: the fewest recent requests'
+            str, 'choice among equals; `"rate"`: the fewest recent requests', OneOf(("random", "rate"))
         ] = "random",
     ) -> None:
         super().__init__(rng, choices)
         self._two = TwoChoices(rng.random)
-        if tie not in TIES:
-            raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
         if choices == 2 and tie == "random":
             self.pick = self._two.pick  # type: ignore[method-assign]  # compiled
         self._rates: PerEndpoint[RateMeter] | None = None

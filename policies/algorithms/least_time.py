@@ -17,12 +17,9 @@ from typing import Annotated
 
 from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
-from policies.options import above, between
-from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
-
-UNTIL = ("first-byte", "last-byte")
+from policies.options import OneOf, above, between
+from policies.selection.by_score import TRIAL_COST_S, ByScore, Choices, to_first_byte
 
 
 class Mean:
@@ -40,16 +37,16 @@ class LeastTime(ByScore):
         self,
         rng: Random,
         *,
-        alpha: Annotated[float, "weight of a new sample in the mean"] = 0.05,
-        forget: Annotated[float, "seconds without a sample after which a mean is discarded"] = 10.0,
-        until: Annotated[str, 'measured latency: to the `"first-byte"` or the `"last-byte"`'] = "first-byte",
-        choices: Annotated[int, "number of random candidates; 0: all"] = 0,
+        alpha: Annotated[float, "weight of a new sample in the mean", between(0.001, 1)] = 0.05,
+        forget: Annotated[float, "seconds without a sample after which a mean is discarded", above(0)] = 10.0,
+        until: Annotated[
+            str, "end of the measured latency", OneOf(("first-byte", "last-byte"))
+        ] = "first-byte",
+        choices: Choices = 0,
     ) -> None:
         super().__init__(rng, choices)
-        if until not in UNTIL:
-            raise BadPolicyOption("until", f"must be one of {', '.join(UNTIL)}, got '{until}'")
-        self._alpha = between(0.001, 1, alpha=alpha)
-        self._forget = above(0, forget=forget)
+        self._alpha = alpha
+        self._forget = forget
         self._is_to_first_byte = until == "first-byte"
         self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
         self.members_changed = self._means.members_changed

@@ -43,11 +43,11 @@ class Maglev(ConsistentHashPolicy):
         self,
         rng: Random,
         *,
-        table: Annotated[int, "size of the table, a prime up to 1,048,573"] = TABLE,
+        table: Annotated[int, "size of the table, a prime", between(2, MOST_PLACES)] = TABLE,
         load_bound: LoadBound = 0.0,
     ) -> None:
         super().__init__(rng, load_bound)
-        if not is_prime(between(2, MOST_PLACES, table=table)):
+        if not is_prime(table):
             raise BadPolicyOption("table", f"must be a prime number such as 251, 4099 or 65537, got {table}")
         self._size_of_table = table
         self._table: list[EndpointState] = []

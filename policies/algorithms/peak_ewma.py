@@ -23,7 +23,7 @@ from policies.endpoint.per_endpoint import PerEndpoint
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind
 from policies.options import above
-from policies.selection.by_score import TRIAL_COST_S, ByScore, to_first_byte
+from policies.selection.by_score import TRIAL_COST_S, ByScore, Choices, to_first_byte
 
 STALE_TAUS = 3.0
 """Multiple of τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
@@ -54,11 +54,11 @@ class PeakEwma(ByScore):
         self,
         rng: Random,
         *,
-        decay: Annotated[float, "time constant of the cost in seconds"] = 10.0,
-        choices: Annotated[int, "number of random candidates; 0: all"] = 2,
+        decay: Annotated[float, "time constant of the cost in seconds", above(0)] = 10.0,
+        choices: Choices = 2,
     ) -> None:
         super().__init__(rng, choices)
-        self._decay = above(0, decay=decay)
+        self._decay = decay
         self._stale = STALE_TAUS * decay
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
         self.members_changed = self._costs.members_changed

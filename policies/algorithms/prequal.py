@@ -140,24 +140,22 @@ class Prequal:
         self,
         rng: Random,
         *,
-        pool: Annotated[int, "number of probe responses kept"] = 16,
-        oldest: Annotated[float, "seconds for which one is kept"] = 1.0,
-        q_rif: Annotated[float, "quantile of the loads above which an endpoint is hot"] = 0.84,
-        probes: Annotated[float, "probes per request"] = 3.0,
-        remove: Annotated[float, "responses removed per request"] = 1.0,
+        pool: Annotated[int, "number of probe responses kept", between(2, 1024)] = 16,
+        oldest: Annotated[float, "seconds for which one is kept", above(0)] = 1.0,
+        q_rif: Annotated[float, "quantile of the loads above which an endpoint is hot", between(0, 1)] = 0.84,
+        probes: Annotated[float, "probes per request", between(0.1, 100)] = 3.0,
+        remove: Annotated[float, "responses removed per request", between(0, 100)] = 1.0,
         delta: Annotated[
-            float, "δ: rate at which responses arrive above the rate at which they are removed"
+            float, "δ: rate at which responses arrive above the rate at which they are removed", at_least(0)
         ] = 1.0,
-        reuse: Annotated[float, "number of uses of one response at most"] = 4.0,
+        reuse: Annotated[float, "number of uses of one response at most", at_least(1)] = 4.0,
     ) -> None:
         self._random = rng.random
-        self._pool = ProbePool(
-            between(2, 1024, pool=pool), above(0, oldest=oldest), between(0, 1, q_rif=q_rif)
-        )
-        self._probes = between(0.1, 100, probes=probes)
-        self._remove = between(0, 100, remove=remove)
-        self._delta = at_least(0, delta=delta)
-        self._reuse = at_least(1, reuse=reuse)
+        self._pool = ProbePool(pool, oldest, q_rif)
+        self._probes = probes
+        self._remove = remove
+        self._delta = delta
+        self._reuse = reuse
         self._states: Sequence[EndpointState] = ()
         self._latencies: PerEndpoint[LatencyByLoad] = PerEndpoint(LatencyByLoad)
         self._uses = 1.0

@@ -182,6 +182,11 @@ price then spills early at low load, and near the cluster's capacity round-robin
 EXPLORE = 0.01
 """Largest share of requests that goes to an endpoint with stale measurements, as a price needs current ones."""
 
+Margin = Annotated[float, "seconds by which another region must be cheaper", at_least(0)]
+Explore = Annotated[
+    float, "largest share of requests sent to endpoints without recent measurements", between(0, 1)
+]
+
 
 class RegionAware(PerRegion):
     """Home region first; spills over when home is full, unhealthy, or more expensive than another by a margin.
@@ -203,22 +208,22 @@ class RegionAware(PerRegion):
         rng: Random,
         *,
         inner: Annotated[PolicyMaker, "policy within a region: a name or a table"] = LeastInFlight,
-        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
-        wait_price: Annotated[float, "weight of one second of expected wait"] = WAIT_PRICE,
-        explore: Annotated[
-            float, "largest share of requests sent to endpoints without recent measurements"
-        ] = EXPLORE,
+        margin: Margin = MARGIN,
+        wait_price: Annotated[float, "weight of one second of expected wait", at_least(0)] = WAIT_PRICE,
+        explore: Explore = EXPLORE,
         full: Annotated[
-            float, "reported utilisation above which a region other than home is avoided; 1: never"
+            float,
+            "reported utilisation above which another region than home is avoided; 1: never",
+            between(0.2, 1),
         ] = FULL_UTILISATION,
-        smoothing: Annotated[float, "time constant of reported utilisation in seconds"] = SMOOTHING,
+        smoothing: Annotated[float, "time constant of the reports in seconds", at_least(0.1)] = SMOOTHING,
     ) -> None:
         super().__init__(inner, rng)
         self._random = rng.random
-        self._margin = at_least(0, margin=margin)
-        self._wait_price = at_least(0, wait_price=wait_price)
-        self._explore = between(0, 1, explore=explore)
-        self._headroom = Headroom(between(0.2, 1, full=full), at_least(0.1, smoothing=smoothing))
+        self._margin = margin
+        self._wait_price = wait_price
+        self._explore = explore
+        self._headroom = Headroom(full, smoothing)
         self._has_reports = False  # a utilisation has been reported; until then there is no need to count
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

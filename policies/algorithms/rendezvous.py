@@ -73,11 +73,11 @@ class Rendezvous(ConsistentHashPolicy):
         self,
         rng: Random,
         *,
-        slots: Annotated[int, "number of slots that keys share, at most 1,048,576"] = SLOTS,
+        slots: Annotated[int, "number of slots that keys share", between(16, MOST_SLOTS)] = SLOTS,
         load_bound: LoadBound = 0.0,
     ) -> None:
         super().__init__(rng, load_bound)
-        self._slots = between(16, MOST_SLOTS, slots=slots)
+        self._slots = slots
         self._orders = SlotOrders()
 
     def owner(self, hashed: int) -> EndpointState:

@@ -47,7 +47,7 @@ class EndpointReport:
         self.errors = RateMeter()
 
     def count(self, is_failure: bool, now: float) -> None:
-        """Count one finished request and its failure."""
+        """Count one success or failure."""
         if not self.has_begun:
             self.has_begun = True
             self.answers.begin(now)
@@ -83,15 +83,15 @@ class ReportedLoadRoundRobin:
         self,
         rng: Random,
         *,
-        penalty: Annotated[float, "utilisation added for an error rate of 1"] = 1.0,
-        blackout: Annotated[float, "seconds of reports before they are used"] = 10.0,
-        expiry: Annotated[float, "seconds after which a report expires"] = 180.0,
-        update: Annotated[float, "least seconds between two updates of the weights"] = 1.0,
+        penalty: Annotated[float, "utilisation added for an error rate of 1", at_least(0)] = 1.0,
+        blackout: Annotated[float, "seconds of reports before they are used", at_least(0)] = 10.0,
+        expiry: Annotated[float, "seconds after which a report expires", above(0)] = 180.0,
+        update: Annotated[float, "least seconds between two updates of the weights", at_least(0.1)] = 1.0,
     ) -> None:
-        self._penalty = at_least(0, penalty=penalty)
-        self._blackout = at_least(0, blackout=blackout)
-        self._expiry = above(0, expiry=expiry)
-        self._update = at_least(0.1, update=update)
+        self._penalty = penalty
+        self._blackout = blackout
+        self._expiry = expiry
+        self._update = update
         self._updated_at = -inf
         self._turns = EdfScheduler(rng)
         self._reports: PerEndpoint[EndpointReport] = PerEndpoint(EndpointReport)
@@ -110,7 +110,8 @@ class ReportedLoadRoundRobin:
         if not state.is_member:
             return
         report = self._reports[state]
-        report.count(outcome.kind.is_failure, now)
+        if outcome.kind.is_success or outcome.kind.is_failure:
+            report.count(outcome.kind.is_failure, now)
         if outcome.reported_load is not None:
             report.hear(outcome.reported_load, now, self._expiry)
 

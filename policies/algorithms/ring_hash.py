@@ -42,12 +42,13 @@ class RingHash(ConsistentHashPolicy):
         *,
         points: Annotated[
             int,
-            "points of an endpoint of weight 1, at most 16,384; halved until all together have at most 1,048,576",
+            "points of an endpoint of weight 1; halved until all together have at most 1,048,576",
+            between(1, MOST_POINTS),
         ] = POINTS,
         load_bound: LoadBound = 0.0,
     ) -> None:
         super().__init__(rng, load_bound)
-        self._points_of_one = between(1, MOST_POINTS, points=points)
+        self._points_of_one = points
         self._points: list[float] = []
         self._owner: dict[float, EndpointState] = {}
         self._placed: dict[EndpointState, Sequence[float]] = {}

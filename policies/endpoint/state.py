@@ -37,7 +37,6 @@ from policies.stats.load import Histogram
 from policies.stats.shared_latency import SharedLatency, pooled
 
 _OK: Final = OutcomeKind.OK
-_TUNNELLED: Final = OutcomeKind.TUNNELLED
 _READY: Final = AdminState.READY
 
 TRIAL_AFTER: Final = 1.0
@@ -81,7 +80,6 @@ class EndpointState:
 
     __slots__ = (
         "_before_look",
-        "_ok",
         "_overtaken",
         "_silent_since",
         "_slow_start_limit",
@@ -122,6 +120,7 @@ class EndpointState:
         "sent",
         "share",
         "siblings",
+        "successes",
         "units",
         "weight",
     )
@@ -160,8 +159,8 @@ class EndpointState:
         self.estimate: object = None  # what a policy keeps of it; see `LeastCost`
         self.latency = LatencyModel()
         self.histogram = Histogram()
-        self._ok = 0  # requests that have succeeded
-        self.other_outcomes = dict.fromkeys(OutcomeKind, 0)  # the others, by outcome
+        self.successes = 0  # requests that have succeeded since the start, and established tunnels
+        self.other_outcomes = dict.fromkeys(OutcomeKind, 0)  # all but OK, by outcome
         self.failures = 0  # requests that it has failed since the start
         self._before_look = 0  # in-flight minus successes at the last failure: what the trial may exceed
         self.latency_prior = latency_prior if latency_prior is not None else LatencyPrior([self])
@@ -315,14 +314,10 @@ class EndpointState:
         return self.passes_checks and self.record.until is None
 
     @property
-    def successes(self) -> int:
-        """Successful requests since the start, including established tunnels."""
-        return self._ok + self.other_outcomes[_TUNNELLED]
-
-    @property
     def outcomes(self) -> dict[OutcomeKind, int]:
         """Requests since the start by their outcome."""
-        return {**self.other_outcomes, _OK: self._ok}
+        others = sum(number for kind, number in self.other_outcomes.items() if kind.is_success)
+        return {**self.other_outcomes, _OK: self.successes - others}
 
     @property
     def available(self) -> bool:
@@ -339,7 +334,7 @@ class EndpointState:
         """
         kind = outcome.kind
         if kind is _OK:
-            self._ok += 1
+            self.successes += 1
             sent_at, ended_at = outcome.sent_at, outcome.ended_at
             if sent_at > self.proven_at:
                 self.proven_at = sent_at
@@ -351,6 +346,8 @@ class EndpointState:
             self.histogram.record(ended_at - sent_at)
             return False
         self.other_outcomes[kind] += 1
+        if kind.is_success:
+            self.successes += 1
         is_failure = kind.is_failure
         if is_failure:
             self._record_failure(outcome)

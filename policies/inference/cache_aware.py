@@ -43,19 +43,21 @@ class CacheAware(InferenceRule):
         self,
         rng: Random,
         *,
-        cache_threshold: Annotated[float, "share of the prompt above which a cached prefix decides"] = 0.3,
+        cache_threshold: Annotated[
+            float, "share of the prompt above which a cached prefix decides", between(0, 1)
+        ] = 0.3,
         balance_abs_threshold: Annotated[
-            float, "difference of requests in flight above which loads are unbalanced"
+            float, "difference of requests in flight above which loads are unbalanced", at_least(0)
         ] = 64.0,
         balance_rel_threshold: Annotated[
-            float, "and the ratio of requests in flight above which they are"
+            float, "and the ratio of requests in flight above which they are", at_least(0)
         ] = 1.5,
         capacity: Capacity = CAPACITY,
     ) -> None:
         super().__init__(rng, capacity)
-        self._share = between(0, 1, cache_threshold=cache_threshold)
-        self._difference = at_least(0, balance_abs_threshold=balance_abs_threshold)
-        self._ratio = at_least(0, balance_rel_threshold=balance_rel_threshold)
+        self._share = cache_threshold
+        self._difference = balance_abs_threshold
+        self._ratio = balance_rel_threshold
 
     def assigned(self, state: EndpointState, facts: RequestFacts, now: float) -> None:
         """Count the prompt in, and record its session in the index as if it were a block."""

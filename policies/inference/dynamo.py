@@ -31,15 +31,15 @@ class Dynamo(InferenceRule):
         self,
         rng: Random,
         *,
-        overlap_score_credit: Annotated[float, "part of a cached block that need not be computed"] = 1.0,
-        prefill_load_scale: Annotated[float, "weight of blocks to compute"] = 1.0,
-        decode_active_request_weight: Annotated[float, "blocks that each request there adds"] = 0.0,
+        overlap_score_credit: Annotated[float, "part of a cached block that is free", between(0, 1)] = 1.0,
+        prefill_load_scale: Annotated[float, "weight of blocks to compute", at_least(0)] = 1.0,
+        decode_active_request_weight: Annotated[float, "blocks per request there", at_least(0)] = 0.0,
         capacity: Capacity = CAPACITY,
     ) -> None:
         super().__init__(rng, capacity)
-        self._credit = between(0, 1, overlap_score_credit=overlap_score_credit)
-        self._scale = at_least(0, prefill_load_scale=prefill_load_scale)
-        self._per_request = at_least(0, decode_active_request_weight=decode_active_request_weight)
+        self._credit = overlap_score_credit
+        self._scale = prefill_load_scale
+        self._per_request = decode_active_request_weight
 
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick the endpoint of the least cost."""

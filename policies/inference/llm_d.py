@@ -32,19 +32,19 @@ class LlmD(InferenceRule):
         self,
         rng: Random,
         *,
-        prefix: Annotated[float, "weight of the cached share of the prompt"] = 3.0,
-        queue: Annotated[float, "weight of a short queue"] = 2.0,
-        kv: Annotated[float, "weight of a free KV cache"] = 2.0,
-        expiry: Annotated[float, "seconds for which a report of an endpoint counts"] = 2.0,
-        refresh: Annotated[float, "least seconds between two load probes of an endpoint"] = 0.05,
+        prefix: Annotated[float, "weight of the cached share of the prompt", at_least(0)] = 3.0,
+        queue: Annotated[float, "weight of a short queue", at_least(0)] = 2.0,
+        kv: Annotated[float, "weight of a free KV cache", at_least(0)] = 2.0,
+        expiry: Annotated[float, "seconds for which a report of an endpoint counts", above(0)] = 2.0,
+        refresh: Annotated[float, "least seconds between two load probes of an endpoint", above(0)] = 0.05,
         capacity: Capacity = CAPACITY,
     ) -> None:
         super().__init__(rng, capacity)
-        self._prefix = at_least(0, prefix=prefix)
-        self._queue = at_least(0, queue=queue)
-        self._kv = at_least(0, kv=kv)
-        self._expiry = above(0, expiry=expiry)
-        self._refresh = above(0, refresh=refresh)
+        self._prefix = prefix
+        self._queue = queue
+        self._kv = kv
+        self._expiry = expiry
+        self._refresh = refresh
 
     def probes(self, now: float) -> Sequence[EndpointState]:
         """Return the endpoints to probe next."""

@@ -44,11 +44,11 @@ class PrefixChunks(InferenceRule):
         rng: Random,
         *,
         prefix_min_match_length: Annotated[
-            float, "characters below which the lowest rate of requests decides"
+            float, "characters below which the lowest rate of requests decides", at_least(0)
         ] = 0.0,
     ) -> None:
         super().__init__(rng, ENDLESS, corrects=False)
-        self._least = at_least(0, prefix_min_match_length=prefix_min_match_length)
+        self._least = prefix_min_match_length
         self._sent: PerEndpoint[deque[float]] = PerEndpoint(deque)
 
     def assigned(self, state: EndpointState, facts: RequestFacts, now: float) -> None:

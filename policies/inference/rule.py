@@ -19,7 +19,7 @@ from policies.prompts import Prompt
 from policies.selection.two_choices import less_loaded_of_two
 
 Capacity = Annotated[
-    float, "tokens that the KV cache of an endpoint is assumed to hold until it is known better"
+    float, "tokens that the KV cache of an endpoint is assumed to hold until it is known better", above(0)
 ]
 
 
@@ -36,7 +36,7 @@ class InferenceRule:
 
     def __init__(self, rng: Random, capacity: float, corrects: bool = True) -> None:
         self._random = rng.random
-        self.accounts = accounts = TokenAccounts(above(0, capacity=capacity), corrects)
+        self.accounts = accounts = TokenAccounts(capacity, corrects)
         # The compiled methods themselves: a hook costs no further call. A method of the rule here would be a cycle.
         self.first_token = accounts.first_token
         self.observe = accounts.observe

@@ -33,7 +33,7 @@ MIN_ANSWERED: Final = 100
 def problem_of(canary: Sequence[int], others: Sequence[int]) -> str | None:
     """Return what is worse about the canary, in words; None if nothing is, beyond chance.
 
-    Both are numbers of requests that have ended and of those that failed, and the buckets of the others' latencies.
+    Both are the numbers of successes and failures together and of failures, and the buckets of the others' latencies.
     """
     (ended, failed, *buckets), (usually_ended, usually_failed, *usual_buckets) = canary, others
     if not (ended and usually_ended):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Annotated
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import Outcome, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
+from policies.options import at_least
 from policies.selection.two_choices import draw_two
 
 LEAST_SCORE = "least-score"
@@ -22,6 +23,9 @@ LEAST_SCORE = "least-score"
 TRIAL_COST_S = 1e6
 """Seconds charged per request in flight at an unmeasured endpoint: more than at any measured one, so it gets one trial
 request at a time instead of a stampede."""
+
+
+Choices = Annotated[int, "number of random candidates", at_least(2, zero="all")]
 
 
 def to_first_byte(outcome: Outcome) -> float:
@@ -36,8 +40,6 @@ class ByScore:
     trace: Trace | None = None
 
     def __init__(self, rng: Random, choices: int) -> None:
-        if choices < 0 or choices == 1:
-            raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
         self._random = rng.random
         self._sample = rng.sample
         self._choices = choices
@@ -81,4 +83,5 @@ class ByScore:
         trace.note(LEAST_SCORE, states, scores)
 
     def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
+        """Return one of the endpoints of the least score, at random; a subclass compares them by a second key first."""
         return equals[int(self._random() * len(equals))]

@@ -20,9 +20,9 @@ from typing import Annotated, Final
 
 from policies.endpoint.available import Available
 from policies.endpoint.state import EndpointState
-from policies.errors import BadPolicyOption
 from policies.facts import NONE_TRIED, Outcome, RequestFacts
 from policies.insight.explanation import Trace
+from policies.options import above
 from policies.selection import hashing
 from policies.selection.two_choices import less_loaded_of_two
 
@@ -40,7 +40,8 @@ _UNIT: Final = 2.0**-32
 
 LoadBound = Annotated[
     float,
-    "multiple of its share of the requests in flight above which an endpoint is passed over, such as 1.25; 0: off",
+    "multiple of its share of the requests in flight above which an endpoint is passed over, such as 1.25",
+    above(1, zero="off"),
 ]
 
 
@@ -54,8 +55,6 @@ class ConsistentHashPolicy:
     trace: Trace | None = None
 
     def __init__(self, rng: Random, load_bound: float) -> None:
-        if load_bound and not load_bound > 1:
-            raise BadPolicyOption("load_bound", f"must be above 1, or 0 for none, got {load_bound}")
         self._random = rng.random
         self._load_bound = load_bound
         if load_bound:  # without a bound no count is needed

@@ -19,7 +19,7 @@ from math import inf
 from random import Random
 from typing import Annotated
 
-from policies.algorithms.region_aware import MARGIN
+from policies.algorithms.region_aware import MARGIN, Explore, Margin
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
@@ -46,29 +46,22 @@ class Steelyard:
         objective: Annotated[
             str | Mapping[str, float], "what is minimised: tail, mean, or { deadline = SECONDS }"
         ] = "tail",
-        load: Annotated[float, "utilisation for which requests are priced"] = LOAD,
-        choices: Annotated[int, "number of endpoints of each region that are compared"] = CHOICES,
+        load: Annotated[float, "utilisation for which requests are priced", between(0, 0.99)] = LOAD,
+        choices: Annotated[int, "number of endpoints compared of each region", at_least(2)] = CHOICES,
         prices: Annotated[
             Mapping[str, float] | None, "seconds that a request to a region costs more, by region"
         ] = None,
-        margin: Annotated[float, "seconds by which another region must be cheaper"] = MARGIN,
-        explore: Annotated[
-            float, "largest share of requests sent to endpoints without recent measurements"
-        ] = EXPLORE,
+        margin: Margin = MARGIN,
+        explore: Explore = EXPLORE,
         shed: Annotated[
             bool, "reject requests that would wait, once others have failed because they waited"
         ] = True,
     ) -> None:
         self._least_cost = LeastCost(
             rng.random,
-            at_least(2, choices=choices),
-            Prices(
-                *_loss(objective),
-                between(0, 0.99, load=load),
-                at_least(0, margin=margin),
-                {} if prices is None else _seconds(prices),
-            ),
-            between(0, 1, explore=explore),
+            choices,
+            Prices(*_loss(objective), load, margin, {} if prices is None else _seconds(prices)),
+            explore,
             shed,
         )
         # The compiled methods themselves: a pick costs no further call.

@@ -6,10 +6,13 @@ import csv
 import io
 import json
 import re
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from rich.console import Console
 
 from experiments.commands.session import print_summary
@@ -22,6 +25,7 @@ from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
     DARK,
     POLICY_COLOURS,
+    SPARE_COLOURS,
     WHITE,
     luminance,
     policy_colour,
@@ -229,7 +233,7 @@ def test_a_campaign_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_policy_has_one_colour_wherever_it_is_drawn() -> None:
-    """Whatever else is drawn; an unregistered one takes a spare colour."""
+    """Whatever else is drawn; one without its own, of this package or another, takes a spare colour."""
     names = ["random", "peak-ewma", "latency-weighted", "steelyard", "region-aware", "foreign", "least-time"]
     colours = [policy_colour(name, names) for name in names]
     assert len(set(colours)) == len(names)
@@ -250,16 +254,22 @@ def test_a_curve_of_many_values_needs_some_hundred_steps(count: int) -> None:
     assert set(range(max(0, count - 30), count)) <= set(dense.tolist())
 
 
-def test_every_policy_has_a_colour_of_its_own() -> None:
+def oklab(colour: str) -> Any:
+    """A colour in OKLab (Ottosson 2020), where a distance of 0.02 is just seen."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_cones = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
+    to_lab = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
+    return np.array(to_lab) @ np.cbrt(np.array(to_cones) @ linear)
+
+
+def test_colours_of_policies_can_be_told_apart() -> None:
     """Light and dark; each can be seen on the page (a contrast of 1.9 at least, of the light amber)."""
-    assert set(POLICY_COLOURS) == set(registry.TABLE)
-    drawn = [*POLICY_COLOURS.values()]
-    for colours, paper in (
-        (drawn, WHITE),
-        ((DARK[colour] for colour in drawn), DARK[WHITE]),
-    ):
-        known = list(colours)
-        assert len(set(known)) == len(known)
+    assert set(POLICY_COLOURS) <= set(registry.TABLE)
+    drawn = [*POLICY_COLOURS.values(), *SPARE_COLOURS]
+    for known, paper in ((drawn, WHITE), ([DARK[colour] for colour in drawn], DARK[WHITE])):
+        for one, other in combinations(known, 2):
+            assert np.linalg.norm(oklab(one) - oklab(other)) > 0.025, (one, other)
         shades = [sorted((luminance(colour) + 0.05, luminance(paper) + 0.05)) for colour in known]
         assert min(light / dark for dark, light in shades) > 1.9
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from random import Random
 from typing import Any
 
 import pytest
 
-from policies import registry
-from policies.errors import BadPolicyOption
 from policies.facts import OutcomeKind, RequestFacts
 from policies.inference.first_token import PARTS
 from policies.prompts import Prompt
@@ -191,13 +188,6 @@ def test_one_prefix_that_all_share(name: str, used: int, least: int, most: int) 
     assert len(picked) == used
     assert least <= min(picked.values()) <= max(picked.values()) <= most
     assert driven.router.fallback_picks == 0
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_bad_options_name_the_field(name: str) -> None:
-    for option in registry.options_of(registry.TABLE[name]):
-        with pytest.raises(BadPolicyOption, match=rf"^policy\.{option}: must be "):
-            registry.make(name, {option: -1.0}, Random(1))
 
 
 def test_a_slow_start_counts_as_slowness() -> None:

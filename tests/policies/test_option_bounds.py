@@ -15,6 +15,7 @@ from policies.algorithms.ring_hash import MAX_RING_POINTS, points_of_weight_one
 from policies.clock import Clock
 from policies.errors import BadPolicyOption
 from policies.facts import Endpoint, RequestFacts
+from policies.options import OneOf, Range
 from policies.routing.router import Router
 
 MOST_MEMORY = 256 << 20
@@ -53,6 +54,37 @@ def test_values_out_of_range_are_rejected(value: Any) -> None:
         line = str(caught.value)
         assert len(line.splitlines()) == 1, line
         assert len(line) < 250, line
+
+
+@pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
+def test_each_bound_of_a_number_is_checked(name: str, option: str, kind: Any) -> None:
+    """The last value within is accepted and the next one refused, at both ends; the default is within."""
+    bound = registry.bounds_of(registry.TABLE[name])[option]
+    assert isinstance(bound, Range)
+    step = 1 if kind is int else 1e-6
+    least, most = bound.least + bound.is_above * step, bound.most
+    ends = [most] if most < math.inf else []
+    default = registry.options_of(registry.TABLE[name])[option].default
+    for value in (least, *ends, *([0] if bound.zero else []), default):
+        made(name, option, value)
+    for value in (least - step, *(end + step for end in ends)):
+        with pytest.raises(BadPolicyOption) as caught:
+            made(name, option, value)
+        assert str(caught.value) == f"policy.{option}: must be {bound}, got {value!r}"
+    unknown = math.nan
+    assert unknown not in bound
+
+
+def test_each_list_of_texts_is_checked() -> None:
+    for name, factory in registry.TABLE.items():
+        for option, bound in registry.bounds_of(factory).items():
+            if isinstance(bound, OneOf):
+                for text in bound:
+                    made(name, option, text)
+                with pytest.raises(
+                    BadPolicyOption, match=rf"^policy\.{option}: must be {bound}, got 'never'$"
+                ):
+                    made(name, option, "never")
 
 
 @pytest.mark.second_tier

@@ -192,9 +192,12 @@ def test_reports_count_between_blackout_and_expiry() -> None:
 
 def test_shares_follow_requests_per_utilization() -> None:
     """The same rate at half the utilization: twice the requests. An endpoint without reports has the mean of the
-    others."""
+    others. What is neither a success nor a failure does not count."""
     pool = Reporting()
-    pool.run({"0": 0.25, "1": 0.5}, {"0": 20, "1": 20, "2": 20}, 15)
+    for seconds in (14, 2):
+        pool.run({"0": 0.25, "1": 0.5}, {"0": 20, "1": 20, "2": 20}, seconds)
+        for kind in (OutcomeKind.ABANDONED, OutcomeKind.BUSY) * 100:
+            pool.policy.observe(pool.router.find("0"), Outcome(kind, None, 14.0, None, 14.0), 14.0)
     assert pool.weights() == pytest.approx({"0": 80, "1": 40, "2": 60}, rel=0.05)
     seen = Counter(picks(pool.router, 900))
     assert [seen[i] for i in range(3)] == pytest.approx([400, 200, 300], abs=12)

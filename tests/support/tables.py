@@ -29,7 +29,7 @@ from experiments.scenario.event_kinds import KINDS
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
-from tests.support.documentation import EXAMPLE, KEYS
+from tests.support.documentation import EXAMPLE, KEYS, cells_of
 from tests.support.root import ROOT
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
@@ -44,7 +44,8 @@ SOURCES = {
 """Text of each module of `policies`."""
 
 REASON = re.compile(r'^([A-Z_]+)(?:: Final)? = "([a-z-]+)"\n"""Reason: (.*?)"""$', re.M | re.S)
-CODES = {code for text in SOURCES.values() for _, code, _ in REASON.findall(text)}
+STATED = [(module, *found) for module, text in SOURCES.items() for found in REASON.findall(text)]
+"""Each reason of picks: module, constant, code and meaning."""
 
 
 def default_of(field: FieldInfo) -> str:
@@ -164,16 +165,22 @@ def families(_: str) -> Iterator[str]:
     return (f"| {listed(family)} | {phrase} |" for phrase, family in registry.FAMILIES.items())
 
 
+def situations(_: str) -> Iterator[str]:
+    """Yield the rows of the README by which a policy is chosen: those of docs/policies.md."""
+    for cells in cells_of("docs/policies.md", "| your workers and requests |"):
+        yield f"| {' | '.join(cells)} |".replace("](", "](docs/")
+
+
 def options(_: str) -> Iterator[str]:
     """Yield a row for each option of a policy, the name of the policy in the first one."""
     plain = [name for name, factory in registry.TABLE.items() if not registry.options_of(factory)]
-    yield f"| {listed(plain)} | | | no options |"
+    yield f"| {listed(plain)} | | | | no options |"
     for name, factory in registry.TABLE.items():
-        meanings, first = registry.meanings_of(factory), f"`{name}`"
+        meanings, bounds, first = registry.meanings_of(factory), registry.bounds_of(factory), f"`{name}`"
         for option in registry.options_of(factory).values():
-            yield f"| {first} | `{option.name}` | {option_default(option)} | {meanings[option.name]} |".replace(
-                "|  |", "| |"
-            )
+            what = option_default(option), bounds.get(option.name, ""), meanings[option.name]
+            row = " | ".join(map(str, (first, f"`{option.name}`", *what)))
+            yield f"| {row} |".replace("|  |", "| |")
             first = ""
 
 
@@ -187,18 +194,23 @@ def option_default(option: Parameter) -> str:
 
 def reasons(_: str) -> Iterator[str]:
     """Yield a row for each reason code of a pick: what the constants of `policies` state as `Reason: …`."""
-    parts = {name: parts_of(factory) for name, factory in registry.TABLE.items()}
+    noted = {name: reasons_of(factory) for name, factory in registry.TABLE.items()}
     by_any = []
-    for module, text in SOURCES.items():
-        for constant, code, meaning in REASON.findall(text):
-            users = [name for name, used in parts.items() if any(one.notes(module, constant) for one in used)]
-            by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
-            row = f"| `{code}` | {by} | {' '.join(meaning.split()).removesuffix('.')} |"
-            if users:
-                yield row
-            else:
-                by_any.append(row)
+    for stated in STATED:
+        users = [name for name, its in noted.items() if stated in its]
+        by = "several" if len(users) > MOST_NAMED else listed(users) or "any"
+        row = f"| `{stated[2]}` | {by} | {' '.join(stated[3].split()).removesuffix('.')} |"
+        if users:
+            yield row
+        else:
+            by_any.append(row)
     yield from by_any
+
+
+def reasons_of(factory: registry.Factory) -> list[tuple[str, ...]]:
+    """Return the reasons that the classes and functions of a policy mention, as STATED has them."""
+    parts = parts_of(factory)
+    return [one for one in STATED if any(part.notes(*one[:2]) for part in parts)]
 
 
 @dataclass(frozen=True)
@@ -275,17 +287,18 @@ def listed(names: Iterable[str]) -> str:
 PARTS = {
     name: Part(module, frozenset(re.findall(r"\w+", source)))
     for module, text in SOURCES.items()
-    if module.split(".")[1] in ("algorithms", "selection", "steelyard")
-    for name, source in re.findall(r"^(?:class|def) (\w+)(.*(?:\n(?: .*)?$)*)", text, re.M)
+    if module.split(".")[1] in ("algorithms", "inference", "selection", "steelyard")
+    for name, source in re.findall(r"^(?:class|def) (\w+)(.*(?:\n(?:[ )].*)?$)*)", text, re.M)
 }
 
 TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
+    "README.md": {"| your workers and requests | start with |": situations},
     "docs/policies.md": {"| policy | where a request goes |": families},
     "docs/configuration.md": {
         "| key | unit | default | meaning |": keys,
         "| keys of `[clusters.NAME]` |": lambda _: [f"| {listed(ClusterSettings.model_fields)} |"],
         "| key of `[listeners.NAME]` | unit | default | meaning |": listener_keys,
-        "| policy | option | default | meaning |": options,
+        "| policy | option | default | allowed | meaning |": options,
     },
     "docs/results.md": {"| column | meaning | key of summary.json |": columns_of_summary},
     "docs/scenarios.md": {

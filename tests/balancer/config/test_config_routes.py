@@ -139,6 +139,10 @@ PROBLEMS = [
         f"{ROUTE}cluster = 'a'\n{POOL_C}hedgin = 1",
         "clusters.c.hedgin: is not a known key; did you mean 'hedging'?",
     ),
+    (
+        f"{ROUTE}cluster = 'a'\n{POOL_C}first_byte = 1",
+        "clusters.c.first_byte: is not a known key; did you mean clusters.c.timeouts.first_byte?",
+    ),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from policies import Outcome, OutcomeKind, RequestFacts
 from tests.support.admin_requests import local, metrics, status
 from tests.support.command_line import run_balancer
 from tests.support.stage import Stage, pool_of, traffic
@@ -129,13 +130,17 @@ async def test_refused_changes(stage: Stage, order: dict[str, Any], code: int, w
     assert [each["weight"] for each in (await split_of(stage))["clusters"]] == [90, 10]
 
 
-async def send(stage: Stage, number: int) -> None:
-    """Send requests between two looks of the guard."""
+async def send(stage: Stage, number: int, left: int = 0) -> None:
+    """Send requests between two looks of the guard; clients leave as many more of each cluster as `left`."""
     client = await stage.client()
     stage.jump(1.1)
     stage.control_plane.splits.sweep(stage.clock.at)
     for _ in range(number):
         await client.ask(get())
+    for router in [cluster.router for cluster in stage.running.clusters if cluster.router.states]:
+        for _ in range(left):
+            outcome = Outcome(OutcomeKind.ABANDONED, None, stage.clock.at, None, stage.clock.at)
+            router.settle(router.route(RequestFacts()), outcome)
     stage.jump(1.1)
     stage.control_plane.splits.sweep(stage.clock.at)
     await client.close()
@@ -146,7 +151,7 @@ async def test_failing_canary_gets_no_more_requests(stage: Stage, capsys: pytest
     await serve_split(stage, answer=response(status=b"500 Oops"), canary="next")
     await send(stage, 40)
     assert (await split_of(stage))["reason"] is None, "four failures may be chance"
-    await send(stage, 60)
+    await send(stage, 60, left=500)  # no part of the share
     split = await split_of(stage)
     why = "100.00% of its requests failed, and 0.00% of the others"
     assert split["reason"] == f"canary next: {why}"
