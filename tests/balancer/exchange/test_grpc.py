@@ -405,9 +405,10 @@ async def test_worker_may_end_before_the_client(stage: Stage) -> None:
     """What the client sends after the status is not read; its stream ends without an error."""
     (plays,) = await serve_grpc(stage, ending_at_once)
     client = await http2_client(stage)
-    stream = rpc(client, body=None)
+    answer = await client.answer(stream := rpc(client, body=None))
+    for _ in range(3):
+        stage.advance(1)
     await client.until(lambda: client.answers[stream].reset is not None)
-    answer = client.answers[stream]
     assert (answer.trailers[b"grpc-status"], answer.reset) == (b"0", NO_ERROR)
     assert stage.outcomes() == {"ok": 1}
     assert len(plays) == 1
