@@ -40,7 +40,6 @@ def test_policy_keeps_the_contract(name: str) -> None:
     check_policy(maker(name), EXPECTED[name])
 
 
-@pytest.mark.second_tier
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected.begins_by_weight])
 def test_balancers_begin_at_others_than_the_heaviest(name: str) -> None:
