@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 
 import click
@@ -71,8 +72,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: a user error is one line for each problem on stderr and exit code 2."""
+    """Entry point: a user error is one line for each problem on stderr and exit code 2.
+
+    SIGHUP, which would end a server that starts, is held back until it has started and can reload.
+    """
     gc.set_threshold(GC_THRESHOLD)
+    if sys.argv[1:2] in (["serve"], ["sidecar"]):  # before the import of what would handle it
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.exceptions.NoArgsIsHelpError as error:
@@ -84,6 +90,8 @@ def main() -> None:
         sys.exit(complain_of(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
 
 
 if __name__ == "__main__":

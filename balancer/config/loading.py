@@ -179,15 +179,15 @@ class Settings(ClusterSettings):
         return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
     def of_cluster(self, name: str) -> Settings:
-        """Return the configuration of a named cluster, as that of a balancer of its own. It records to a file of its
-        own.
+        """Return the configuration of a named cluster, as that of a balancer of its own without clients: it has no
+        certificates for them. It records to a file of its own.
         """
         cluster, record = self.clusters[name], self.record
         if record.path is not None:
             record = record.model_copy(update={"path": f"{record.path}.{name}"})
         own = {key: getattr(cluster, key) for key in ClusterSettings.model_fields}
         none: dict[str, Any] = {name: {} for name in ("errors", "clusters", "listeners")}
-        none |= dict.fromkeys(("routes", "rate_limits"), ())
+        none |= {"tls": None, "routes": (), "rate_limits": ()}
         return self.model_copy(update={**own, "record": record, **none})
 
 

@@ -1,7 +1,7 @@
 """Output of the access log: a file in append mode, or standard output; and locks of files.
 
 Once open, nothing raises. A full disk, a broken pipe or a failed reopen is reported once on standard error, and lines
-are dropped until writing works again. After a partial line the next one starts on a new line.
+are dropped until writing works again. A line that was begun is finished first.
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ class LogOutput:
         self._path = path
         self._say = say
         self._has_complained = False
-        self._is_mid_line = False
+        self._rest = b""  # of a line that was begun
         self._fd = STANDARD_OUTPUT if path is None else self._open(path)
 
     def write(self, data: bytes) -> bool:
         """Append whole lines; return whether all were written. May block as long as the reader of a pipe."""
-        rest = memoryview(b"\n" + data if self._is_mid_line else data)
+        data, at = self._rest + data, 0
         try:
-            while rest:
-                written = os.write(self._fd, rest)
-                self._is_mid_line = rest[written - 1] != ord("\n") if written else self._is_mid_line
-                rest = rest[written:]
+            while at < len(data):
+                at += os.write(self._fd, memoryview(data)[at:])
         except OSError as error:
+            if at:
+                self._rest = data[at : data.find(b"\n", at - 1) + 1]
             where = "standard output" if self._path is None else self._path
             self._complain(f"cannot write to {where}: {error.strerror}; entries are lost until it works")
             return False
+        self._rest = b""
         return True
 
     def reopen(self) -> None:
@@ -80,7 +81,7 @@ class LogOutput:
             self._complain(f"{error}; the old file is kept")
             return
         os.close(self._fd)
-        self._fd, self._is_mid_line = fd, False
+        self._fd, self._rest = fd, b""
 
     def close(self) -> None:
         """Close the file; standard output stays open."""

@@ -112,7 +112,6 @@ async def attend(
     loop, ending = asyncio.get_running_loop(), Shutdown()
     tell = say if member is None or not member.index else in_silence  # the first process reports for all
     reloading: set[asyncio.Task[None]] = set()
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.begin_or_cut)
@@ -125,6 +124,8 @@ async def attend(
         loop.add_signal_handler(RELOAD, lambda: _reload_soon(server, say, reloading, everywhere=True))
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
     keep_freed_memory()
     gc.freeze()  # the collector does not scan what exists now; a collection before would take a tenth of the start
     if member is None:

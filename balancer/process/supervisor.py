@@ -210,6 +210,7 @@ class Supervisor:
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
             self._say(ready_line(self._settings, self._listening, endpoints))
             tell_ready()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # held back since `main`
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
 

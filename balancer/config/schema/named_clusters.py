@@ -1,11 +1,13 @@
 """The tables [clusters.NAME] of the configuration: named clusters of endpoints, for the routes.
 
 A named cluster has the keys that concern its endpoints. A key that it does not give has the value of the top level, so
-`[timeouts]` holds for all clusters and `[clusters.api.timeouts]` for one; endpoints and discovery are never inherited.
+`[timeouts]` holds for all clusters and `[clusters.api.timeouts]` for one; endpoints and discovery are never inherited,
+and the cookie of `[sticky]` with the cluster's name behind it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -23,7 +25,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.pool import PoolConfig
 from balancer.config.schema.queue import ConcurrencyConfig, QueueConfig
 from balancer.config.schema.retries import HedgingConfig, RetryConfig
-from balancer.config.schema.section import Name, Section
+from balancer.config.schema.section import TOKEN, Name, Section
 from balancer.config.schema.sections import LoadProbesConfig
 from balancer.config.schema.sticky import KeyConfig, StickyConfig
 from balancer.config.sources import policy_table
@@ -50,6 +52,8 @@ OF_CONNECTIONS: Final = {
     "queue": ("timeout_header", "start_header", "start_timeout"),
 }
 """Keys of these tables that concern client connections, whose requests may go to any cluster."""
+
+_COOKIE: Final = re.compile(TOKEN)
 
 SESSION_FIELD: Final = "X-Session-ID"
 INFERENCE_POLICY: Final = "pending-tokens"
@@ -184,6 +188,10 @@ def _with_inherited(name: str, cluster: Any, shared: dict[str, Any]) -> Any:
         else value
         for table, value in shared.items()
     }
+    sticky = whole.get("sticky")
+    if isinstance(sticky, dict) and _COOKIE.fullmatch(str(sticky.get("cookie", ""))):
+        # Clusters would overwrite a cookie that they share.
+        whole["sticky"] = sticky | {"cookie": f"{sticky['cookie']}-{name}"}
     for key, value in own.items():
         below = whole.get(key)
         is_other_policy = key == "policy" and isinstance(value, dict) and "name" in value

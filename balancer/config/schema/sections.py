@@ -75,7 +75,9 @@ class HeadersConfig(Section):
         "and WSGI workers read them",
     )
     forwarded: bool = Field(
-        default=False, description="addition of `Forwarded` (RFC 7239) beside `X-Forwarded-*`"
+        default=False,
+        description="addition of `Forwarded` (RFC 7239) beside `X-Forwarded-*`; without one from a trusted proxy, it "
+        "begins with what the proxy says in those",
     )
     request: RequestFieldEdits = RequestFieldEdits()
     response: ResponseFieldEdits = ResponseFieldEdits()

@@ -19,8 +19,8 @@ class StickyConfig(Section):
 
     cookie: Token | None = Field(
         default=None,
-        description="name | name of the cookie for session affinity, which the balancer sets; see [Sticky "
-        "sessions](#sticky-sessions)",
+        description="name | name of the cookie for session affinity, which the balancer sets; named clusters "
+        "inherit it with their name behind it; see [Sticky sessions](#sticky-sessions)",
     )
     header: Token | None = Field(
         default=None,

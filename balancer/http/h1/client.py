@@ -105,10 +105,10 @@ class Client:
             self.own_name,
         )
 
-    def forwarded(self, host: bytes) -> bytes:
-        """Return the Forwarded line with one element (RFC 7239 § 4)."""
+    def forwarded(self, host: bytes, before: bytes) -> bytes:
+        """Return the Forwarded line: the elements `before`, and one of this client (RFC 7239 § 4)."""
         node = b'"[%b]"' % self.address if b":" in self.address else self.address
-        return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
+        return b'Forwarded: %bfor=%b;proto=%b;host="%b"\r\n' % (before, node, self.proto, host)
 
     def sendable_trailers(self, block: bytes) -> bytes:
         """Return the trailers of a request without internal fields."""

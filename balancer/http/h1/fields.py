@@ -201,12 +201,14 @@ def with_lines(head: bytes, lines: bytes) -> bytes:
     return b"".join((head[:at], lines, head[at:]))
 
 
+_SCHEMES: Final = {b"http": b"http", b"https": b"https", b"ws": b"http", b"wss": b"https"}
+
+
 def scheme_of(head: bytes) -> bytes:
-    """Return the scheme that the client used, from the head for the worker: the first one of several that a trusted
-    proxy states, b"" if that is neither http nor https."""
+    """Return the scheme that the client used, http or https, from the head for the worker: the first one of several
+    that a trusted proxy states, b"" if that is another one. Traefik states ws and wss for requests to upgrade."""
     at = head.find(PROTO) + len(PROTO)
-    scheme = head[at : head.find(b"\r", at)].partition(b",")[0].strip().lower()
-    return scheme if scheme in (b"http", b"https") else b""
+    return _SCHEMES.get(head[at : head.find(b"\r", at)].partition(b",")[0].strip().lower(), b"")
 
 
 _find_line: Final = re.compile(rb"\n(?i:cookie)(:[^\r]*)").search

@@ -138,11 +138,40 @@ def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
     client.host = host
 
 
-def _with_host(block: bytes, client: Client, forwarding: bytes, said: bytes, host: bytes) -> bytes:
-    """Return the outgoing fields; `said` is the value of X-Forwarded-Host, `host` the requested host."""
+def _with_host(
+    block: bytes, client: Client, forwarding: bytes, said: bytes, host: bytes, before: bytes = b""
+) -> bytes:
+    """Return the outgoing fields; `said` is the value of X-Forwarded-Host, `host` the requested host, `before` what
+    Forwarded begins with."""
     if not client.adds_forwarded:
         return b"".join((block, forwarding, said, b"\r\nX-Request-ID: "))
-    return b"".join((block, forwarding, said, b"\r\n", client.forwarded(host), b"X-Request-ID: "))
+    return b"".join((block, forwarding, said, b"\r\n", client.forwarded(host, before), b"X-Request-ID: "))
+
+
+_MOST_NODES: Final = 16
+"""Addresses of X-Forwarded-For, the last ones, that Forwarded repeats: a list may have thousands."""
+
+
+def _as_forwarded(values: Values) -> bytes:
+    """Return elements of Forwarded that say what X-Forwarded-* of a trusted proxy do, each with a comma behind it (RFC
+    7239 § 7.4). Scheme and host are those of the client."""
+    nodes = b",".join(values.get(b"x-forwarded-for", ())).rsplit(b",", _MOST_NODES)[-_MOST_NODES:]
+    elements = [_parameter(b"for", node) for node in nodes]
+    for name in (b"proto", b"host"):
+        stated = _parameter(name, last(values, b"x-forwarded-" + name, b"").partition(b",")[0])
+        elements[0] += b";" + stated if elements[0] and stated else stated
+    return b"".join([element + b", " for element in elements if element])
+
+
+def _parameter(name: bytes, value: bytes) -> bytes:
+    """Return a parameter of Forwarded, b"" without a value. Bytes that no address, scheme or host has, and that would
+    end a quoted value or need an escape, are left out."""
+    value = value.translate(None, b' \t"\\')
+    if name == b"for" and value.count(b":") > 1 and not value.startswith(b"["):
+        value = b"[%b]" % value
+    if value.translate(None, b".-_").isalnum():
+        return b"%b=%b" % (name, value)
+    return b'%b="%b"' % (name, value) if value else b""
 
 
 def _check_host(host: bytes) -> None:
@@ -290,7 +319,8 @@ class SpecialFields:
         ours = client.forwarding(addresses, proto)
         said = last(believed, b"x-forwarded-host", self.host)
         block = self.block + self._trailers_wanted() + upgrades.fields(upgrade)
-        return _with_host(block, client, ours, said, self.host)
+        before = _as_forwarded(believed) if b"forwarded" not in self.values and client.adds_forwarded else b""
+        return _with_host(block, client, ours, said, self.host, before)
 
     def _trailers_wanted(self) -> bytes:
         """Return the TE lines for the worker. TE is hop-by-hop; trailers are accepted, and passed on if the client

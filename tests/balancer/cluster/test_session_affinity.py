@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.admin_requests import metrics, status
 from tests.support.certificates import Shelf
-from tests.support.stage import Stage
+from tests.support.stage import Stage, endpoint
 from tests.support.wire import Message, Wire, get, post, response
 
 KEY = "a key of some length"
@@ -170,3 +170,23 @@ async def test_reload_turns_affinity_on_and_off(stage: Stage) -> None:
     await stage.reload(sticky={})
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
     assert stage.cluster.router.policy is policy
+
+
+async def test_named_clusters_that_inherit_the_cookie_keep_their_clients(stage: Stage) -> None:
+    """Each has a cookie of its own, also behind a split; one that gives a name has that."""
+    pools: dict[str, Any] = {}
+    for name in "abc":
+        workers = {each: await stage.worker(response(each.encode())) for each in (f"{name}0", f"{name}1")}
+        pools[name] = {"endpoints": [endpoint(worker, each) for each, worker in workers.items()]}
+    pools["c"]["sticky"] = {"cookie": "own"}
+    routes: list[Any] = [{"prefix": f"/{name}", "cluster": name} for name in pools]
+    routes.append({"prefix": "/split", "split": {"a": 1, "b": 1}})
+    await serve(stage, clusters=pools, routes=routes)
+    jar, bodies = dict[bytes, bytes](), set[bytes]()
+    for target in 6 * (b"/", b"/a", b"/b", b"/c", b"/split"):
+        answer = await stage.ask(get(target, b"Cookie: " + b"; ".join(map(b"=".join, jar.items()))))
+        if answer.value(b"Set-Cookie"):
+            cookie, _, token = cookie_of(answer).partition(b"=")
+            jar[cookie] = token
+        bodies.add(answer.body)
+    assert (list(jar), len(bodies)) == ([b"sid", b"sid-a", b"sid-b", b"own"], 4)

@@ -191,6 +191,32 @@ def test_forwarding_fields(client: Client, given: tuple[bytes, ...], expected: l
     assert [values(fields, name) for name in FORWARDING] == [[] if it is None else [it] for it in expected]
 
 
+OWN = b'for=10.0.0.1;proto=http;host="example.org"'
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (FORGED[4:], [b"for=1.2.3.4", OWN]),
+        (FORGED, [b"for=1.2.3.4", OWN]),
+        (FORGED[:4], [b"for=1.2.3.4;proto=https;host=inner.example, for=5.6.7.8, for=9.9.9.9, " + OWN]),
+        ((b'X-Forwarded-For: ,::1, [::2]:3,, a\\";b',), [b'for="[::1]", for="[::2]:3", for="a;b", ' + OWN]),
+        (
+            (b"X-Forwarded-Proto: https, http", b"X-Forwarded-Host: a:8,b"),
+            [b'proto=https;host="a:8", ' + OWN],
+        ),
+        ((b"TE: trailers",), [OWN]),
+        ((b"X-Forwarded-For: " + b"a," * 40 + b"b",), [b"for=a, " * 15 + b"for=b, " + OWN]),
+    ],
+)
+def test_forwarded_of_a_trusted_proxy(given: tuple[bytes, ...], expected: list[bytes]) -> None:
+    """It is extended; a proxy that sends none says the same in the other fields (RFC 7239 § 7.4)."""
+    proxy = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True, adds_forwarded=True)
+    assert values(sent(request(HOST, *given), proxy)[1], b"Forwarded") == expected
+    untrusted = Client(b"10.0.0.1", b"127.0.0.1:8080", adds_forwarded=True)
+    assert values(sent(request(HOST, *given), untrusted)[1], b"Forwarded") == [OWN]
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [

@@ -128,8 +128,8 @@ def test_broken_pipe_is_reported_once(tmp_path: Path) -> None:
     assert "Broken pipe" in problems[0]
 
 
-def test_partial_write_does_not_corrupt_the_next_entry(tmp_path: Path) -> None:
-    """After a partial write to a pipe, the next entry begins on a new line."""
+def test_line_that_was_begun_is_finished(tmp_path: Path) -> None:
+    """After a partial write, as to a full disk: before the next entry, whatever fails in between."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -138,13 +138,17 @@ def test_partial_write_does_not_corrupt_the_next_entry(tmp_path: Path) -> None:
     os.set_blocking(reader, True)
     writer = next(fd for fd in range(reader + 1, reader + 50) if _is_same(fd, path) and fd != reader)
     os.set_blocking(writer, False)
-    assert not output.write(b"x" * (1 << 20) + b"\n")
-    taken = len(os.read(reader, 1 << 20))
+    line = b"x" * 998 + b"\n"
+    assert not output.write(line * 1000)
+    assert not output.write(b"lost\n")
+    taken = os.read(reader, 1 << 20)
     assert output.write(b"next\n")
     output.close()
-    assert os.read(reader, 100) == b"\nnext\n"
+    taken += os.read(reader, 1 << 20)
     os.close(reader)
-    assert 0 < taken < 1 << 20
+    whole = taken.count(line)
+    assert 0 < whole < 1000
+    assert taken == line * whole + b"next\n"
     assert len(problems) == 1
 
 

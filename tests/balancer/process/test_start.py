@@ -6,11 +6,12 @@ import asyncio
 import importlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.support.admin_requests import local
-from tests.support.programs import Start
+from tests.support.programs import Start, workers
 from tests.support.stage import Stage
 from tests.support.wire import Wire, get, response
 
@@ -43,6 +44,30 @@ async def test_start_imports_no_package_of_a_feature_that_is_off(start: Start, s
     assert "balancer.exchange.exchange" in modules
     assert {name.partition(".")[0] for name in modules} & LATE == set()
     assert not {name for name in modules if re.search("kubernetes|sidecar|probe\\.|supervisor", name)}
+
+
+HANGS_UP = """\
+import os, signal
+os.kill(os.getpid(), signal.SIGHUP)
+class First:
+    def __init__(self, rng): pass
+    def pick(self, facts, available, now): return available[0]
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_reload_that_comes_before_the_balancer_is_ready(
+    start: Start, stage: Stage, tmp_path: Path, processes: str
+) -> None:
+    """It waits for the ready line, and ends nothing."""
+    (tmp_path / "mine.py").write_text(HANGS_UP)
+    policy = ("--policy", f"{tmp_path}/mine.py:First", "--processes", processes)
+    program = await start(*policy, *workers(await stage.worker(response())))
+    assert len(program.lines) == 1
+    await program.line("^balancer has reloaded$")
+    client = await program.client()
+    assert (await client.ask(get())).status == 200
+    await client.close()
 
 
 async def test_first_admin_requests_are_all_answered(stage: Stage) -> None:

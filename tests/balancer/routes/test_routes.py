@@ -145,18 +145,22 @@ async def test_scheme_of_a_trusted_proxy_counts(stage: Stage) -> None:
     assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: HTTPS , http"))).body == b"main"
     assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: http, https"))).status == 308
     assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: gopher"))).body == b"main"
+    assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: wss"))).body == b"main"
+    assert (await stage.ask(get(b"/", b"X-Forwarded-Proto: ws"))).status == 308
     await stage.reload(trusted_proxies=[])
     assert (await stage.ask(get(b"/", secure))).status == 308
 
 
 async def test_redirect_keeps_the_scheme_of_the_client(stage: Stage) -> None:
-    """Of several that a trusted proxy states, the first one; an unknown one is left to the client."""
+    """Of several that a trusted proxy states, the first one; WebSockets' are those of HTTP; an unknown one is left to
+    the client."""
     routes = [{"host": "example.org", "redirect": {"host": "new.org"}}]
     await stage.serve(await stage.worker(response()), routes=routes, trusted_proxies=["127.0.0.1"])
-    stated = (b"https", b"https, http", b"http,https", b"x")
+    stated = (b"https", b"https, http", b"http,https", b"wss", b"Ws", b"x")
     answers = [await stage.ask(get(b"/a", b"X-Forwarded-Proto: " + scheme)) for scheme in stated]
     assert [answer.value(b"Location") for answer in answers] == [
-        b"https://new.org/a", b"https://new.org/a", b"http://new.org/a", b"//new.org/a",
+        b"https://new.org/a", b"https://new.org/a", b"http://new.org/a", b"https://new.org/a", b"http://new.org/a",
+        b"//new.org/a",
     ]  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
 from balancer.__main__ import main
+from balancer.cluster.runtime_config import runtime_config_of
 from balancer.configuration import load
 from tests.support.certificates import Shelf
 from tests.support.command_line import complaint, run_in_process
@@ -152,6 +154,16 @@ def test_invalid_tls_configuration_names_the_field(
         text, message = text.replace(word, meaning), message.replace(word, meaning)
     path = write_config(folder, f"{text}\n")
     assert problems(path) == [message.replace("FOLDER", str(folder))]
+
+
+def test_certificates_are_loaded_once_for_all_clusters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    pools = "".join(f"[clusters.c{at}]\n{ENDPOINT.replace('[[', f'[[clusters.c{at}.')}" for at in range(3))
+    Path("balancer.toml").write_text(f"{GOOD['several']}{ENDPOINT}{pools}")
+    settings, loaded = load(Path("balancer.toml"), {}), list[Path]()
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda _, *pair: loaded.append(pair[0]))
+    config = runtime_config_of(settings)
+    assert (len(config.named), [path.name for path in loaded]) == (3, ["a.pem", "b.pem"])
 
 
 def test_check_reports_an_encrypted_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
