@@ -5,7 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +103,8 @@ def run_campaign(
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console, parquet, page, junit)
+            with suppress(ExperimentError):  # on a full disk, for one; it is said already
+                present(directory, console, parquet, page, junit)
         raise
     return present(directory, console, parquet, page, junit)
 
@@ -154,7 +155,7 @@ class VerdictSoFar(Observer):
 
 
 def has_runs(directory: Path) -> bool:
-    return any((directory / RUNS).iterdir())
+    return any((directory / RUNS).glob("*.npz"))
 
 
 def present(
