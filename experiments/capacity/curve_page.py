@@ -52,9 +52,9 @@ ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
 """Columns that a narrow terminal shows."""
 
 
-def write_load_report(directory: Path) -> Curve:
-    """Write every output beside the rates. Raises `BadInputError` when it cannot."""
-    curve = read_curve(directory)
+def write_load_report(directory: Path, out: Path | None = None) -> Curve:
+    """Write every output beside the rates or into `out`. Raises `BadInputError` when it cannot."""
+    curve, directory = read_curve(directory), out or directory
     results = curve.results[-1]
     scenario, field = results.scenario, competitors(results)
     slo, most = scenario.measured_slo, pooled(scenario)

@@ -164,14 +164,15 @@ def present(
     parquet: bool = False,
     page: LivePage | None = None,
     junit: Path | None = None,
+    out: Path | None = None,
 ) -> int:
-    """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
+    """Write the report, into `out` if given, and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
-        summary = write_report(directory, parquet)
+        summary = write_report(directory, parquet, out)
     if page is not None:
         page.note(summary.scenario.name, f"{summary.verdict.headline}.")
     print_summary(summary, console)
-    console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
+    console.print(Text(f"Report: {(out or directory) / 'report.html'}"), soft_wrap=True)
     report_checks(summary.scenario.name, checks_of(summary), junit)
     return 1 if summary.failed_thresholds else 0
 
