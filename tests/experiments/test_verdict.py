@@ -254,10 +254,22 @@ def test_without_a_verdict_it_says_why_and_what_to_do(
     blocks: int, invalid: int, headline: str, advice: str
 ) -> None:
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=blocks, invalid=invalid)
-    verdict = verdict_of(runs)
+    verdict = verdict_of(runs, scenario_of().model_copy(update={"blocks": blocks}))
     assert (verdict.has_verdict, verdict.winner) == (False, None)
     assert verdict.headline.startswith(headline)
     assert advice in verdict.advice
+
+
+def test_a_campaign_that_was_stopped_is_said_to_be_repeated() -> None:
+    """As it is, where it has enough blocks; and not every entry ran as often as the others."""
+    runs = [
+        run
+        for run in runs_of({"round-robin": 0.4, "steelyard": 0.3, "c3": 0.3}, blocks=2)
+        if run.label != "c3" or run.block == 0
+    ]
+    verdict = verdict_of(runs)
+    assert verdict.headline == "No verdict: each ran 1 to 2 times, 8 needed to tell a difference from chance"
+    assert verdict.advice == "The command ended before its 8 blocks had run: repeat it."
 
 
 def late(runs: list[RunSummary], label: str, blocks: range, **changes: Any) -> list[RunSummary]:
@@ -432,7 +444,9 @@ def test_a_service_is_not_advised_to_be_simulated() -> None:
     """`experiments load` cannot simulate a URL."""
     service = {"connections": 10}
     load = {"rate": 100.0, "duration": 10.0}
-    both = service_scenario(contestants_of(["a=http://a/", "b=http://b/"]), load, service, timeout=10.0)
+    both = service_scenario(
+        contestants_of(["a=http://a/", "b=http://b/"]), load, service, timeout=10.0, blocks=1
+    )
     runs = [
         replace(run, label={"round-robin": "a", "steelyard": "b"}[run.label])
         for run in runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=1)
