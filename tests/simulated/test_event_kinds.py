@@ -92,3 +92,12 @@ def test_requests_that_come_while_no_worker_is_an_endpoint_are_answered_503(kind
     is_without = (samples.scheduled_at >= 4.0) & (samples.scheduled_at < 10.0)
     is_without = is_without if kind == "drain" else ~is_without
     assert (samples.status == np.where(is_without, 503, 200)).all()
+
+
+def test_no_simulated_request_succeeds_after_the_deadline() -> None:
+    """Which the overhead, half a millisecond, is part of; what times out ends at the deadline."""
+    regions = [{"name": "near", "workers": 2, "rtt": 0.01, "service": "fixed:989.8ms", "slots": 99}]
+    given = scenario().model_dump() | {"regions": regions, "timeout": 1.0}
+    samples = simulated(Scenario.model_validate(given)).samples
+    assert not samples.ok.any()
+    np.testing.assert_allclose(samples.latency, 1.0, atol=1e-9)
