@@ -513,9 +513,15 @@ def test_large_factors_are_told_as_times() -> None:
 def test_a_factor_to_an_entry_at_the_deadline_is_at_least_that() -> None:
     """5 % of the baseline's requests fail, so its p99 is whatever the deadline is configured to be."""
     runs = runs_of({"round-robin": 30.0, "steelyard": 0.3}, noise=0.0, failed={"round-robin": 50})
-    headline = verdict_of(runs).headline
-    assert "are at least 100 times as fast as under round-robin" in headline
-    assert "as failures make it the deadline under round-robin" in headline
+    verdict = verdict_of(runs)
+    assert "are at least 100 times as fast as under round-robin" in verdict.headline
+    assert "as failures make it the deadline under round-robin" in verdict.headline
+    details = " ".join(verdict.details).replace("\u00a0", " ")
+    assert "ahead: steelyard at most × 0.010 [0.010–0.010] (the deadline under round-robin)." in details
+    assert verdict.sentences[-1].replace("\u00a0", " ") == (
+        "More than 1 % of the requests of round-robin failed: its p99 is the deadline. Answered in time: "
+        "round-robin 95.00 %."
+    )
 
 
 def test_a_comparison_seen_from_the_other_side() -> None:
