@@ -28,6 +28,7 @@ from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
 from experiments.platform.json_values import plainly
+from experiments.platform.terminal import in_ms
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.document import Document, Section, to_html
@@ -83,16 +84,29 @@ def write_load_report(directory: Path, out: Path | None = None) -> Curve:
 def headline(curve: Curve) -> str:
     """Highest rate that each entry carries within the SLO, best first; entries with the same rate together."""
     scenario = curve.results[0].scenario
-    limits: dict[float, list[str]] = {}
+    limits: dict[tuple[float, str], list[str]] = {}
     for label in curve.labels:
-        limits.setdefault(curve.limit(label, scenario.measured_slo), []).append(label)
+        rate = curve.limit(label, scenario.measured_slo)
+        words = f"up to {with_digits(rate, 4)}/s" if rate else no_rate(curve.of(label), scenario.measured_slo)
+        limits.setdefault((rate, words), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
-        f"{', '.join(limits[rate])} {f'up to {with_digits(rate, 4)}/s' if rate else 'at no rate offered'}"
-        + (", the highest offered" if rate == top else "")
-        for rate in sorted(limits, reverse=True)
+        f"{', '.join(labels)} {words}" + (", the highest offered" if rate == top else "")
+        for (rate, words), labels in sorted(limits.items(), key=lambda item: -item[0][0])
     ]
     return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}"
+
+
+def no_rate(points: Sequence[Point], slo: float) -> str:
+    """Why an entry carries no rate, though its p99 may be within the SLO at some."""
+    lowest = points[0]
+    if all(point.p99.ratio > slo for point in points):
+        return "at no rate offered"
+    if not lowest.valid:
+        return "up to no rate, as the run at the lowest is invalid"
+    if not lowest.keeps_up:
+        return "up to no rate, as it does not keep up with the lowest"
+    return f"up to no rate, as its p99 at the lowest is {in_ms(lowest.p99.ratio)}"
 
 
 def load_table(curve: Curve) -> Table:
