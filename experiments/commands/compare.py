@@ -216,7 +216,9 @@ def headline(found: Sequence[Contrast], one: Side) -> str:
 def invalid(given: Side) -> list[str]:
     """Warnings about runs that are missing or left out, with reasons; empty if there is none."""
     missing, planned = given.results.missing, len(given.results.campaign.plan)
-    words = [f"INCOMPLETE: {missing} of {planned} planned runs of {given.name} are missing"] if missing else []
+    words = (
+        [f"INCOMPLETE: {missing} of {planned} planned runs of {given.name} are missing"] if missing else []
+    )
     if not (count := len(given.runs) - len(counted(given.runs))):
         return words
     reasons = [*dict.fromkeys(reason for run in given.runs for reason in run.invalid_reasons)]

@@ -36,7 +36,9 @@ def run_command_line(group: click.Group, name: str) -> None:
     except OSError as error:
         if error.errno != ENOSPC:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail at the exit, too
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is left would fail at the exit, too
         code = _complain(name, f"the output cannot be written: {error.strerror}", 2)
     except (click.Abort, KeyboardInterrupt):
         code = STOPPED

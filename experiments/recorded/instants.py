@@ -18,7 +18,6 @@ from experiments.recorded.inference_trace import is_trace, read_lines, read_trac
 from experiments.recorded.recording import is_recording, read_recording
 from experiments.run_data import Floats
 
-
 HEADING = re.compile(r'"?[^\W\d]')
 """Beginning of the name of a column."""
 

@@ -39,7 +39,7 @@ PATIENCE = 5.0
 
 MEANINGS = {
     "SQLITE_BUSY": "is locked by another program",
-    "SQLITE_CANTOPEN": "cannot be opened: while there is content in its file -wal, SQLite writes beside it, also to read",
+    "SQLITE_CANTOPEN": "cannot be opened: while there is content in its file -wal, reading takes a file beside it",
     "SQLITE_CORRUPT": "is damaged",
     "SQLITE_FULL": "cannot grow: the disk is full; what it holds is safe",
     "SQLITE_NOTADB": "is not a catalogue",

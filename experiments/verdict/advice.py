@@ -119,7 +119,9 @@ def unjudged_lines(found: Evidence) -> tuple[str, str]:
             "Repeat the command: the other entries have not been run.",
         )
     count, (least, most) = found.blocks, runs_each(found)
-    times = {1: "once", 2: "twice"}.get(most, f"{most} times") if least == most else f"{least} to {most} times"
+    times = (
+        {1: "once", 2: "twice"}.get(most, f"{most} times") if least == most else f"{least} to {most} times"
+    )
     done = f"{count} block{'s' * (count != 1)} valid" if found.invalid else f"each ran {times}"
     chance = f"{ENOUGH_BLOCKS} {'are ' * bool(found.invalid)}needed to tell a difference from chance"
     return f"No verdict: {done}, {chance}", unjudged_advice(found)

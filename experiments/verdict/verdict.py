@@ -186,7 +186,11 @@ def deadline_line(found: Evidence) -> str:
         return ""
     shown = ", ".join(f"{label} {100 * found.goodput_of(label):.2f}\u00a0%" for label in labels)
     is_several = len(labels) > 1
-    what = "their p99 is the deadline, and goodput decides between them" if is_several else "its p99 is the deadline"
+    what = (
+        "their p99 is the deadline, and goodput decides between them"
+        if is_several
+        else "its p99 is the deadline"
+    )
     return f"More than 1 % of the requests of {', '.join(labels)} failed: {what}. Answered in time: {shown}."
 
 

@@ -87,14 +87,16 @@ def test_growth_is_found_under_overload_only(seed: int) -> None:
 
 def test_few_requests_that_come_and_go_are_no_growth() -> None:
     """One that is in flight while the fit is made would be a rising line."""
-    run, rate = queue_run(0.5, count=20)
+    run, _ = queue_run(0.5, count=20)
     part = run.samples.rows(np.arange(len(run.samples)) < 1)
     one = replace(part, scheduled_at=np.array([18.0]), ended_at=np.array([18.2]))
     assert not list(queue_growth(one))
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_stopped_search_reports_the_rates_that_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stopped_search_reports_the_rates_that_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The third run is stopped."""
     simulated, begun = SimulatedRunner.run, list[PlannedRun]()
 

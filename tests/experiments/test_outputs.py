@@ -100,7 +100,9 @@ def test_full_disk_during_a_run_is_one_line_after_a_report_of_the_finished_runs(
 
 def test_label_in_letters_that_the_font_lacks_is_drawn_without_a_warning(tmp_path: Path) -> None:
     """Which would be an error here."""
-    (tmp_path / "two.toml").write_text(SCENARIO.replace('label = "turns"', 'label = "順番"'), encoding="utf-8")
+    (tmp_path / "two.toml").write_text(
+        SCENARIO.replace('label = "turns"', 'label = "順番"'), encoding="utf-8"
+    )
     given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "2", "--out", str(tmp_path / "out"))
     done = run_in_process(cli, "experiments", "run", *given)
     assert "Report: " in done.stdout, done

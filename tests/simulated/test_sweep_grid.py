@@ -93,7 +93,12 @@ def test_invalid_grid_is_one_line(keys: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     ("ours", "complaint"),
-    [("random", None), ("random, choices = 2", None), ("steelyard", None), ("nonsense", "ours: unknown 'nonse")],
+    [
+        ("random", None),
+        ("random, choices = 2", None),
+        ("steelyard", None),
+        ("nonsense", "ours: unknown 'nonse"),
+    ],
 )
 def test_ours_is_a_policy_of_the_grid(tmp_path: Path, ours: str, complaint: str | None) -> None:
     """Or a variant of one by a knob; the default may be absent."""

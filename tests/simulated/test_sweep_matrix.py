@@ -253,7 +253,9 @@ def test_best_variant_of_ours_is_spoken_of() -> None:
     assert is_met(matrix, "ours")
     assert sentences(matrix, "ours")[0].startswith("Its worst is steady: p99 ×\u00a01.00")
     assert "ours, choices = 3" in best_table(matrix, "ours").columns
-    assert headline(matrix, "ours, choices = 2").startswith("ours, choices = 2 is best or practically equal in 0")
+    assert headline(matrix, "ours, choices = 2").startswith(
+        "ours, choices = 2 is best or practically equal in 0"
+    )
 
 
 def losing() -> Matrix:
