@@ -87,7 +87,9 @@ def headline(curve: Curve) -> str:
     limits: dict[tuple[float, str], list[str]] = {}
     for label in curve.labels:
         rate = curve.limit(label, scenario.measured_slo)
-        words = f"up to {with_digits(rate, 4)}/s" if rate else no_rate(curve.of(label), scenario.measured_slo)
+        lowest = curve.of(label)[0]
+        why = remark(lowest) or f"p99 {in_ms(lowest.p99.ratio)}"
+        words = f"up to {with_digits(rate, 4)}/s" if rate else f"at no rate from the lowest on ({why})"
         limits.setdefault((rate, words), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
@@ -95,18 +97,6 @@ def headline(curve: Curve) -> str:
         for (rate, words), labels in sorted(limits.items(), key=lambda item: -item[0][0])
     ]
     return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}"
-
-
-def no_rate(points: Sequence[Point], slo: float) -> str:
-    """Why an entry carries no rate, though its p99 may be within the SLO at some."""
-    lowest = points[0]
-    if all(point.p99.ratio > slo for point in points):
-        return "at no rate offered"
-    if not lowest.valid:
-        return "up to no rate, as the run at the lowest is invalid"
-    if not lowest.keeps_up:
-        return "up to no rate, as it does not keep up with the lowest"
-    return f"up to no rate, as its p99 at the lowest is {in_ms(lowest.p99.ratio)}"
 
 
 def load_table(curve: Curve) -> Table:
@@ -128,9 +118,14 @@ def load_table(curve: Curve) -> Table:
     return Table("Every rate", note, columns, rows)
 
 
+def remark(point: Point) -> str:
+    """Why a point does not count; empty if it does."""
+    return "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
+
+
 def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
     """Table row of one point of the load curve."""
-    remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
+    words = remark(point)
     return row(
         *(point.label, with_digits(point.rate, 4), with_digits(point.answered, 4)),
         Cell(span(point), "few" if point.few else ""),
@@ -138,7 +133,7 @@ def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
         f"{100 * point.goodput:.1f}",
         Cell(f"{100 * point.errors:.2f}", "bad" if point.errors else ""),
         point.p99.blocks,
-        Cell(remark, "bad") if remark else Cell("knee" if is_knee else "", "good" if is_knee else ""),
+        Cell(words, "bad") if words else Cell("knee" if is_knee else "", "good" if is_knee else ""),
     )
 
 

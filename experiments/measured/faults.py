@@ -36,7 +36,7 @@ USUAL: dict[str, Any] = {sent: getattr(HEALTHY, name) for name, sent in SENT.ite
 
 
 class LiveEvents:
-    """Applies a fleet's timeline, each worker's steps in order. `failed_steps` describes those that failed or were late."""
+    """Applies a fleet's timeline, each worker's steps in order. `failed_steps` describes those not done in time."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -18,9 +18,6 @@ from experiments.recorded.inference_trace import is_trace, read_lines, read_trac
 from experiments.recorded.recording import is_recording, read_recording
 from experiments.run_data import Floats
 
-HEADING = re.compile(r'"?[^\W\d]')
-"""Beginning of the name of a column."""
-
 
 @lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
@@ -61,7 +58,7 @@ def read(path: str, number: int, line: str) -> list[float]:
     try:
         found = [float(words[0])] if words else []
     except ValueError:
-        found = [] if number == 1 and HEADING.match(words[0]) else [np.nan]
+        found = [] if number == 1 and re.match(r'"?[^\W\d]', words[0]) else [np.nan]
     if found and not np.isfinite(found[0]):
         raise BadInputError(f"load.file: {path}, line {number}: {words[0][:40]!r} is no number of seconds")
     return found

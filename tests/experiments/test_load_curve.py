@@ -70,9 +70,9 @@ def test_a_curve_without_a_bend_has_no_knee(curve: Curve) -> None:
 @pytest.mark.parametrize(
     ("lowest", "said"),
     [
-        ({"keeps_up": False}, "a up to no rate, as it does not keep up with the lowest"),
-        ({"valid": False}, "a up to no rate, as the run at the lowest is invalid"),
-        ({"p99": Interval(9.0, 8.0, 10.0, 3)}, "a up to no rate, as its p99 at the lowest is 9000 ms"),
+        ({"keeps_up": False}, "a at no rate from the lowest on (does not keep up)"),
+        ({"valid": False}, "a at no rate from the lowest on (INVALID)"),
+        ({"p99": Interval(9.0, 8.0, 10.0, 3)}, "a at no rate from the lowest on (p99 9000 ms)"),
     ],
 )
 def test_headline_says_why_no_rate_counts(curve: Curve, lowest: dict[str, Any], said: str) -> None:
