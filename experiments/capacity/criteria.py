@@ -9,7 +9,7 @@ is unusable is repeated, and ends the search if it stays unusable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ from experiments.stats.measures import ACHIEVED_LIMIT, deadline_mapped, percenti
 MOST_ERRORS = 0.001
 MOST_GROWTH = 0.01
 """Fraction of the arrivals by which requests in flight may grow."""
+
+LEAST_GROWTH = 5.0
+"""Number of requests: growth by less is chance where there are few arrivals."""
 
 WATCHED = 0.75
 """Last fraction of the arrivals in which growth is measured: a linearly growing queue quadruples in it."""
@@ -74,8 +77,9 @@ def queue_growth(samples: Samples) -> Iterator[str]:
     """
     span = float(samples.scheduled_at.max())
     slope, level = growth(samples, span)
-    if slope * span > MOST_GROWTH * len(samples) and slope * span * WATCHED > level * 2 / 3:
-        yield f"requests in flight grow by {slope:.1f} per second"
+    least = max(LEAST_GROWTH, MOST_GROWTH * len(samples))
+    if slope * span > least and slope * span * WATCHED > level * 2 / 3:
+        yield f"requests in flight grow by {with_digits(slope, 2)} per second"
 
 
 def unusable_reason(run: Run, slo: float) -> str:
@@ -130,16 +134,23 @@ class Capacity:
 
 def search(attempt: Callable[[float], RateTrial], first: float) -> Capacity:
     """Search from the rate `first` on, in requests per second."""
-    passed, failed, trials = 0.0, math.inf, list[RateTrial]()
+    trials = list[RateTrial]()
     while len(trials) < MOST_TRIALS:
-        rate = following(passed, failed, first)
+        found = so_far(trials)
+        rate = following(found.passed, found.failed, first)
         if rate is None:
             break
         trial = repeated_until_usable(attempt, rate, trials)
         if trial.unusable:
-            return Capacity(passed, failed, tuple(trials), f"at {with_digits(rate, 4)}/s {trial.unusable}")
-        passed, failed = (rate, failed) if trial.passed else (passed, rate)
-    return Capacity(passed, failed, tuple(trials))
+            return so_far(trials, f"at {with_digits(rate, 4)}/s {trial.unusable}")
+    return so_far(trials)
+
+
+def so_far(trials: Sequence[RateTrial], unusable: str = "") -> Capacity:
+    """Result of the trials up to now; `unusable` says why there are no more."""
+    passed = max((trial.rate for trial in trials if trial.passed), default=0.0)
+    failed = min((trial.rate for trial in trials if trial.missed and not trial.unusable), default=math.inf)
+    return Capacity(passed, failed, tuple(trials), unusable)
 
 
 def following(passed: float, failed: float, first: float) -> float | None:

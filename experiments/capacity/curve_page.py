@@ -28,6 +28,7 @@ from experiments.capacity.curve import Curve, Point, read_curve
 from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
 from experiments.platform.json_values import plainly
+from experiments.platform.terminal import in_ms
 from experiments.report import canvas
 from experiments.report.canvas import STYLE
 from experiments.report.document import Document, Section, to_html
@@ -52,9 +53,9 @@ ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
 """Columns that a narrow terminal shows."""
 
 
-def write_load_report(directory: Path) -> Curve:
-    """Write every output beside the rates. Raises `BadInputError` when it cannot."""
-    curve = read_curve(directory)
+def write_load_report(directory: Path, out: Path | None = None) -> Curve:
+    """Write every output beside the rates or into `out`. Raises `BadInputError` when it cannot."""
+    curve, directory = read_curve(directory), out or directory
     results = curve.results[-1]
     scenario, field = results.scenario, competitors(results)
     slo, most = scenario.measured_slo, pooled(scenario)
@@ -83,14 +84,17 @@ def write_load_report(directory: Path) -> Curve:
 def headline(curve: Curve) -> str:
     """Highest rate that each entry carries within the SLO, best first; entries with the same rate together."""
     scenario = curve.results[0].scenario
-    limits: dict[float, list[str]] = {}
+    limits: dict[tuple[float, str], list[str]] = {}
     for label in curve.labels:
-        limits.setdefault(curve.limit(label, scenario.measured_slo), []).append(label)
+        rate = curve.limit(label, scenario.measured_slo)
+        lowest = curve.of(label)[0]
+        why = remark(lowest) or f"p99 {in_ms(lowest.p99.ratio)}"
+        words = f"up to {with_digits(rate, 4)}/s" if rate else f"at no rate from the lowest on ({why})"
+        limits.setdefault((rate, words), []).append(label)
     top = max(point.rate for point in curve.points)
     shown = [
-        f"{', '.join(limits[rate])} {f'up to {with_digits(rate, 4)}/s' if rate else 'at no rate offered'}"
-        + (", the highest offered" if rate == top else "")
-        for rate in sorted(limits, reverse=True)
+        f"{', '.join(labels)} {words}" + (", the highest offered" if rate == top else "")
+        for (rate, words), labels in sorted(limits.items(), key=lambda item: -item[0][0])
     ]
     return f"The p99 stays within {scenario.measured_slo * 1e3:g} ms: {'; '.join(shown)}"
 
@@ -114,9 +118,14 @@ def load_table(curve: Curve) -> Table:
     return Table("Every rate", note, columns, rows)
 
 
+def remark(point: Point) -> str:
+    """Why a point does not count; empty if it does."""
+    return "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
+
+
 def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
     """Table row of one point of the load curve."""
-    remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
+    words = remark(point)
     return row(
         *(point.label, with_digits(point.rate, 4), with_digits(point.answered, 4)),
         Cell(span(point), "few" if point.few else ""),
@@ -124,7 +133,7 @@ def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
         f"{100 * point.goodput:.1f}",
         Cell(f"{100 * point.errors:.2f}", "bad" if point.errors else ""),
         point.p99.blocks,
-        Cell(remark, "bad") if remark else Cell("knee" if is_knee else "", "good" if is_knee else ""),
+        Cell(words, "bad") if words else Cell("knee" if is_knee else "", "good" if is_knee else ""),
     )
 
 

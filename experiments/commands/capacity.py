@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from balancer.syntax.printable import with_digits
-from experiments.capacity.criteria import Capacity, RateTrial, search, tried
+from experiments.capacity.criteria import Capacity, RateTrial, search, so_far, tried
 from experiments.capacity.curve import is_curve
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.commands.options import (
@@ -127,6 +127,7 @@ def capacity(
     within = f"{bound * chosen.time_scale * 1e3:g} ms"
     console.print(Text(f"{label}: p99 within {within}; the workers together serve {together}/s"))
     found: list[Capacity] = []
+    trials: dict[int, list[RateTrial]] = {}
     runner, began_at = runner_of(simulated), time.monotonic()
 
     def attempt(number: int, rate: float) -> RateTrial:
@@ -137,6 +138,7 @@ def capacity(
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
             run = runner.run(scenario, PlannedRun(block=number, order=0, label=label, seed=seed), Observer())
         trial = tried(run, rate, bound)
+        trials.setdefault(number, []).append(trial)
         console.print(line_of(trial, f"[{clock(time.monotonic() - began_at)}] "))
         return trial
 
@@ -148,6 +150,8 @@ def capacity(
     except (KeyboardInterrupt, Interrupted):
         print_stopped(console, "Nothing was left running.")
         was_stopped = True
+        if len(found) in trials:
+            found.append(so_far(trials[len(found)], "the search was stopped"))
     present(found, console)
     write_json(file, [{**asdict(one), "is_found": one.is_found} for one in found])
     return STOPPED if was_stopped else 0

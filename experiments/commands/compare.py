@@ -196,7 +196,7 @@ def draw_page(
     table = PageTable("Second against first", note, COLUMNS, rows)
     warnings = [
         Section("The sets differ", lines=[difference.in_words for difference in unlike]),
-        Section("Invalid runs", lines=[*invalid(one), *invalid(other)]),
+        Section("Invalid or missing runs", lines=[*invalid(one), *invalid(other)]),
     ]
     write_page(file, (one, other), found, headline(found, one), table, warnings)
 
@@ -214,12 +214,16 @@ def headline(found: Sequence[Contrast], one: Side) -> str:
 
 
 def invalid(given: Side) -> list[str]:
-    """Warning about runs that are left out, with reasons; empty if there is none."""
+    """Warnings about runs that are missing or left out, with reasons; empty if there is none."""
+    missing, planned = given.results.missing, len(given.results.campaign.plan)
+    words = (
+        [f"INCOMPLETE: {missing} of {planned} planned runs of {given.name} are missing"] if missing else []
+    )
     if not (count := len(given.runs) - len(counted(given.runs))):
-        return []
+        return words
     reasons = [*dict.fromkeys(reason for run in given.runs for reason in run.invalid_reasons)]
     shown = "; ".join(reasons if len(reasons) <= MOST_REASONS else [reasons[0], "and others"])
-    return [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {shown}"]
+    return [*words, f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {shown}"]
 
 
 def cells_of(item: Contrast) -> list[str | Text]:

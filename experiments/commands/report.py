@@ -49,7 +49,7 @@ CATALOGUE_BEGINS = b"SQLite format 3\0"
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Directory for the report.  [default: of a catalogue beside it, of a log a new one below results/]",
+    help="Directory for the report.  [default: of a log a new one below results/, else beside what is drawn]",
 )
 @click.option(
     "--measured",
@@ -82,12 +82,13 @@ def report(
     if str(path) == "-" or (path.exists() and not path.is_dir()):
         require_none({"parquet": parquet}, "not for an access log")
         return report_log(path, out)
-    require_none({"out": out}, "only for the catalogue of a sweep and for an access log")
+    if out is not None:
+        make_directory("--out", out)
     if is_curve(path):
         require_none({"parquet": parquet}, "not for a load curve; draw each of its rates")
-        report_curve(path, console_here())
+        report_curve(path, console_here(), out)
         return 0
-    return present(path, console_here(), parquet)
+    return present(path, console_here(), parquet, out=out)
 
 
 def is_catalogue(path: Path) -> bool:
@@ -101,7 +102,7 @@ def is_catalogue(path: Path) -> bool:
         return False  # the reader of logs reports why
 
 
-def report_curve(directory: Path, console: Console) -> None:
+def report_curve(directory: Path, console: Console, out: Path | None = None) -> None:
     """Write the report of a load curve and print its table and the knees."""
     from experiments.capacity.curve_page import (
         print_curve,
@@ -109,9 +110,9 @@ def report_curve(directory: Path, console: Console) -> None:
     )  # matplotlib takes half a second
 
     with console.status("Drawing the report"):
-        curve = write_load_report(directory)
+        curve = write_load_report(directory, out)
     print_curve(curve, console)
-    console.print(f"Report: {directory / 'load.html'}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {(out or directory) / 'load.html'}", highlight=False, soft_wrap=True)
 
 
 def report_catalogue(

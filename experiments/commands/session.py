@@ -5,7 +5,7 @@ However the campaign ends, the finished runs are on disk and are reported.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +103,8 @@ def run_campaign(
         return STOPPED
     except ExperimentError:
         if has_runs(directory):
-            present(directory, console, parquet, page, junit)
+            with suppress(ExperimentError):  # on a full disk, for one; it is said already
+                present(directory, console, parquet, page, junit)
         raise
     return present(directory, console, parquet, page, junit)
 
@@ -154,7 +155,7 @@ class VerdictSoFar(Observer):
 
 
 def has_runs(directory: Path) -> bool:
-    return any((directory / RUNS).iterdir())
+    return any((directory / RUNS).glob("*.npz"))
 
 
 def present(
@@ -163,14 +164,15 @@ def present(
     parquet: bool = False,
     page: LivePage | None = None,
     junit: Path | None = None,
+    out: Path | None = None,
 ) -> int:
-    """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
+    """Write the report, into `out` if given, and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
-        summary = write_report(directory, parquet)
+        summary = write_report(directory, parquet, out)
     if page is not None:
         page.note(summary.scenario.name, f"{summary.verdict.headline}.")
     print_summary(summary, console)
-    console.print(Text(f"Report: {directory / 'report.html'}"), soft_wrap=True)
+    console.print(Text(f"Report: {(out or directory) / 'report.html'}"), soft_wrap=True)
     report_checks(summary.scenario.name, checks_of(summary), junit)
     return 1 if summary.failed_thresholds else 0
 

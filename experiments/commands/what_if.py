@@ -6,6 +6,7 @@ Only parses options and prints the answer.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def what_if(
     from experiments.simulator.run import simulate
 
     console = console_here()
+    if len({path.resolve() for path in recording}) < len(recording):
+        raise BadInputError("RECORDING: a file is named twice; its requests would count twice")
     if name == "steelyard":
         only_of_logs = {"region": regions, "round_trip": round_trips, "placed_by": placed_by}
         require_none(only_of_logs, "is for a log; a recording knows it")
@@ -131,7 +134,7 @@ def what_if(
         whole = with_round_trips(read_log(console, recording, name, regions, placed_by), round_trips)
     read, left_out = longest_span(whole)
     fitted = list(fit(read, slots))
-    question = Question(checked(lost, fitted), chosen(policies, read), blocks, seed)
+    question = Question(checked(lost, fitted, read.regions), chosen(policies, read), blocks, seed)
     introduce(console, read, fitted)
     if name != "steelyard" and not round_trips:
         doubt_distances(console, fitted)
@@ -193,15 +196,17 @@ def write_instants(recording: Recording, path: Path) -> None:
     path.write_text("".join(f"{instant:.9f}\n" for instant in recording.instants), encoding="ascii")
 
 
-def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
-    """Check that the lost regions exist and one remains. Raises `BadInputError`."""
-    known = {region.name.lower(): region.name for region in regions}
-    if not known:
+def checked(lost: tuple[str, ...], regions: list[RegionFit], others: Sequence[str] = ()) -> tuple[str, ...]:
+    """Check that the lost regions, which may be `others` without an estimate, exist and one remains. Raises
+    `BadInputError`."""
+    estimated = {region.name.lower() for region in regions}
+    known = {name.lower(): name for name in (*(region.name for region in regions), *others)}
+    if not estimated:
         raise BadInputError("the recording has too few requests of any worker to estimate it")
     for name in lost:
         if name.lower() not in known:
             raise BadInputError(f"--without-region: unknown {name!r}; known: {', '.join(known.values())}")
-    if len({name.lower() for name in lost}) == len(known):
+    if estimated <= {name.lower() for name in lost}:
         raise BadInputError("--without-region: leaves no endpoint")
     return tuple(dict.fromkeys(known[name.lower()] for name in lost))
 

@@ -1,7 +1,7 @@
 """Apply the events of a scenario to live workers during the load.
 
 `timeline.py` decides the fault state of each worker over time; this module only applies it, through the workers'
-`/-/faults`, the balancer's admin interface, and signals. A failed step makes the run invalid.
+`/-/faults`, the balancer's admin interface, and signals. A failed or late step makes the run invalid.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from experiments.scenario.timeline import Step
 LISTENS_WITHIN = 2.0
 """Seconds within which a spare worker must listen after it is activated."""
 
+MOST_LATE = 0.25
+"""Seconds after its instant within which a step must be done. The end of a process that drains has no such bound."""
+
 SENT = {
     field.name: kind
     for field in fields(FaultState)
@@ -33,7 +36,7 @@ USUAL: dict[str, Any] = {sent: getattr(HEALTHY, name) for name, sent in SENT.ite
 
 
 class LiveEvents:
-    """Applies a fleet's timeline, each worker's steps in order. `failed_steps` describes the steps that failed."""
+    """Applies a fleet's timeline, each worker's steps in order. `failed_steps` describes those not done in time."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -61,6 +64,11 @@ class LiveEvents:
                 await self._change(worker, before, step.fault_state, step.at)
             except (ExperimentError, OSError) as error:
                 self.failed_steps.append(f"event at {step.at:g} s failed: {error}")
+            late, drains = time.monotonic() - started_at - step.at, step.fault_state.is_graceful
+            if late > MOST_LATE and not (drains and step.fault_state.is_gone):
+                self.failed_steps.append(
+                    f"the change at {step.at:g} s was made {late:.2f} s late, {MOST_LATE:g} s allowed"
+                )
             before = step.fault_state
 
     async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:

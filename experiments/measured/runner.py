@@ -86,6 +86,8 @@ async def measure(
         await asyncio.gather(warm_workers(scenario, fleet), fleet.balancer.ready())
         with following(fleet.balancer.address):
             await warm_up_through_balancer(scenario, entry, fleet)
+            if fleet.steps:  # the first admin request takes long: it imports what serves it
+                await fleet.status()
             generator = measured_load(scenario, entry, planned, fleet)
             watch(generator.ledger)
             events = LiveEvents(fleet)

@@ -7,6 +7,7 @@ a recording may begin at any time of day.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,12 +52,13 @@ def read_text(path: str) -> Floats:
 
 
 def read(path: str, number: int, line: str) -> list[float]:
-    """Instant of one line, or none if it has only a comment or, as the first line, column names."""
-    words = line.partition("#")[0].replace(",", " ").split()
+    """Instant of one line, or none if it has only a comment or, as the first line, column names. That line may begin
+    with a byte order mark."""
+    words = line.removeprefix("\ufeff" * (number == 1)).partition("#")[0].replace(",", " ").split()
     try:
         found = [float(words[0])] if words else []
     except ValueError:
-        found = [] if number == 1 else [np.nan]
+        found = [] if number == 1 and re.match(r'"?[^\W\d]', words[0]) else [np.nan]
     if found and not np.isfinite(found[0]):
         raise BadInputError(f"load.file: {path}, line {number}: {words[0][:40]!r} is no number of seconds")
     return found

@@ -23,7 +23,9 @@ from experiments.recorded.recording import ENDS, MAX_SPAN_S, OK, WIDE_ROW, Recor
 REGION = "here"
 """Region of workers for which none is given."""
 
-FAILED, TIMEOUT = ENDS.index("error_status"), ENDS.index("timeout")
+FAILED, TIMEOUT, ABANDONED = (ENDS.index(name) for name in ("error_status", "timeout", "abandoned"))
+CLIENT_LEFT = 499
+"""Status of a request whose client left before it was answered, as nginx and Traefik log it."""
 
 
 class LoggedRequest(NamedTuple):
@@ -45,8 +47,15 @@ class LogFormat(NamedTuple):
 
 
 def nginx(line: str) -> LoggedRequest | None:
-    """A line that has variables by name, as JSON or as `name=value`: `msec`, `request_time` and those of upstreams."""
-    found: Mapping[str, Any] = json.loads(line) if line.startswith("{") else dict(_PAIR.findall(line))
+    """A line that has variables by name, as JSON or as `name=value`: `msec`, `request_time` and those of upstreams.
+
+    The first value of a name counts, and none within quotes, where text of the client is.
+    """
+    found: Mapping[str, Any]
+    if line.startswith("{"):
+        found = json.loads(line, object_pairs_hook=_first)
+    else:
+        found = _first([(name, quoted or bare) for name, quoted, bare in _PAIR.findall(line)])
     if "msec" not in found:
         return None
     taken = [part.strip() for part in str(found["upstream_response_time"]).replace(":", ",").split(",")]
@@ -59,7 +68,11 @@ def nginx(line: str) -> LoggedRequest | None:
     return LoggedRequest(at, address, int(found["status"]), 0.0, known, service - known)
 
 
-_PAIR = re.compile(r'(\w+)="?([^"\s,]*(?:(?:,| :) [^"\s,]+)*)')
+def _first(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(reversed(pairs))
+
+
+_PAIR = re.compile(r'(?<![^\s,])(\w+)=(?:"([^"]*)"|([^"\s,]*(?:(?:,| :) [^"\s,]+)*))|"[^"]*"')
 
 
 def haproxy(line: str) -> LoggedRequest | None:
@@ -76,13 +89,13 @@ def haproxy(line: str) -> LoggedRequest | None:
     queue, connect = max(0.0, queue), max(0.0, connect)
     server = "" if found["server"].startswith("<") else found["server"]
     service = total - asked - queue - connect
-    return LoggedRequest(
-        began.timestamp() + asked, server, max(0, int(found["status"])), queue, connect, service
-    )
+    status = CLIENT_LEFT if found["state"] in "Cc" else max(0, int(found["status"]))
+    return LoggedRequest(began.timestamp() + asked, server, status, queue, connect, service)
 
 
 _HAPROXY = re.compile(
     r"\[(?P<at>\d\d/\w{3}/\d{4}:[\d:.]+)\] \S+ \S+/(?P<server>\S+) (?P<times>-?\d+(?:/\+?-?\d+){4}) (?P<status>-?\d+) "
+    r"\S+ \S+ \S+ (?P<state>\S)"
 )
 
 
@@ -94,12 +107,13 @@ def envoy(line: str) -> LoggedRequest | None:
     host = found["host"].removeprefix("tcp://").removeprefix("http://")
     service = nan if found["service"] == "-" else float(found["service"]) / 1e3
     at = datetime.fromisoformat(found["at"]).timestamp()
-    return LoggedRequest(at, "" if host == "-" else host, int(found["status"]), 0.0, 0.0, service)
+    status = CLIENT_LEFT if "DC" in found["flags"].split(",") else int(found["status"])
+    return LoggedRequest(at, "" if host == "-" else host, status, 0.0, 0.0, service)
 
 
 _ENVOY = re.compile(
-    r'\[(?P<at>[^]]+)\] "[^"]*" (?P<status>\d+) \S+ (?:"[^"]*" )*?\d+ \d+ \d+ (?P<service>\d+|-) '
-    r'"[^"]*" "[^"]*" "[^"]*" "[^"]*" "(?P<host>[^"]*)"'
+    r'\[(?P<at>[^]]+)\] "[^"]*" (?P<status>\d+) (?P<flags>\S+) (?:"[^"]*" )*?\d+ \d+ \d+ (?P<service>\d+|-) '
+    r'"[^"]*" "[^"]*" "[^"]*" "[^"]*" "(?P<host>[^"]*)"[^"]*$'  # more quotes are a client's
 )
 
 
@@ -113,7 +127,8 @@ def alb(line: str) -> LoggedRequest | None:
     at = datetime.fromisoformat(words[1]).timestamp() - lasted
     target = "" if words[4] == "-" else words[4]
     taken = nan if service < 0 else service + max(0.0, answered)
-    return LoggedRequest(at, target, int(words[8]), max(0.0, asked), 0.0, taken)
+    status = CLIENT_LEFT if words[8] == "460" else int(words[8])
+    return LoggedRequest(at, target, status, max(0.0, asked), 0.0, taken)
 
 
 def traefik(line: str) -> LoggedRequest | None:
@@ -178,6 +193,7 @@ def read_proxy_logs(
     rows["endpoint"] = [numbers[request.endpoint] for request in found]
     is_ok = (rows["status"] < 500) & (rows["status"] > 0) & (rows["endpoint"] >= 0)
     rows["end"] = np.where(is_ok, OK, np.where(rows["status"] == 504, TIMEOUT, FAILED))
+    rows["end"][rows["status"] == CLIENT_LEFT] = ABANDONED
     rows["attempts"] = 1
     endpoints = tuple(
         RecordedEndpoint(name, _region_of(name, regions), 1.0, _handshake(rows, number))

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
@@ -95,9 +97,18 @@ def blank(
     return figure, [axis for line in axes for axis in line]
 
 
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw in `STYLE`, without a warning for each letter that its font lacks: they are boxes in the figure, and text in
+    the tables. Another font would make a file depend on the machine."""
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        yield
+
+
 def settle(figure: Figure) -> Figure:
     """Compute the layout once and freeze it; otherwise every file format repeats it."""
-    with mpl.rc_context(STYLE):
+    with drawing():
         engine = figure.get_layout_engine()
         assert engine is not None  # of `blank`
         for axis in (one for axes in figure.axes for one in (axes.xaxis, axes.yaxis)):
@@ -110,7 +121,7 @@ def settle(figure: Figure) -> Figure:
 
 def to_svg(figure: Figure) -> bytes:
     """Figure as SVG bytes without a date, light and dark; marked elements are rasterised."""
-    with mpl.rc_context(STYLE):
+    with drawing():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", dpi=SVG_DPI, metadata={"Date": None, "Creator": None})
     return finished(buffer.getvalue())
@@ -167,7 +178,7 @@ def dark_rules(svg: bytes) -> str:
 
 def to_png(figure: Figure) -> bytes:
     """Figure as PNG bytes at `PNG_DPI` dots per inch."""
-    with mpl.rc_context(STYLE):
+    with drawing():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return buffer.getvalue()

@@ -123,16 +123,22 @@ def sections_of(
 
 def to_markdown(document: Document) -> str:
     """The complete Markdown text; figures are linked as PNG files beside it."""
-    text = TEMPLATES.get_template("page.md").render(document=document)
+    text = MARKDOWN.get_template("page.md").render(document=document)
     return BLANK_LINES.sub("\n\n", text).strip() + "\n"
 
 
 def marked(cell: Cell) -> str:
     """Cell of a Markdown table, few samples in italics and bad cells in bold; a pipe would end the cell."""
-    text = cell.text.replace("|", "\\|")
-    return {"few": f"*{text}*", "bad": f"**{text}**"}.get(cell.mark, text)
+    text = str(in_markdown(cell.text)).replace("|", "\\|")
+    return Markup({"few": f"*{text}*", "bad": f"**{text}**"}.get(cell.mark, text))
 
 
+def in_markdown(value: object) -> object:
+    """Text without Markdown's marks for emphasis, code, links and HTML, for names that contain such characters."""
+    return value if hasattr(value, "__html__") else Markup(MARKS.sub(r"\\\g<0>", printable(str(value))))
+
+
+MARKS = re.compile(r"[*`]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\](?=\()|\\(?=[!-/:-@\[-`{-~])")
 BLANK_LINES = re.compile(r"\n{3,}")
 
 UNCHANGED = " !$()*+,-./:;=?@[]^_{|}~"
@@ -177,4 +183,5 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters |= {"data_uri": data_uri, "digest": digest, "marked": marked, "thinly": thinly}
+MARKDOWN = TEMPLATES.overlay(autoescape=True, finalize=in_markdown)
 TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

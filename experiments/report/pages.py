@@ -32,10 +32,11 @@ from experiments.verdict.summary import Summary, summarise
 from experiments.verdict.verdict import noise_line
 
 
-def write_report(directory: Path, parquet: bool = False) -> Summary:
-    """Write every output beside the runs, with `parquet` also as Parquet. Raises `BadInputError` when it cannot."""
+def write_report(directory: Path, parquet: bool = False, out: Path | None = None) -> Summary:
+    """Write every output beside the runs or into `out`, with `parquet` also as Parquet. Raises `BadInputError` when it
+    cannot."""
     results = load_results(directory)
-    summary = summarise(results)
+    summary, directory = summarise(results), out or directory
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
         document = document_of(summary, pictures)

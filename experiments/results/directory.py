@@ -142,7 +142,12 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
 
 
 def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
-    save_run(run, directory / RUNS / planned.file_name)
+    """Write a run. Raises `BadInputError`, for one where the disk is full."""
+    path = directory / RUNS / planned.file_name
+    try:
+        save_run(run, path)
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def set_aside(planned: Sequence[PlannedRun], directory: Path) -> None:

@@ -11,7 +11,7 @@ from math import inf, nextafter
 from typing import Final
 
 from balancer.cluster.wait_queue import RequestQueue, Waiter
-from balancer.errors import Unserved
+from balancer.errors import ForwardingError
 from experiments.generator.demand import Batch
 from experiments.run_data import Kind
 from experiments.scenario.mechanisms import Mechanisms
@@ -80,7 +80,7 @@ class Waiting(PendingRequest):
             self._number, self._demand, self._facts, now, self._is_fresh, self.queued_at, self._unsent
         )
 
-    def decline(self, error: Unserved) -> None:
+    def decline(self, error: ForwardingError) -> None:
         self._balancer.reject(self._number, error.status, self._facts.attempt)
 
     def abandon(self, now: float) -> int:
@@ -370,7 +370,7 @@ class SimulatedBalancer(BalancerBase):
         client, timeout = self._client, self._queue_timeout
         try:
             self.queue.join(waiting)
-        except Unserved as error:
+        except ForwardingError as error:
             waiting.decline(error)
             return
         if client.has_timeouts:

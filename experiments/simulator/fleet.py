@@ -39,7 +39,9 @@ class SimulatedFleet:
         self._agenda = agenda
         self._profiles: list[Profile] = list(dict.fromkeys(worker.service for worker in model.workers))
         self.demand = Demand(self._profiles, model.balancers, seed)
-        self.client = SimulatedClient(clock, agenda, self.demand, model.timeout, model.overhead)
+        self.client = SimulatedClient(
+            clock, agenda, self.demand, max(0.0, model.timeout - model.overhead), model.overhead
+        )
         self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
         self._by_number = list(self.workers.values())
         self.began_at = inf

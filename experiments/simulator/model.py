@@ -73,8 +73,8 @@ class Model:
 
     `policy` is a name and options; `staleness` is the maximum age in seconds of a balancer's knowledge of the others'
     requests; None: no exchange. `overhead` is the time in seconds that balancer and load generator add to a request;
-    `timeout` is the client's. `steps` are the changes of the workers' fault states, by worker number. `home` is the
-    region of the requests.
+    `timeout` is the client's, overhead included. `steps` are the changes of the workers' fault states, by worker
+    number. `home` is the region of the requests.
     """
 
     workers: tuple[WorkerModel, ...]

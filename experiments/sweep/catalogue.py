@@ -39,7 +39,7 @@ PATIENCE = 5.0
 
 MEANINGS = {
     "SQLITE_BUSY": "is locked by another program",
-    "SQLITE_CANTOPEN": "cannot be opened",
+    "SQLITE_CANTOPEN": "cannot be opened: while there is content in its file -wal, reading takes a file beside it",
     "SQLITE_CORRUPT": "is damaged",
     "SQLITE_FULL": "cannot grow: the disk is full; what it holds is safe",
     "SQLITE_NOTADB": "is not a catalogue",
@@ -218,10 +218,16 @@ def to_read(path: Path) -> Catalogue:
     """Open a catalogue read-only. Raises `BadInputError` when the file does not exist or is not a catalogue."""
     if not path.is_file():
         raise BadInputError(f"{path}: no such file; `experiments sweep` makes one")
-    return opened(path, "ro")
+    try:
+        return opened(path, "ro")
+    except BadInputError:
+        wal = path.with_name(f"{path.name}-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise
+        return opened(path, "ro&immutable=1")  # SQLite writes beside it otherwise, also to read
 
 
-def opened(path: Path, mode: Literal["ro", "rwc"]) -> Catalogue:
+def opened(path: Path, mode: Literal["ro", "ro&immutable=1", "rwc"]) -> Catalogue:
     """Open a file as SQLite does in this mode. Raises `BadInputError` when it is not a catalogue."""
     with one_line_errors(path):
         address = f"file:{quote(str(path))}?mode={mode}"

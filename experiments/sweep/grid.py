@@ -145,6 +145,9 @@ def load_grid(path: Path) -> Grid:
     unknown = next((name for name in grid.scenarios if not is_scenario(name)), None)
     if unknown is not None:
         raise BadInputError(f"{path}: scenarios: unknown {unknown!r}; known: {known_scenarios()}")
+    names = [competitor.name for competitor in grid.policies]
+    if {grid.ours, grid.ours.partition(", ")[0]}.isdisjoint((*names, OURS)):
+        raise BadInputError(f"{path}: ours: unknown {grid.ours!r}; known: {', '.join(names)}")
     places = tuple(str(path.parent / name) if name.endswith(".toml") else name for name in grid.scenarios)
     return grid.model_copy(update={"scenarios": places})
 

@@ -97,6 +97,12 @@ class Matrix:
         """Policies by the geometric mean of their ratios; those that lack a scenario come last, then the bounds."""
         return sorted(self.policies, key=self._standing)
 
+    def variant(self, policy: str) -> str:
+        """The policy, or the first in the ranking of those that knobs make of it."""
+        if policy in self.policies:
+            return policy
+        return next((one for one in self.ranked() if one.startswith(f"{policy}, ")), policy)
+
     def shown_name(self, policy: str) -> str:
         """Label of a policy's row; a bound is marked."""
         return f"{policy} (bound)" if policy in self.bounds else policy

@@ -95,7 +95,7 @@ def write_page(
 
 def document_of(facts: GridFacts, matrix: Matrix, planned: int, sections: Sequence[Section]) -> Document:
     """The page as a document, with `sections` below the headline and the warning about omitted cells."""
-    grid, row = facts.grid, matrix.row(facts.grid.ours)
+    grid, row = facts.grid, matrix.row(matrix.variant(facts.grid.ours))
     omitted = [f"{count} of {planned} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
     return Document(
         title=f"{grid.name}: policy matrix",

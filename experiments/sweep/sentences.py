@@ -189,7 +189,8 @@ OFTEN_SHARE = 0.8
 
 def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     """Headline: in how many scenarios the policy is as good as the best. `unit` names what there are too few of."""
-    row = matrix.row(ours)
+    row = matrix.row(variant := matrix.variant(ours))
+    name = ours if variant == ours else f"{variant}, its variant of the lowest mean,"
     if not row:
         return f"{ours} takes no part; the best of each scenario stand below"
     if not (squares := judged(row)):
@@ -198,7 +199,7 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
     others = len(row) - len(squares)
     worst = max(square.ratio.ratio for square in squares)
     return (
-        f"{ours} is best or practically equal in {good} of {len(squares)} scenarios "
+        f"{name} is best or practically equal in {good} of {len(squares)} scenarios "
         f"({percent(good / len(squares), 0)}; wanted {percent(OFTEN_SHARE, 0)}), and at worst ×\u00a0{worst:.2f}"
         + (f"; {others} more have too few {unit} to be judged" if others else "")
     )
@@ -211,7 +212,7 @@ def judged(row: list[Square]) -> list[Square]:
 
 def is_met(matrix: Matrix, ours: str) -> bool | None:
     """Whether both bounds are met; None without a verdict."""
-    if not (squares := judged(matrix.row(ours))):
+    if not (squares := judged(matrix.row(matrix.variant(ours)))):
         return None
     good = sum(square.is_as_good for square in squares) / len(squares)
     return good >= OFTEN_SHARE and max(square.ratio.ratio for square in squares) <= MAX_RATIO
@@ -219,6 +220,7 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
     """Sentences about the worst scenario and the bounds; then, given a verdict, one for each scenario that is lost."""
+    ours = matrix.variant(ours)
     row = matrix.row(ours)
     if not row:
         return []

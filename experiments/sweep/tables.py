@@ -55,6 +55,7 @@ def ratio_text(square: Square) -> str:
 
 def best_table(matrix: Matrix, ours: str) -> Table:
     """Each scenario: the best policy with its value, and the comparison of `ours` with it."""
+    ours = matrix.variant(ours)
     rows = []
     for scenario in matrix.scenarios:
         leader, square = matrix.best(scenario), matrix.squares.get((ours, scenario))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil, exp, log
 
@@ -117,17 +118,27 @@ def unjudged_lines(found: Evidence) -> tuple[str, str]:
             f"No verdict: {baseline} was run alone",
             "Repeat the command: the other entries have not been run.",
         )
-    count = found.blocks
-    times = {1: "once", 2: "twice"}.get(count, f"{count} times")
+    count, (least, most) = found.blocks, runs_each(found)
+    times = (
+        {1: "once", 2: "twice"}.get(most, f"{most} times") if least == most else f"{least} to {most} times"
+    )
     done = f"{count} block{'s' * (count != 1)} valid" if found.invalid else f"each ran {times}"
     chance = f"{ENOUGH_BLOCKS} {'are ' * bool(found.invalid)}needed to tell a difference from chance"
     return f"No verdict: {done}, {chance}", unjudged_advice(found)
+
+
+def runs_each(found: Evidence) -> tuple[int, int]:
+    """Least and greatest number of runs of an entry that count."""
+    numbers = Counter(run.label for run in counted(found.runs)).values()
+    return min(numbers), max(numbers)
 
 
 def unjudged_advice(found: Evidence) -> str:
     """What to do about too few blocks."""
     if found.invalid:
         return remedy(found.invalid, found.contest.is_open)
+    if found.contest.planned >= ENOUGH_BLOCKS and runs_each(found)[0] < found.contest.planned:
+        return f"The command ended before its {found.contest.planned} blocks had run: repeat it."
     simulated = "; with --simulated that takes seconds" if found.contest.kind == "measured" else ""
     return f"Repeat the command with --blocks {ENOUGH_BLOCKS} or more{simulated}."
 

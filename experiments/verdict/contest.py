@@ -28,6 +28,7 @@ class Contest:
     `control` is the A/A pair (original, repetition). `deadline` in seconds is what a failed request counts as, None
     where latencies are those of successes only. `is_open` if the load is an open loop, `has_tail` if all runs have the
     requests that a p99 takes. `method` gives the intervals. `is_inference`: latencies are times to the first token.
+    `planned` is the number of blocks of the plan.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Contest:
     has_tail: bool = True
     method: Method = paired_student
     is_inference: bool = False
+    planned: int = 0
 
     def unit(self, measure: str) -> str:
         """Name of a measure in a sentence."""
@@ -97,4 +99,5 @@ def contest_of(scenario: Scenario, world: WorldName, runs: Sequence[RunSummary])
         has_tail=has_tail,
         method=anytime_student if is_live else paired_student,
         is_inference=scenario.inference is not None,
+        planned=scenario.blocks,
     )

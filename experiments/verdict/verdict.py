@@ -185,10 +185,13 @@ def deadline_line(found: Evidence) -> str:
     if not labels:
         return ""
     shown = ", ".join(f"{label} {100 * found.goodput_of(label):.2f}\u00a0%" for label in labels)
-    return (
-        f"More than 1 % of the requests of {', '.join(labels)} failed: their p99 is the deadline, and goodput decides "
-        f"between them. Answered in time: {shown}."
+    is_several = len(labels) > 1
+    what = (
+        "their p99 is the deadline, and goodput decides between them"
+        if is_several
+        else "its p99 is the deadline"
     )
+    return f"More than 1 % of the requests of {', '.join(labels)} failed: {what}. Answered in time: {shown}."
 
 
 ALONE = (
@@ -240,9 +243,13 @@ def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
 
 
 def ratio_text(one: Comparison) -> str:
-    """Ratio with its interval, such as `× 1.52 [1.48–1.57]`, and what it is of if not of the measure."""
+    """Ratio with its interval, such as `× 1.52 [1.48–1.57]`, what it is of if not of the measure, and whether it is a
+    bound because failures make one of both the deadline."""
     what = f" in {UNITS[GOODPUT]}" if one.judged_by == GOODPUT else ""
-    return f"×\u00a0{show(one.interval)}{what}"
+    if not one.at_deadline:
+        return f"×\u00a0{show(one.interval)}{what}"
+    bound = "at least" if one.interval.ratio > 1 else "at most"
+    return f"{bound} ×\u00a0{show(one.interval)} (the deadline under {one.at_deadline})"
 
 
 def noise_line(floor: Interval | None, is_virtual: bool) -> str:

@@ -73,7 +73,8 @@ class Line:
 class WhatIfAnswer:
     """`lines` begin with the recorded and its simulated counterpart; `utilisation` is that of the remaining workers.
 
-    `slo` is what goodput is within, in seconds.
+    `slo` is what goodput is within, in seconds. `left_out` are regions that are not lost, but of which too little is
+    known to simulate them; policies are not compared then.
     """
 
     question: Question
@@ -82,6 +83,7 @@ class WhatIfAnswer:
     comparisons: tuple[Comparison, ...]
     utilisation: float
     slo: float
+    left_out: tuple[str, ...] = ()
 
     @property
     def error(self) -> tuple[float, float, float]:
@@ -100,8 +102,13 @@ class WhatIfAnswer:
         return [*self._answers(), *map(compared, self.comparisons), self._trust()]
 
     def _answers(self) -> Iterator[str]:
-        before, lost = self.lines[1], " and ".join(self.question.lost)
+        before, lost = self.lines[1], " and ".join((*self.question.lost, *self.left_out))
         where = f"Without {lost}" if lost else "With all regions"
+        if self.left_out:
+            yield (
+                f"Too few answers of {' and '.join(self.left_out)} are recorded to simulate it, so policies are not "
+                "compared; --without-region compares them without it."
+            )
         if self.utilisation >= FULL_UTILISATION:
             yield (
                 f"{where} this traffic needs {self.utilisation:.0%} of what the workers can serve: queues grow, and "
@@ -127,6 +134,7 @@ class WhatIfAnswer:
     def as_dict(self) -> dict[str, Any]:
         return {
             "without": list(self.question.lost),
+            "left_out": list(self.left_out),
             "utilisation": self.utilisation,
             "regions": [described(region) for region in self.regions],
             "lines": [asdict(line) for line in self.lines],
@@ -187,6 +195,8 @@ def answer(
 
     Raises `BadInputError`.
     """
+    known = {*question.lost, *(region.name for region in regions)}
+    left_out = tuple(name for name in recording.regions if name not in known)
     left = [region for region in regions if region.name not in question.lost]
     was = {policy_label(recording.policy, {}): recording.policy}
     before = scenario_of(recording, path, regions, was, question)
@@ -198,14 +208,16 @@ def answer(
         names = " ".join(region.name for region in there)
         lines += [line_of(label, names, runs, scenario.slo) for label, runs in by_label.items()]
     summaries = [summarise_run(run, after.slo) for runs in runs_after.values() for run in runs]
-    pairs = [(label, after.baseline) for label in runs_after if label != after.baseline]
+    pairs = [(label, after.baseline) for label in runs_after if label != after.baseline and not left_out]
     comparisons: list[Comparison] = []
     for measure in ("p99", "mean"):
         values = values_per_block(list(runs_after), summaries, measure)
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
         comparisons += compare_pairs(measure, values, pairs, ceiling=ceiling)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
-    return WhatIfAnswer(question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo)
+    return WhatIfAnswer(
+        question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo, left_out
+    )
 
 
 def simulated(scenario: Scenario, simulate: Simulate, notify: Callable[[str], None]) -> dict[str, list[Run]]:

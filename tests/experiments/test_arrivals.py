@@ -134,6 +134,7 @@ def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
         ("", "holds no instant"),
         ("1\nsoon\n", "line 2: 'soon' is no number of seconds"),
         ("1\ninf\n", "line 2: 'inf' is no number of seconds"),
+        ("0.5;1\n2\n", "line 1: '0.5;1' is no number of seconds"),
     ],
 )
 def test_an_error_in_a_recording_names_the_line(tmp_path: Path, text: str, message: str) -> None:
@@ -141,6 +142,13 @@ def test_an_error_in_a_recording_names_the_line(tmp_path: Path, text: str, messa
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInputError, match=message):
         recorded(str(file))
+
+
+@pytest.mark.parametrize("heading", ["", "at\n", '"at"\n'])
+def test_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, heading: str) -> None:
+    file = tmp_path / "arrivals.csv"
+    file.write_text(f"{heading}1.5\n2.5\n", encoding="utf-8-sig")
+    assert recorded(str(file)).tolist() == [0.0, 1.0]
 
 
 def test_an_error_names_a_missing_recording() -> None:

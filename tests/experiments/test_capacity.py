@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.calibration.queue import run_queues, scenario_of
-from experiments.capacity.criteria import PRECISION, RateTrial, search, tried
+from experiments.__main__ import cli
+from experiments.capacity.criteria import PRECISION, RateTrial, queue_growth, search, tried
 from experiments.capacity.offered import at_rate, pooled
-from experiments.errors import BadInputError
+from experiments.errors import STOPPED, BadInputError
+from experiments.inference.run import SimulatedRunner
+from experiments.results.directory import PlannedRun
 from experiments.run_data import Kind, Run
 from experiments.scenario.events import Event
+from experiments.scenario.scenario import Scenario
+from tests.support.command_line import run_in_process
 
 
 class System:
@@ -76,6 +83,35 @@ def test_growth_is_found_under_overload_only(seed: int) -> None:
     busy, over = (tried(*queue_run(load, seed=seed), slo=1e9) for load in (0.85, 1.10))
     assert busy.passed
     assert "requests in flight grow" in over.missed[0]
+
+
+def test_few_requests_that_come_and_go_are_no_growth() -> None:
+    """One that is in flight while the fit is made would be a rising line."""
+    run, _ = queue_run(0.5, count=20)
+    part = run.samples.rows(np.arange(len(run.samples)) < 1)
+    one = replace(part, scheduled_at=np.array([18.0]), ended_at=np.array([18.2]))
+    assert not list(queue_growth(one))
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_stopped_search_reports_the_rates_that_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The third run is stopped."""
+    simulated, begun = SimulatedRunner.run, list[PlannedRun]()
+
+    def run(runner: SimulatedRunner, scenario: Scenario, planned: PlannedRun, observer: object) -> Run:
+        begun.append(planned)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return simulated(runner, scenario, planned, observer)
+
+    monkeypatch.setattr(SimulatedRunner, "run", run)
+    search = ("--policy", "random", "--simulated", "--duration", "20", "--start", "20")
+    done = run_in_process(cli, "experiments", "capacity", "steady", *search, "--json", str(tmp_path / "a"))
+    assert done.returncode == STOPPED
+    assert "No capacity: 30/s passed, and the search was stopped" in done.stdout
+    assert [one["passed"] for one in json.loads((tmp_path / "a").read_text())] == [30.0]
 
 
 def test_missed_conditions_name_the_value() -> None:

@@ -70,6 +70,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         requests: int = 1000,
         failing: dict[str, float] | None = None,
         lag: float = 0.0,
+        stop_after: int | None = None,
         **changes: Any,
     ) -> None:
         def run_of(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
@@ -81,7 +82,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
             return Run(facts, sent if lag else run.samples)
 
         scenario = scenario_of(blocks, requests, 2).model_copy(update={"seed": seed, **changes})
-        save_set(path, scenario, run_of, versions={"steelyard": version}, plan=plan(scenario))
+        save_set(path, scenario, run_of, stop_after, versions={"steelyard": version}, plan=plan(scenario))
 
     return write
 
@@ -101,6 +102,17 @@ def test_a_result_set_equals_itself(write: Write, tmp_path: Path) -> None:
     assert ran(same, same, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05").return_value == 0
     assert {row["second_is"] for row in rows(tmp_path / "out.json").values()} == {"practically equal"}
     assert {row["interval"]["ratio"] for row in rows(tmp_path / "out.json").values()} == {1.0}
+
+
+def test_missing_runs_are_said(write: Write, tmp_path: Path) -> None:
+    """On the terminal, and on the page."""
+    page = tmp_path / "page.html"
+    whole, stopped = write(), write(stop_after=9)
+    said = ran(whole, stopped, "--html", page).output
+    words = f"planned runs of {stopped} are missing"
+    assert words in " ".join(said.replace("\n", " ").split()), said
+    assert words in page.read_text(encoding="utf-8")
+    assert "INCOMPLETE" not in ran(whole, whole).output
 
 
 def test_what_the_generators_lag_may_explain_is_not_claimed(write: Write, tmp_path: Path) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from typing import Any
+import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+import experiments.measured.fleet
 from experiments.errors import BadInputError
-from experiments.measured.faults import faults_of, listening, same
-from experiments.measured.fleet import returns_of
+from experiments.measured.faults import MOST_LATE, LiveEvents, faults_of, listening, same
+from experiments.measured.fleet import Fleet, returns_of
 from experiments.measured.runner import measure
+from experiments.platform.control import balancer_status
 from experiments.results.directory import plan_block
 from experiments.run_data import Kind
 from experiments.scenario.event_kinds import HEALTHY, FaultState, Pause
@@ -67,6 +72,42 @@ async def test_an_unreachable_worker_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("experiments.measured.faults.LISTENS_WITHIN", 0.0)
     with pytest.raises(ConnectionRefusedError):
         await listening(address)
+
+
+async def test_a_late_change_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the load began so long ago that the first is late, and the second is to come."""
+
+    async def accept(*request: object) -> None:
+        pass
+
+    monkeypatch.setattr("experiments.measured.faults.request_worker", accept)
+    raw = {**RAW, "events": [{"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "fail"}]}
+    fleet = SimpleNamespace(
+        places=range(4), workers=[SimpleNamespace(address=("", 0))] * 4,
+        steps=timeline(Scenario.model_validate(raw), 1), first_fault_state=lambda worker: HEALTHY,
+    )  # fmt: skip
+    events = LiveEvents(cast(Fleet, fleet))
+    events.begin(time.monotonic() - 1.0 - 2 * MOST_LATE)
+    await asyncio.gather(*events._tasks)
+    (described,) = await events.end()
+    assert re.fullmatch(r"the change at 1 s was made 0\.\d\d s late, 0\.25 s allowed", described)
+
+
+@pytest.mark.second_tier
+async def test_the_admin_interface_has_answered_before_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first request takes longer than others."""
+    raw = {**RAW, "events": [{"at": 0.2, "kind": "drain", "target": "here-0"}]}
+    scenario = Scenario.model_validate(raw | {"load": {"mode": "open", "rate": 60.0, "duration": 0.5}})
+    order = list[str]()
+
+    async def status(address: tuple[str, int]) -> dict[str, Any]:
+        order.append("status")
+        return await balancer_status(address)
+
+    monkeypatch.setattr(experiments.measured.fleet, "balancer_status", status)
+    (planned,) = plan_block(scenario, 0)
+    await asyncio.wait_for(measure(scenario, planned, lambda ledger: order.append("load")), 60)
+    assert order == ["status", "load", "status"]
 
 
 def test_distance_needs_a_link() -> None:

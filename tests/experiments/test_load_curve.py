@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from experiments.capacity.curve import Curve, read_curve
 from experiments.capacity.curve_page import as_json, headline, write_load_report
 from experiments.capacity.offered import at_rate, pooled, rates_in
 from experiments.errors import BadInputError
+from experiments.stats.comparison import Interval
 from tests.support.result_sets import save_set
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
@@ -63,6 +65,20 @@ def test_a_curve_without_a_bend_has_no_knee(curve: Curve) -> None:
     """A maximum at either end is only the best of what was measured."""
     rising = Curve(curve.results, tuple(point for point in curve.points if point.rate < 250))
     assert rising.knee("a") is None
+
+
+@pytest.mark.parametrize(
+    ("lowest", "said"),
+    [
+        ({"keeps_up": False}, "a at no rate from the lowest on (does not keep up)"),
+        ({"valid": False}, "a at no rate from the lowest on (INVALID)"),
+        ({"p99": Interval(9.0, 8.0, 10.0, 3)}, "a at no rate from the lowest on (p99 9000 ms)"),
+    ],
+)
+def test_headline_says_why_no_rate_counts(curve: Curve, lowest: dict[str, Any], said: str) -> None:
+    """Where the p99 is within the limit at some rate."""
+    first, *others = curve.points
+    assert headline(replace(curve, points=(replace(first, **lowest), *others))).endswith(said)
 
 
 def test_the_objective_is_in_measured_time(curve: Curve) -> None:

@@ -157,6 +157,17 @@ def test_a_search_for_capacity_names_its_bound_in_measured_time(tmp_path: Path) 
     assert done.stdout.startswith("random: p99 within 200 ms; "), done
 
 
+@pytest.mark.usefixtures("unrendered")
+def test_report_is_drawn_elsewhere(tmp_path: Path) -> None:
+    """Nothing is written beside the runs, which may be on a read-only medium."""
+    write_results(tmp_path / "r", blocks=1, requests=100)
+    before = sorted((tmp_path / "r").rglob("*"))
+    done = run_in_process(cli, "experiments", "report", str(tmp_path / "r"), "--out", str(tmp_path / "out"))
+    assert f"Report: {tmp_path / 'out' / 'report.html'}" in done.stdout, done
+    assert (tmp_path / "out" / "summary.json").exists()
+    assert sorted((tmp_path / "r").rglob("*")) == before
+
+
 def test_a_failed_threshold_is_exit_1(tmp_path: Path) -> None:
     """The campaign has 2 % of failures where 0.1 % is allowed."""
     write_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)

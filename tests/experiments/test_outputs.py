@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,9 +12,16 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments.__main__ import cli
+from experiments.inference.run import SimulatedRunner
 from experiments.platform.checks import Check, junit_xml, report_checks
+from experiments.results.directory import RUNS, PlannedRun
+from experiments.run_data import Run
+from experiments.scenario.scenario import Scenario
+from experiments.simulator.run import simulate
 from tests.support.command_line import run_in_process
 from tests.support.root import ROOT
+
+needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 
 SCENARIO = """
 name = "two"
@@ -68,6 +77,45 @@ def test_run_states_each_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("::"))
     assert line.startswith("::error title=turns%3A mean < 1 ms::mean is ")
+
+
+@needs_full_device
+@pytest.mark.usefixtures("unrendered")
+def test_full_disk_during_a_run_is_one_line_after_a_report_of_the_finished_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: object, scenario: Scenario, planned: PlannedRun, observer: object) -> Run:
+        if planned.order:
+            (tmp_path / "out" / RUNS / f"{planned.file_name}.partial").symlink_to("/dev/full")
+        return simulate(scenario, scenario.entry(planned.label), planned.block, planned.order, planned.seed)
+
+    monkeypatch.setattr(SimulatedRunner, "run", run)
+    (tmp_path / "two.toml").write_text(SCENARIO)
+    given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "1", "--out", str(tmp_path / "out"))
+    done = run_in_process(cli, "experiments", "run", *given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "block-000-run-01.npz cannot be written: No space left on device" in done.stderr
+    assert "Report: " in done.stdout
+
+
+def test_label_in_letters_that_the_font_lacks_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    """Which would be an error here."""
+    (tmp_path / "two.toml").write_text(
+        SCENARIO.replace('label = "turns"', 'label = "順番"'), encoding="utf-8"
+    )
+    given = (str(tmp_path / "two.toml"), "--simulated", "--blocks", "2", "--out", str(tmp_path / "out"))
+    done = run_in_process(cli, "experiments", "run", *given)
+    assert "Report: " in done.stdout, done
+    assert "順番" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@needs_full_device
+def test_output_onto_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "experiments", "show"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    complaint = "experiments: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, complaint)
 
 
 def test_what_is_not_judged_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

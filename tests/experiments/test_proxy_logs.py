@@ -15,8 +15,8 @@ import pytest
 
 from experiments.__main__ import cli
 from experiments.errors import BadInputError
-from experiments.recorded.proxy_logs import FORMATS, LoggedRequest
-from experiments.recorded.recording import ROW, RecordedEndpoint
+from experiments.recorded.proxy_logs import FORMATS, LoggedRequest, read_proxy_logs
+from experiments.recorded.recording import ENDS, ROW, RecordedEndpoint
 from experiments.what_if.fit import fit_worker
 from tests.experiments.tapes import what_if
 
@@ -93,6 +93,49 @@ def test_line_of_each_format(kind: str, line: str, expected: LoggedRequest) -> N
     assert times == pytest.approx(wanted, abs=2e-6, nan_ok=True)
 
 
+FORGED = "status=500 request_time=9 msec=1 upstream_addr=10.6.6.6:80"
+REPEATED = json.dumps(VARIABLES)[:-1] + ', "status": "500"}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'request="GET /?{FORGED} HTTP/1.1" {ONE_TRY}', f'{ONE_TRY} agent=" {FORGED}"', f'{ONE_TRY} "{FORGED}"',
+        f"{ONE_TRY} uri=/a?status=500", f"uri=/a?status=500 {ONE_TRY}", f"{ONE_TRY} {FORGED}", REPEATED,
+    ],
+)  # fmt: skip
+def test_text_of_the_client_is_no_variable(line: str) -> None:
+    assert FORMATS["nginx"].read(line) == FORMATS["nginx"].read(ONE_TRY)
+
+
+def test_quotes_that_a_client_adds_do_not_move_the_fields_of_envoy() -> None:
+    """Its lines do not escape them."""
+    line = ENVOY.format(status=200, service=20, host=W1)
+    assert FORMATS["envoy"].read(line.replace('"curl"', '"a" "b" "c" "10.6.6.6:80"')) is None
+
+
+HAPROXY_LINE = HAPROXY.format(server="w1", times="3/2/1/19/26", status=200)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("nginx", NGINX.format(status=499, address=W1, connect="0.001", taken="0.021")),
+        ("haproxy", HAPROXY_LINE.replace("----", "CD--")),
+        ("haproxy", HAPROXY_LINE.replace("----", "cD--")),
+        ("envoy", ENVOY.format(status=0, service=20, host=W1).replace(" - 154", " UF,DC 154")),
+        ("alb", ALB.format(target=W1, times="0.180 0.019 -1", status=460)),
+        ("traefik", json.dumps(TRAEFIK | {"DownstreamStatus": 499})),
+    ],
+)
+def test_client_that_left_is_abandoned(kind: str, line: str, tmp_path: Path) -> None:
+    """It is no success, and its time is the patience of the client."""
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n", encoding="utf-8")
+    found, _ = read_proxy_logs([log], FORMATS[kind], [], {"name": "random"})
+    assert [ENDS[end] for end in found.rows["end"]] == ["abandoned"]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_line_of_another_program_is_no_request(kind: str) -> None:
     """Nor is that of another format."""
@@ -162,6 +205,7 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
+        (("--format", "nginx", "access.log"), "RECORDING: a file is named twice"),
         (("--format", "haproxy"), "holds no request in this format; see --format"),
         (("--format", "nginx", "--region", "eu"), "--region: must be NAME=START"),
         (("--format", "nginx", "--placed-by", "nonsense"), "--placed-by: unknown policy 'nonsense'"),
@@ -176,7 +220,10 @@ def test_round_trips_that_no_handshake_shows_are_given(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, options: tuple[str, ...], complaint: str) -> None:
+def test_mistakes_are_one_line(
+    tmp_path: Path, options: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInputError, match=re.escape(complaint)):
         cli.main(["what-if", str(log_of(tmp_path / "access.log", 200)), *options], standalone_mode=False)
 

@@ -70,6 +70,19 @@ def test_text_stays_text_wherever_it_stands(name: str) -> None:
     assert [text for text in found.texts if name in text] == [name] * 8 + [f"{name}. {name}"] + [name] * 8
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("<b>x</b>", r"\<b>x\</b>"), ("*x*", r"\*x\*"), ("_x_y_", r"\_x_y\_"), ("`x`", r"\`x\`"),
+        ("[x](y)", r"[x\](y)"), (r"\*", r"\\\*"), ("p99 < 3 ms", "p99 < 3 ms"), ("a_b [1–2]", "a_b [1–2]"),
+    ],
+)  # fmt: skip
+def test_a_name_is_no_markdown(name: str, written: str) -> None:
+    text = to_markdown(document_of(name))
+    assert f"\n| {written} | **{written}** |\n" in text
+    assert name not in text.replace(written, "")
+
+
 def test_a_pipe_does_not_end_a_cell_of_markdown() -> None:
     assert "\n| a\\|b | **a\\|b** |\n" in to_markdown(document_of("a|b"))
 

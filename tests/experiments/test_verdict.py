@@ -254,10 +254,22 @@ def test_without_a_verdict_it_says_why_and_what_to_do(
     blocks: int, invalid: int, headline: str, advice: str
 ) -> None:
     runs = runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=blocks, invalid=invalid)
-    verdict = verdict_of(runs)
+    verdict = verdict_of(runs, scenario_of().model_copy(update={"blocks": blocks}))
     assert (verdict.has_verdict, verdict.winner) == (False, None)
     assert verdict.headline.startswith(headline)
     assert advice in verdict.advice
+
+
+def test_a_campaign_that_was_stopped_is_said_to_be_repeated() -> None:
+    """As it is, where it has enough blocks; and not every entry ran as often as the others."""
+    runs = [
+        run
+        for run in runs_of({"round-robin": 0.4, "steelyard": 0.3, "c3": 0.3}, blocks=2)
+        if run.label != "c3" or run.block == 0
+    ]
+    verdict = verdict_of(runs)
+    assert verdict.headline == "No verdict: each ran 1 to 2 times, 8 needed to tell a difference from chance"
+    assert verdict.advice == "The command ended before its 8 blocks had run: repeat it."
 
 
 def late(runs: list[RunSummary], label: str, blocks: range, **changes: Any) -> list[RunSummary]:
@@ -432,7 +444,9 @@ def test_a_service_is_not_advised_to_be_simulated() -> None:
     """`experiments load` cannot simulate a URL."""
     service = {"connections": 10}
     load = {"rate": 100.0, "duration": 10.0}
-    both = service_scenario(contestants_of(["a=http://a/", "b=http://b/"]), load, service, timeout=10.0)
+    both = service_scenario(
+        contestants_of(["a=http://a/", "b=http://b/"]), load, service, timeout=10.0, blocks=1
+    )
     runs = [
         replace(run, label={"round-robin": "a", "steelyard": "b"}[run.label])
         for run in runs_of({"round-robin": 0.4, "steelyard": 0.3}, blocks=1)
@@ -499,9 +513,15 @@ def test_large_factors_are_told_as_times() -> None:
 def test_a_factor_to_an_entry_at_the_deadline_is_at_least_that() -> None:
     """5 % of the baseline's requests fail, so its p99 is whatever the deadline is configured to be."""
     runs = runs_of({"round-robin": 30.0, "steelyard": 0.3}, noise=0.0, failed={"round-robin": 50})
-    headline = verdict_of(runs).headline
-    assert "are at least 100 times as fast as under round-robin" in headline
-    assert "as failures make it the deadline under round-robin" in headline
+    verdict = verdict_of(runs)
+    assert "are at least 100 times as fast as under round-robin" in verdict.headline
+    assert "as failures make it the deadline under round-robin" in verdict.headline
+    details = " ".join(verdict.details).replace("\u00a0", " ")
+    assert "ahead: steelyard at most × 0.010 [0.010–0.010] (the deadline under round-robin)." in details
+    assert verdict.sentences[-1].replace("\u00a0", " ") == (
+        "More than 1 % of the requests of round-robin failed: its p99 is the deadline. Answered in time: "
+        "round-robin 95.00 %."
+    )
 
 
 def test_a_comparison_seen_from_the_other_side() -> None:

@@ -143,6 +143,22 @@ def test_a_policy_that_fails_more_requests_is_not_ahead(taped: Path, tmp_path: P
     assert "1.9% failures, and 98.1% answered within 1 s." in found.sentences[1]
 
 
+def test_region_with_too_few_answers_is_said_to_be_left_out(tmp_path: Path) -> None:
+    """Nothing is said of all regions, and policies that would use it are not compared, unless it is lost."""
+    rows = [replace(row, endpoint=2) if n % 200 == 0 else row for n, row in enumerate(traffic())]
+    endpoints = [("emea-0", "EMEA", 0.1), ("asia-0", "ASIA", 0.3), ("us-0", "US", 0.2)]
+    path = Tape(rows, endpoints).write(tmp_path / "r")
+    found = answered(path, tmp_path, question())
+    assert (found.comparisons, found.as_dict()["left_out"]) == ((), ["US"])
+    assert found.sentences[0].startswith(
+        "Too few answers of US are recorded to simulate it, so policies are not"
+    )
+    assert found.sentences[1].startswith("Without US, under random, this")
+    output, lost = what_if(path, "--without-region", "us", "--policy", "random", "--policy", "round-robin")
+    assert (lost["without"], lost["left_out"], len(lost["comparisons"])) == (["US"], [], 2)
+    assert "Too few answers" not in output
+
+
 def test_recorded_failures_count_as_the_deadline(tmp_path: Path) -> None:
     """One request in forty failed: the recorded p99 is the scenario's deadline, and the simulation is not close."""
     rows = [replace(row, end=1, status=503) if n % 40 == 0 else row for n, row in enumerate(traffic())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.measured.faults import faults_of
@@ -83,3 +84,20 @@ def test_the_oracles_that_know_faults_avoid_a_worker_that_has_one(kind: str, ora
         return float((samples.worker[lasting] == 0).mean())
 
     assert part(event(kind, 2.0)) < part() - 0.2
+
+
+@pytest.mark.parametrize("kind", ["drain", "add"])
+def test_requests_that_come_while_no_worker_is_an_endpoint_are_answered_503(kind: str) -> None:
+    samples = simulated(scenario({**event(kind), "target": "all"})).samples
+    is_without = (samples.scheduled_at >= 4.0) & (samples.scheduled_at < 10.0)
+    is_without = is_without if kind == "drain" else ~is_without
+    assert (samples.status == np.where(is_without, 503, 200)).all()
+
+
+def test_no_simulated_request_succeeds_after_the_deadline() -> None:
+    """Which the overhead, half a millisecond, is part of; what times out ends at the deadline."""
+    regions = [{"name": "near", "workers": 2, "rtt": 0.01, "service": "fixed:989.8ms", "slots": 99}]
+    given = scenario().model_dump() | {"regions": regions, "timeout": 1.0}
+    samples = simulated(Scenario.model_validate(given)).samples
+    assert not samples.ok.any()
+    np.testing.assert_allclose(samples.latency, 1.0, atol=1e-9)

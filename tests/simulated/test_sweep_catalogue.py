@@ -53,6 +53,17 @@ def test_result_is_read_as_written(tmp_path: Path) -> None:
     assert kept is not None
 
 
+def test_catalogue_is_read_where_nothing_can_be_written_beside_it(tmp_path: Path) -> None:
+    """Which is so for any user where SQLite's file of shared memory leads nowhere."""
+    path = filled(tmp_path / "a.sqlite")
+    (tmp_path / "a.sqlite-shm").symlink_to("/nonexistent/shm")
+    with catalogues.to_read(path) as catalogue:
+        assert len(catalogue.rows("small")) == 4
+    (tmp_path / "a.sqlite-wal").write_bytes(bytes(64))
+    with pytest.raises(BadInputError, match="cannot be opened: while there is content in its file -wal"):
+        catalogues.to_read(path)
+
+
 def test_catalogues_are_equal_whichever_host_computed_them(tmp_path: Path) -> None:
     one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
     altered(two, "UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")

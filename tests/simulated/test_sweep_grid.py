@@ -91,6 +91,27 @@ def test_invalid_grid_is_one_line(keys: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("ours", "complaint"),
+    [
+        ("random", None),
+        ("random, choices = 2", None),
+        ("steelyard", None),
+        ("nonsense", "ours: unknown 'nonse"),
+    ],
+)
+def test_ours_is_a_policy_of_the_grid(tmp_path: Path, ours: str, complaint: str | None) -> None:
+    """Or a variant of one by a knob; the default may be absent."""
+    path = tmp_path / "grid.toml"
+    lines = ('name = "g"', f'ours = "{ours}"', 'scenarios = ["steady"]', 'policies = ["random"]', "seeds = 1")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    if complaint is None:
+        assert load_grid(path).ours == ours
+    else:
+        with pytest.raises(BadInputError, match=f"{complaint}nse'; known: random"):
+            load_grid(path)
+
+
 def test_scenario_files_beside_the_grid(tmp_path: Path) -> None:
     source = packaged()["steady"].read_text(encoding="utf-8")
     (tmp_path / "mine.toml").write_text(source.replace('"steady"', '"mine"'), encoding="utf-8")

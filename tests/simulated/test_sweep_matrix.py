@@ -30,7 +30,7 @@ from experiments.sweep.sentences import (
     sentences,
     standings,
 )
-from experiments.sweep.tables import matrix_table
+from experiments.sweep.tables import best_table, matrix_table
 from tests.simulated.sweeping import small_grid
 
 SEEDS = 12
@@ -238,6 +238,24 @@ def test_policy_without_results_has_an_empty_square() -> None:
     matrix = matrix_of([*rows({"a": 0.1}), row("steady", "b", 0, state="failed")])
     assert [square.policy for square in matrix.column("steady")] == ["a"]
     assert matrix_table(matrix).rows[1][1].text == "–"
+
+
+def test_best_variant_of_ours_is_spoken_of() -> None:
+    """Where a knob makes several of it, with or without the values of the knob in `ours`."""
+    matrix = matrix_of(
+        rows({"ours": 0.2, "other": 0.15}, knobs={"policy.choices": 2})
+        + rows({"ours": 0.1, "other": 0.15}, knobs={"policy.choices": 3})
+        + rows({"oursels": 0.01}, "elsewhere")
+    )
+    assert headline(matrix, "ours").startswith(
+        "ours, choices = 3, its variant of the lowest mean, is best or practically equal in 1 of 1 scenarios"
+    )
+    assert is_met(matrix, "ours")
+    assert sentences(matrix, "ours")[0].startswith("Its worst is steady: p99 ×\u00a01.00")
+    assert "ours, choices = 3" in best_table(matrix, "ours").columns
+    assert headline(matrix, "ours, choices = 2").startswith(
+        "ours, choices = 2 is best or practically equal in 0"
+    )
 
 
 def losing() -> Matrix:
