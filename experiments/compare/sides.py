@@ -14,7 +14,13 @@ from experiments.errors import BadInputError
 from experiments.results.directory import Results
 from experiments.scenario.scenario import DESCRIPTIVE, Scenario, may_win
 from experiments.stats.ceiling import Ceiling
-from experiments.stats.run_summary import RunSummary, ceiling_per_block, summarise_run, values_per_block
+from experiments.stats.run_summary import (
+    RunSummary,
+    ceiling_per_block,
+    parts_per_label,
+    summarise_run,
+    values_per_block,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +47,10 @@ class Side:
         """Value of a measure for each valid run of an entry, by block."""
         return values_per_block([label], self.runs, measure, self.lagless)[label]
 
+    def parts(self, label: str, measure: str) -> dict[int, float]:
+        """Factors of the measure by part of a replayed record; empty for other loads."""
+        return parts_per_label([label], self.runs, measure).get(label, {})
+
     def ceiling(self, label: str, measure: str) -> Ceiling:
         """Blocks in which failures make the measure the deadline, and the odds of a miss."""
         return ceiling_per_block([label], self.runs, measure, self.lagless)
@@ -61,7 +71,8 @@ class Difference:
 
 def side(name: str, results: Results) -> Side:
     slo = results.scenario.slo * results.scenario.time_scale
-    return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
+    is_replay = results.scenario.load.is_replay
+    return Side(name, results, tuple(summarise_run(run, slo, is_replay=is_replay) for run in results.runs))
 
 
 def require_comparable(one: Side, other: Side, anyway: bool) -> None:
