@@ -28,6 +28,7 @@ from experiments.stats.comparison import (
     standing,
 )
 from experiments.stats.estimates import geometric_mean, logarithms, over_parts, paired_student, welch
+from experiments.stats.run_summary import parts_per_label
 from experiments.verdict.contest import deciding, supports_tail
 from experiments.verdict.contest import measures_of as compared_measures
 from experiments.verdict.disturbed import has_lag, standing_with
@@ -122,7 +123,8 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
         found = paired_student(logarithms([theirs[n] for n in pairs]) - logarithms([ours[n] for n in pairs]))
     else:
         found = welch(logarithms(list(theirs.values())), logarithms(list(ours.values())))
-    parts = parts_between({"one": one.parts(label, by), "other": other.parts(label, by)}, "other", "one")
+    factors = [parts_per_label([label], side.runs, by).get(label, {}) for side in (one, other)]
+    parts = parts_between(dict(zip(("one", "other"), factors, strict=True)), "other", "one")
     runs = len(pairs) if is_paired else min(len(ours), len(theirs))
     interval, p_value = as_interval(over_parts(found, parts), runs)
     is_tied = tied > 0 and not is_at_ceiling

@@ -14,13 +14,7 @@ from experiments.errors import BadInputError
 from experiments.results.directory import Results
 from experiments.scenario.scenario import DESCRIPTIVE, Scenario, may_win
 from experiments.stats.ceiling import Ceiling
-from experiments.stats.run_summary import (
-    RunSummary,
-    ceiling_per_block,
-    parts_per_label,
-    summarise_run,
-    values_per_block,
-)
+from experiments.stats.run_summary import RunSummary, ceiling_per_block, summarise_run, values_per_block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +40,6 @@ class Side:
     def values(self, label: str, measure: str) -> dict[int, float]:
         """Value of a measure for each valid run of an entry, by block."""
         return values_per_block([label], self.runs, measure, self.lagless)[label]
-
-    def parts(self, label: str, measure: str) -> dict[int, float]:
-        """Factors of the measure by part of a replayed record; empty for other loads."""
-        return parts_per_label([label], self.runs, measure).get(label, {})
 
     def ceiling(self, label: str, measure: str) -> Ceiling:
         """Blocks in which failures make the measure the deadline, and the odds of a miss."""
