@@ -67,6 +67,7 @@ MOST_REASONS = 3
 AT_DEADLINE = (
     "Odds: failures make the latency the deadline on both sides; the odds of a late or failed answer decide."
 )
+REPLAYED = "Every run replays the same record; an interval over parts of it stands where that is wider."
 COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
 
 
@@ -181,7 +182,7 @@ def present(
             console.print(Text(words, style="bold red"))
     console.print(plain_table(COLUMNS, map(cells_of, found), left=("measure", "second is")))
     console.print(Text(headline(found, one), style="bold"))
-    for note in notes_on(found):
+    for note in notes_on(found, one):
         console.print(Text(note, style="dim"))
 
 
@@ -191,7 +192,7 @@ def draw_page(
     """Write the same as an HTML page, with figures. Raises `BadInputError`."""
     from experiments.compare.page import write_page  # matplotlib takes half a second
 
-    note = " ".join(notes_on(found))
+    note = " ".join(notes_on(found, one))
     rows = tuple(row(*cells_of(item)) for item in found)
     table = PageTable("Second against first", note, COLUMNS, rows)
     warnings = [
@@ -258,9 +259,10 @@ def matching(found: Sequence[Contrast]) -> str:
     )
 
 
-def notes_on(found: Sequence[Contrast]) -> list[str]:
+def notes_on(found: Sequence[Contrast], one: Side) -> list[str]:
     has_odds = any(item.judged_by == GOODPUT for item in found)
-    return [matching(found), *([AT_DEADLINE] if has_odds else [])]
+    notes = {matching(found): True, AT_DEADLINE: has_odds, REPLAYED: one.scenario.load.is_replay}
+    return [note for note, is_needed in notes.items() if is_needed]
 
 
 def checks_of(found: Sequence[Contrast], limit: float) -> list[Check]:

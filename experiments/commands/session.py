@@ -17,6 +17,7 @@ from experiments.commands.options import command_line
 from experiments.errors import STOPPED, BadInputError, ExperimentError
 from experiments.platform.checks import Check, report_checks
 from experiments.platform.terminal import clock, console_here, print_stopped
+from experiments.recorded.instants import failed_in
 from experiments.report.entry_tables import statistics_table, token_table
 from experiments.report.pages import invalid_lines, write_report
 from experiments.report.tables import terminal_table, whole_table
@@ -77,6 +78,8 @@ def run_campaign(
     console.print(Text(scenario.question, style="bold"))
     if note:
         console.print(Text(note))
+    if scenario.load.file and (failed := failed_in(scenario.load.file)):
+        console.print(Text(f"{scenario.load.file}: {failed} failed request{'s' * (failed != 1)} left out"))
     where = " in virtual time" if runner.name == "simulated" else ""
     count = len(campaign.plan)
     lasts = "" if where else f", about {clock(remaining(campaign, {}, 0.0))},"

@@ -24,9 +24,11 @@ from experiments.stats.comparison import (
     is_comparable,
     noise,
     paired_interval,
+    parts_between,
     standing,
 )
-from experiments.stats.estimates import geometric_mean, logarithms, welch
+from experiments.stats.estimates import geometric_mean, logarithms, over_parts, paired_student, welch
+from experiments.stats.run_summary import parts_per_label
 from experiments.verdict.contest import deciding, supports_tail
 from experiments.verdict.contest import measures_of as compared_measures
 from experiments.verdict.disturbed import has_lag, standing_with
@@ -116,12 +118,15 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
     is_at_ceiling = tied > 0 and 2 * tied >= (len(pairs) if is_paired else max(len(ours), len(theirs)))
     if is_at_ceiling:
         ours, theirs = (usable(ceiling.odds[label]) for ceiling in ceilings)
-    if is_paired:
-        interval, p_value = paired_interval([theirs[n] for n in pairs], [ours[n] for n in pairs])
-    else:
-        sides = (logarithms(list(theirs.values())), logarithms(list(ours.values())))
-        interval, p_value = as_interval(welch(*sides), min(len(ours), len(theirs)))
     by = GOODPUT if is_at_ceiling else measure
+    if is_paired:
+        found = paired_student(logarithms([theirs[n] for n in pairs]) - logarithms([ours[n] for n in pairs]))
+    else:
+        found = welch(logarithms(list(theirs.values())), logarithms(list(ours.values())))
+    factors = [parts_per_label([label], side.runs, by).get(label, {}) for side in (one, other)]
+    parts = parts_between(dict(zip(("one", "other"), factors, strict=True)), "other", "one")
+    runs = len(pairs) if is_paired else min(len(ours), len(theirs))
+    interval, p_value = as_interval(over_parts(found, parts), runs)
     is_tied = tied > 0 and not is_at_ceiling
     return Contrast(label, measure, first, second, interval, p_value, "no verdict", is_paired, by, is_tied)
 

@@ -61,7 +61,8 @@ class Difference:
 
 def side(name: str, results: Results) -> Side:
     slo = results.scenario.measured_slo
-    return Side(name, results, tuple(summarise_run(run, slo) for run in results.runs))
+    is_replay = results.scenario.load.is_replay
+    return Side(name, results, tuple(summarise_run(run, slo, is_replay=is_replay) for run in results.runs))
 
 
 def require_comparable(one: Side, other: Side, anyway: bool) -> None:

@@ -6,6 +6,7 @@ LLM inference, and JSON lines with bodies of requests in OpenAI's format, as tho
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import zlib
@@ -71,12 +72,13 @@ class InferenceTrace:
     """Prompts and their ascending instants in seconds from the first.
 
     `step` is the quantum of the instants in seconds, 0 where they are exact: the requests of an instant came at unknown
-    times within `step` after it.
+    times within `step` after it. `failed` requests of a log are left out: nothing tells how long their answers were.
     """
 
     instants: Floats
     step: float
     prompts: Prompts
+    failed: int
 
 
 class Row(NamedTuple):
@@ -91,8 +93,11 @@ class Row(NamedTuple):
 
 def is_trace(path: str) -> bool:
     """Whether the file begins as one of the formats. Raises `BadInputError` if it cannot be read."""
-    head = read_bytes(path, 4096).lstrip()
-    return head.startswith((b"{", AZURE_HEAD.encode()))
+    return begins_trace(read_bytes(path, 4096).decode("utf-8-sig", "replace"))
+
+
+def begins_trace(text: str) -> bool:
+    return text.lstrip().replace('"', "").startswith(("{", AZURE_HEAD))
 
 
 @lru_cache(maxsize=4)
@@ -100,25 +105,29 @@ def read_trace(path: str) -> InferenceTrace:
     """Read a trace. Raises `BadInputError` naming the line and what is expected there."""
     lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
     first = lines[0][1].lstrip() if lines else ""
-    if not first.startswith(("{", AZURE_HEAD)):
+    if not begins_trace(first):
         raise BadInputError(f"load.file: {path}: must be JSON lines, or CSV with the columns {AZURE_HEAD}")
     is_mooncake = '"hash_ids"' in first or '"input_length"' in first
     read = mooncake_row if is_mooncake else log_row if first.startswith("{") else azure_row
-    rows = list[Row]()
+    rows, failed = list[Row](), 0
     for number, line in lines[read is azure_row :]:
         try:
-            rows.append(read(line))
-        except ValueError as error:
+            row = read(line)
+        except (ValueError, csv.Error) as error:
             raise BadInputError(f"load.file: {path}, line {number}: {error}") from None
+        if row is None:
+            failed += 1
+        else:
+            rows.append(row)
     if not rows:
-        raise BadInputError(f"load.file: {path} holds no request")
+        raise BadInputError(f"load.file: {path} holds no request{' that was answered' * (failed > 0)}")
     rows.sort(key=lambda row: row.at)  # stable: a conversation's turns of one instant stay in order
     instants = np.array([row.at for row in rows]) - rows[0].at
     instants.flags.writeable = False  # cached and shared by all callers
     prompts = Prompts([], [], [], [], MOONCAKE_BLOCK if is_mooncake else LOG_BLOCK)
     for row in rows:
         prompts.append(row.tokens, row.output, row.blocks, row.session)
-    return InferenceTrace(instants, quantum(instants), prompts)
+    return InferenceTrace(instants, quantum(instants), prompts, failed)
 
 
 def quantum(instants: Floats) -> float:
@@ -130,7 +139,7 @@ def quantum(instants: Floats) -> float:
 
 def azure_row(line: str) -> Row:
     """Row of a line such as `2023-11-16 18:17:03.9799600,4808,10`. Raises `ValueError`."""
-    words = line.split(",")
+    words = next(csv.reader([line]))
     if len(words) != 3:
         raise ValueError(f"must have three columns, {AZURE_HEAD}")
     at, tokens, output = (word.strip() for word in words)
@@ -163,13 +172,15 @@ def mooncake_row(line: str) -> Row:
     return Row(at / 1e3, tokens, whole("output_length", said.get("output_length")), mixed(ids[:count]))
 
 
-def log_row(line: str) -> Row:
-    """Row of a request body with a time: of a batch (`body`), or with the keys of the body beside it.
+def log_row(line: str) -> Row | None:
+    """Row of a request body with a time: of a batch (`body`), or with the body's keys beside it; None if it failed.
 
-    The answer's tokens are those of `usage` where the line has a response, else what the request allows.
+    Tokens are those of `usage` where the line has a response, else what the text takes and what the request allows.
     Raises `ValueError`.
     """
     said = json_object(line)
+    if has_failed(said):
+        return None
     time = next((key for key in TIMES if said.get(key) is not None), None)
     if time is None:
         raise ValueError(f"must have a time: {', '.join(TIMES)}")
@@ -182,19 +193,35 @@ def log_row(line: str) -> Row:
     for begin in range(0, len(text) - BLOCK_BYTES + 1, BLOCK_BYTES):
         link = blake2b(link + text[begin : begin + BLOCK_BYTES], digest_size=8).digest()
         blocks.append(int.from_bytes(link, "big"))
-    tokens = max(1, round(len(text) / BYTES_PER_TOKEN))
+    tokens = usage_of(said, "prompt_tokens") or max(1, round(len(text) / BYTES_PER_TOKEN))
     named = [one for key in ("session_id", "user") if isinstance(one := body.get(key), str | int) and one]
     session = str(named[0])[:200] if named else ""
-    return Row(instant_of(time, said[time]), tokens, answered_tokens(said, body), blocks, session)
+    at, answered = instant_of(time, said[time]), answered_tokens(said, body)
+    return Row(at, tokens, answered, blocks[: tokens // LOG_BLOCK], session)
+
+
+def has_failed(said: dict[str, Any]) -> bool:
+    """Whether a logged request has a status of 400 or more, or an error in place of a response."""
+    response = said.get("response")
+    status = said.get("status", said.get("status_code", inner(response, "status_code")))
+    return (isinstance(status, int) and status >= 400) or (bool(said.get("error")) and not response)
+
+
+def usage_of(said: dict[str, Any], key: str) -> int | None:
+    """Tokens that `usage` of a logged response states. Raises `ValueError`."""
+    response = said.get("response")
+    for place in (said, response, inner(response, "body")):
+        tokens = inner(inner(place, "usage"), key)
+        if tokens is not None:
+            return whole(f"usage.{key}", tokens)
+    return None
 
 
 def answered_tokens(said: dict[str, Any], body: dict[str, Any]) -> int:
     """Tokens of the answer of a logged request. Raises `ValueError`."""
-    response = said.get("response")
-    for place in (said, response, inner(response, "body")):
-        tokens = inner(inner(place, "usage"), "completion_tokens")
-        if tokens is not None:
-            return whole("usage.completion_tokens", tokens)
+    tokens = usage_of(said, "completion_tokens")
+    if tokens is not None:
+        return tokens
     for key in ("max_completion_tokens", "max_tokens"):
         if body.get(key) is not None:
             return whole(key, body[key])
@@ -260,11 +287,11 @@ def read_bytes(path: str, most: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_lines(path: str) -> list[str]:
-    """Lines of a text file. Raises `BadInputError`."""
+    """Lines of a text file, which end with LF: JSON may have other separators in its texts. Raises `BadInputError`."""
     content = read_bytes(path, MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise BadInputError(f"load.file: {path}: must be a file of at most {MAX_FILE_BYTES >> 20} MiB")
     try:
-        return content.decode("utf-8").splitlines()
+        return content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise BadInputError(f"load.file: {path} cannot be read: not text") from None

@@ -35,6 +35,11 @@ def quantum_of(path: str) -> float:
     return read_trace(path).step if is_trace(path) else 0.0
 
 
+def failed_in(path: str) -> int:
+    """Number of failed requests that the file holds and a replay leaves out."""
+    return read_trace(path).failed if is_trace(path) else 0
+
+
 def spread(instants: Floats, quantum: float, rng: np.random.Generator) -> Floats:
     """Each instant moved by an even draw from `quantum` seconds, in the order of the requests."""
     return np.sort(instants + rng.uniform(0.0, quantum, len(instants))) if quantum else instants

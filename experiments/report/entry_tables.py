@@ -183,22 +183,25 @@ def token_table(summary: Summary) -> Table | None:
     for entry in summary.entries:
         runs = [run.tokens for run in kept if run.label == entry.label and run.tokens]
         cells = [
-            token_cell([run[name] * factor for run in runs]) for name, (_, factor) in TOKEN_COLUMNS.items()
+            token_cell([run[name] * factor for run in runs], summary.scenario.load.is_replay)
+            for name, (_, factor) in TOKEN_COLUMNS.items()
         ]
         rows.append(row(name_cell(entry), *cells))
     note = (
         "TPOT is the time per output token after the first. Within limits: requests per second whose first token "
         f"took at most {summary.scenario.slo:g} s, and the others at most {asked.tpot_slo * 1e3:g} ms each. Cached: "
-        "share of the prompts' tokens. Mean over runs, with Student's interval at 95 %."
+        "share of the prompts' tokens. Mean over runs, with Student's interval at 95 % unless all replay one record."
     )
     columns = ("entry", *(head for head, _ in TOKEN_COLUMNS.values()))
     return Table("Tokens", note, columns, tuple(rows))
 
 
-def token_cell(values: list[float]) -> Cell:
-    """Mean of the runs with its interval, such as `12.3 [12.1–12.5]`; a dash without runs."""
+def token_cell(values: list[float], is_replay: bool) -> Cell:
+    """Mean of the runs with its interval, such as `12.3 [12.1–12.5]`; a dash without runs. Runs of a replay have no
+    interval: they have the same requests.
+    """
     found = paired_student(np.array(values))
     if not math.isfinite(found.mean):
         return Cell("–", "few")
     mean, low, high = (with_digits(one, 3) for one in (found.mean, found.low, found.high))
-    return Cell(mean if math.isnan(found.low) else f"{mean} [{low}–{high}]")
+    return Cell(mean if is_replay or math.isnan(found.low) else f"{mean} [{low}–{high}]")

@@ -108,6 +108,8 @@ def comparison_table(summary: Summary) -> Table:
         for measure, floor in summary.noise_floor.items()
     ]
     method = "an interval that holds at every look" if is_live(summary) else "Student's interval"
+    if summary.scenario.load.is_replay:
+        method += ", or that over parts of the replayed record if it is wider"
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
         f"{method}. Above 1 is better for throughput, below 1 for latencies. They "

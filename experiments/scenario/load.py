@@ -113,6 +113,11 @@ class Load(Model):
         return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
 
     @property
+    def is_replay(self) -> bool:
+        """Whether every run has the requests of the same record."""
+        return self.mode == "open" and self.arrivals == "replay"
+
+    @property
     def unread(self) -> dict[str, str]:
         """Keys that have other values than their defaults and are not read, with what the load is instead."""
         is_closed, default = self.mode == "closed", Load()

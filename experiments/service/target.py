@@ -106,8 +106,8 @@ def parse_fields(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     lines: list[str] = []
     for text in texts:
         if text.startswith("@"):
-            whole = bytes_of(text[1:], "--header").decode("latin-1")
-            lines += filter(str.strip, whole.splitlines())
+            whole = bytes_of(text[1:], "--header").splitlines()  # as text, some letters would end lines
+            lines += filter(str.strip, (line.decode("latin-1") for line in whole))
         else:
             lines.append(text)
     return tuple(parse_field(line, "--header") for line in lines)

@@ -8,7 +8,7 @@ that of the misses while these are few, and near the inverse of that of the good
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 GOODPUT = "goodput"
 """What such a comparison is judged by."""
@@ -19,10 +19,13 @@ BEYOND = {"p50": 0.5, "p75": 0.25, "p90": 0.1, "p95": 0.05, "p99": 0.01, "p999":
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """By label: the `blocks` in which a latency is the deadline, and the `odds` of a miss by block."""
+    """By label: the `blocks` in which a latency is the deadline, the `odds` of a miss by block, and their factors by
+    part of a replayed record.
+    """
 
     blocks: Mapping[str, Set[int]]
     odds: Mapping[str, Mapping[int, float]]
+    parts: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def tied(self, label: str, other: str) -> set[int]:
         """Blocks in which both are at the ceiling."""

@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from experiments.run_data import Floats
 from experiments.stats.ceiling import GOODPUT, Ceiling
-from experiments.stats.estimates import Estimate, Method, logarithms, paired_student
+from experiments.stats.estimates import Estimate, Method, logarithms, over_parts, paired_student
 
 ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
@@ -29,6 +30,8 @@ MAX_LOG = 700.0
 
 Values = Mapping[str, Mapping[int, float]]
 """label -> block -> value > 0."""
+
+NO_PARTS: Values = {}
 
 Control = tuple[str, str]
 """Labels of the A/A pair: an entry and its repetition."""
@@ -175,22 +178,25 @@ def compare_pairs(
     ceiling: Ceiling | None = None,
     control: Control | None = None,
     is_virtual: bool = False,
+    parts: Values = NO_PARTS,
 ) -> tuple[list[Comparison], Interval | None]:
     """Compare the pairs (label, baseline) as one family of Holm's adjustment; returns the A/A interval, too.
 
     A claim about the best of several, found in the same blocks, keeps the error rate if the pairs are all of them.
-    `is_virtual`: in virtual time, where no machine can favour a run, so that there is no noise floor.
+    `is_virtual`: in virtual time, where no machine can favour a run, so that there is no noise floor. `parts` are
+    factors by part of a record that every block replays.
     """
-    floor = paired(values, control[1], control[0], method)[0] if control else None
+    floor = paired(values, control[1], control[0], method, parts)[0] if control else None
     floors: dict[str, Interval] = {}
     if floor is not None and control is not None and not is_virtual:
         floors[measure] = floor
         if ceiling is not None:
-            floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], method)[0]
+            floors[GOODPUT] = paired(ceiling.odds, control[1], control[0], method, ceiling.parts)[0]
     if not is_biased(floors.get(measure)):
         values, ceiling = averaged(values, control), averaged_ceiling(ceiling, control)
+        parts = averaged(parts, control)
     compared = []
-    found = [judged(measure, values, *pair, method, ceiling) for pair in pairs]
+    found = [judged(measure, values, *pair, method, ceiling, parts) for pair in pairs]
     for pair, one, p_value in zip(pairs, found, holm([one.p_value for one in found]), strict=True):
         noise_of_pair = floor_between(floors.get(one.by), control, *pair)
         stands = standing(one.interval, p_value, noise_of_pair, measure == "throughput", one.is_tied)
@@ -205,12 +211,13 @@ def judged(
     baseline: str,
     method: Method = paired_student,
     ceiling: Ceiling | None = None,
+    parts: Values = NO_PARTS,
 ) -> Judged:
     """Compare a pair by the measure, or by goodput if in at least half of its blocks both are at the ceiling."""
-    interval, p_value = paired(values, label, baseline, method)
+    interval, p_value = paired(values, label, baseline, method, parts)
     tied = ceiling.tied(label, baseline) if ceiling is not None else set()
     if ceiling is not None and tied and 2 * len(tied) >= interval.blocks:
-        return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, method))
+        return Judged(GOODPUT, *paired(ceiling.odds, label, baseline, method, ceiling.parts))
     return Judged(measure, interval, p_value, bool(tied), alone_at(ceiling, interval.blocks, label, baseline))
 
 
@@ -234,7 +241,7 @@ def averaged_ceiling(ceiling: Ceiling | None, control: Control | None) -> Ceilin
     if ceiling is None or control is None or control[0] not in ceiling.blocks:
         return ceiling
     blocks = {**ceiling.blocks, control[0]: ceiling.tied(*control)}
-    return Ceiling(blocks, averaged(ceiling.odds, control))
+    return Ceiling(blocks, averaged(ceiling.odds, control), averaged(ceiling.parts, control))
 
 
 def inverted(comparison: Comparison) -> Comparison:
@@ -251,12 +258,21 @@ def inverted(comparison: Comparison) -> Comparison:
 
 
 def paired(
-    values: Values, label: str, baseline: str, method: Method = paired_student
+    values: Values, label: str, baseline: str, method: Method = paired_student, parts: Values = NO_PARTS
 ) -> tuple[Interval, float]:
-    """Pair two labels over the blocks in which both have a positive, finite value."""
+    """Pair two labels over the blocks in which both have a positive, finite value, and over the parts of a replay."""
     ours, theirs = values.get(label, {}), values.get(baseline, {})
     both = [n for n in sorted(ours) if is_comparable(ours[n]) and is_comparable(theirs.get(n))]
-    return paired_interval([ours[n] for n in both], [theirs[n] for n in both], method)
+    found = method(logarithms([ours[n] for n in both]) - logarithms([theirs[n] for n in both]))
+    return as_interval(over_parts(found, parts_between(parts, label, baseline)), len(both))
+
+
+def parts_between(parts: Values, label: str, baseline: str) -> Floats:
+    """Logarithms of the factors of one label over those of another; empty without a replay of both."""
+    ours, theirs = parts.get(label), parts.get(baseline)
+    if not ours or not theirs:
+        return np.empty(0)
+    return logarithms(list(ours.values())) - logarithms(list(theirs.values()))
 
 
 def is_comparable(value: float | None) -> bool:

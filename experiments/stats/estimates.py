@@ -63,6 +63,17 @@ def welch(ours: Floats, theirs: Floats) -> Estimate:
     return from_pivot(float(ours.mean() - theirs.mean()), math.sqrt(sum(parts)), degrees)
 
 
+def over_parts(found: Estimate, parts: Floats) -> Estimate:
+    """The wider of an estimate over blocks and that over `parts` of a record that every block replays.
+
+    `parts` are logarithms of the jackknife's pseudo-values, less their mean.
+    """
+    if not len(parts):
+        return found
+    other = paired_student(found.mean + parts) if np.isfinite(parts).all() else unknown(found.mean)
+    return max(found, other, key=lambda one: math.inf if math.isnan(one.high) else one.high - one.low)
+
+
 def from_pivot(mean: float, error: float, degrees: int, confidence: float = CONFIDENCE) -> Estimate:
     """Estimate from a mean and its standard error; without any spread the mean is exact."""
     if error <= EPSILON:

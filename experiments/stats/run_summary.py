@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from experiments.run_data import Floats, Run
 from experiments.stats import measures
 from experiments.stats.ceiling import GOODPUT, Ceiling, is_at_ceiling, odds_of_miss
+from experiments.stats.estimates import logarithms
 from experiments.stats.measures import token_measures
 
 
@@ -24,7 +26,8 @@ class RunSummary:
     `goodput` is the share (0..1) of the requests that were answered within the SLO. `set_aside` is the number of the
     attempt at the block, from 1, if it was measured again, otherwise 0. `without_lag` holds, by name, what measures
     would be at least without the generator's lag (throughput: at most); it is empty where the generator has none.
-    `tokens` holds the further measures of inference by name; it is empty for other runs.
+    `tokens` holds the further measures of inference by name; it is empty for other runs. `parts` holds, by measure, a
+    factor of its value for each part of a replayed record; it is empty for other loads.
     """
 
     block: int
@@ -47,9 +50,14 @@ class RunSummary:
     set_aside: int = 0
     without_lag: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
 
 
-def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
+PARTS = 8
+"""Number of parts of a replayed record, each of as many requests in a row."""
+
+
+def summarise_run(run: Run, slo: float, set_aside: int = 0, is_replay: bool = False) -> RunSummary:
     """Compute the summary of one run; `slo` in measured seconds."""
     facts, mapped = run.facts, measures.deadline_mapped(run)
     return RunSummary(
@@ -73,7 +81,23 @@ def summarise_run(run: Run, slo: float, set_aside: int = 0) -> RunSummary:
         set_aside=set_aside,
         without_lag=measures_without_lag(run, mapped, slo),
         tokens=token_measures(run, slo),
+        parts=factors_of_parts(run, slo) if is_replay else {},
     )
+
+
+def factors_of_parts(run: Run, slo: float) -> dict[str, list[float]]:
+    """Pseudo-values of the jackknife that leaves out each part of the run in turn, over their geometric mean."""
+    edges = np.linspace(0, len(run.samples), PARTS + 1).astype(int)
+    found = []
+    for begin, end in pairwise(edges):
+        rest = Run(run.facts, run.samples.rows(np.r_[:begin, end : len(run.samples)]))
+        mapped = measures.deadline_mapped(rest)
+        tails = [measures.percentile(mapped, 50), measures.percentile(mapped, 99), measures.mean(mapped)]
+        odds = odds_of_miss(measures.goodput([rest], slo), rest.samples.requests)
+        found.append([rest.samples.successes + 0.5, *tails, odds])
+    logs = logarithms(found)
+    factors = np.exp((PARTS - 1) * (logs.mean(axis=0) - logs))
+    return dict(zip(("throughput", "p50", "p99", "mean", GOODPUT), factors.T.tolist(), strict=True))
 
 
 def measures_without_lag(run: Run, mapped: Floats, slo: float) -> dict[str, float]:
@@ -115,10 +139,24 @@ def value_of(run: RunSummary, measure: str, lagless: bool = False) -> float:
     return odds_of_miss(value, run.requests) if measure == GOODPUT else value
 
 
+def parts_per_label(
+    labels: Sequence[str], runs: Sequence[RunSummary], measure: str
+) -> dict[str, dict[int, float]]:
+    """label -> part -> factor of the measure, a geometric mean over the runs that count; empty without a replay."""
+    kept = [run for run in counted(runs) if run.parts]
+    found = {label: [run.parts[measure] for run in kept if run.label == label] for label in labels}
+    return {
+        label: dict(enumerate(np.exp(logarithms(rows).mean(axis=0)).tolist()))
+        for label, rows in found.items()
+        if rows
+    }
+
+
 def ceiling_per_block(
     labels: Sequence[str], runs: Sequence[RunSummary], measure: str, lagless: bool = False
 ) -> Ceiling:
     """Blocks in which failures make the measure the deadline, and the odds of a miss, of the runs that count."""
     at = [run for run in counted(runs) if is_at_ceiling(measure, run.ko, run.requests)]
     blocks = {label: {run.block for run in at if run.label == label} for label in labels}
-    return Ceiling(blocks, values_per_block(labels, runs, GOODPUT, lagless))
+    odds, parts = values_per_block(labels, runs, GOODPUT, lagless), parts_per_label(labels, runs, GOODPUT)
+    return Ceiling(blocks, odds, parts)

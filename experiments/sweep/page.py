@@ -146,7 +146,8 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
     return [
         f"{facts.planned} cells: {len(matrix.scenarios)} scenarios × {len(matrix.policies)} policies × "
         f"{len(grid.seeds)} seeds{', knobs ' + knobs if knobs else ''}{', short version' if grid.quick else ''}.",
-        "Each cell is one simulated run; equal seeds mean equal arrivals and demand for all policies of a scenario.",
+        "Each cell is one simulated run; equal seeds mean equal arrivals and demand for all policies of a scenario. "
+        "A recorded load is the same under every seed: marks hold for that record.",
         "Latency counts from the instant at which a request was due; a failure counts as slow as the deadline.",
         "The ratio is the geometric mean over seeds of policy / observed best, paired by seed. The best of a scenario "
         "is chosen from the same seeds, so marks and intervals are those of multiple comparisons with the best (Hsu), "

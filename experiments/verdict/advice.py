@@ -14,13 +14,13 @@ from experiments.stats.comparison import (
     EQUAL_WITHIN,
     SIGNIFICANCE,
     Interval,
+    as_interval,
     floor_between,
     noise,
-    typical,
 )
-from experiments.stats.estimates import anytime_reach, anytime_student
+from experiments.stats.estimates import anytime_reach, anytime_student, logarithms, over_parts, paired_student
 from experiments.stats.measures import ACHIEVED, LAG, LEAST_BEYOND, POLICY_FAILED
-from experiments.stats.run_summary import RunSummary, counted
+from experiments.stats.run_summary import RunSummary, counted, parts_per_label
 from experiments.stats.student import quantile
 from experiments.verdict.evidence import Evidence
 from experiments.verdict.phrases import difference, failed_text, grouped_digits, percent
@@ -73,14 +73,17 @@ def doubtful_lines(choice: Choice, found: Evidence) -> tuple[str, str]:
             f"No winner: under {best.label}, {subject} {said}, which the load generator's lag may explain",
             f"What helps: {QUIETER.format('--rate' if found.contest.is_open else '--batch')}.",
         )
-    advice = doubtful_advice(best.interval, found.contest.method is anytime_student)
+    is_anytime = found.contest.method is anytime_student
+    advice = doubtful_advice(best.interval, is_anytime, found.is_replay)
     return f"No winner: under {best.label}, {subject} {said}, which chance may explain", advice
 
 
-def doubtful_advice(interval: Interval, is_anytime: bool) -> str:
+def doubtful_advice(interval: Interval, is_anytime: bool, is_replay: bool) -> str:
     """What to do about a difference that chance may explain. `is_anytime`: more blocks may be added."""
     if abs(log(interval.ratio)) <= EQUAL_WITHIN:
         return "A difference below 5 % is too small to matter: choose by other criteria, such as failures or cost."
+    if is_replay:
+        return "More blocks would replay the same record; a longer one may tell."
     needed = blocks_needed(interval, is_anytime)
     if is_anytime and needed <= MOST_LIVE_BLOCKS:
         return f"The difference may show with about {needed} blocks: --blocks {needed}."
@@ -191,7 +194,10 @@ def alone_lines(found: Evidence) -> tuple[str, str]:
 
 def clause(measure: str, runs: Sequence[RunSummary], deadline: float | None) -> str:
     """Text such as `99 % at most 34 ms (30 ms to 38 ms)`, with an interval over several runs; empty at the deadline."""
-    interval = typical([float(getattr(run, measure)) for run in runs])
+    logs = logarithms([getattr(run, measure) for run in runs])
+    parts = parts_per_label([runs[0].label], runs, measure)
+    of_parts = logarithms([factor for factors in parts.values() for factor in factors.values()])
+    interval, _ = as_interval(over_parts(paired_student(logs), of_parts), len(runs))
     if deadline is not None and interval.ratio >= 0.99 * deadline:
         return ""
     span = "" if math.isnan(interval.low) else f" ({in_ms(interval.low)} to {in_ms(interval.high)})"

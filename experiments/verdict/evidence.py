@@ -56,6 +56,11 @@ class Evidence:
         return max((one.interval.blocks for one in self.comparisons), default=0)
 
     @property
+    def is_replay(self) -> bool:
+        """Whether every block has the requests of the same record."""
+        return any(run.parts for run in self.runs)
+
+    @property
     def invalid(self) -> list[str]:
         """Reasons of invalid runs."""
         runs = [run for run in self.runs if not run.set_aside]

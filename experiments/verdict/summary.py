@@ -80,7 +80,7 @@ class Summary:
 def summarise(results: Results) -> Summary:
     campaign, scenario = results.campaign, results.scenario
     slo = scenario.measured_slo
-    runs = tuple(summarise_run(run, slo) for run in results.runs)
+    runs = tuple(summarise_run(run, slo, is_replay=scenario.load.is_replay) for run in results.runs)
     repeated = tuple(summarise_run(load_run(file), slo, attempt_of(file)) for file in results.set_aside)
     every = (*runs, *repeated)
     contest = contest_of(scenario, campaign.world, every)

@@ -15,7 +15,7 @@ from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, Interval, Standing, is_biased, noise
 from experiments.stats.estimates import anytime_student
 from experiments.stats.measures import LEAST_BEYOND
-from experiments.stats.run_summary import counted
+from experiments.stats.run_summary import PARTS, counted
 from experiments.verdict.advice import alone_lines, doubtful_lines, is_alone, no_run_lines, unjudged_lines
 from experiments.verdict.evidence import Evidence
 from experiments.verdict.phrases import (
@@ -204,12 +204,14 @@ def details_of(found: Evidence, has_verdict: bool) -> tuple[str, ...]:
     if not found.order:
         return ()
     if is_alone(found):
-        return ALONE if found.floor is None else (*ALONE, noise_line(found.floor, found.contest.is_virtual))
+        noise = [] if found.floor is None else [noise_line(found.floor, found.contest.is_virtual)]
+        return (*ALONE, *replay_line(found), *noise)
     return (
         *([observed_order(found)] if has_verdict else []),
         *grouped(found.comparisons, found.contest.baseline),
         noise_line(found.floor, found.contest.is_virtual),
         rule_line(found),
+        *replay_line(found),
     )
 
 
@@ -278,6 +280,15 @@ def rule_line(found: Evidence) -> str:
         + " The intervals hold at every look."
         * (contest.method is anytime_student)
     )
+
+
+def replay_line(found: Evidence) -> list[str]:
+    """Sentence about what intervals mean where every block has the same requests; none for other loads."""
+    said = (
+        "Every block replays the same record, so an interval is the wider of that over the blocks and that over "
+        f"{PARTS} parts of the record."
+    )
+    return [said] if found.is_replay else []
 
 
 def number_of(number: int, one: str, several: str) -> str:

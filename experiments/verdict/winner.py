@@ -17,7 +17,13 @@ from itertools import combinations
 import numpy as np
 
 from experiments.stats.comparison import Comparison, Interval, compare_pairs, inverted
-from experiments.stats.run_summary import RunSummary, ceiling_per_block, counted, values_per_block
+from experiments.stats.run_summary import (
+    RunSummary,
+    ceiling_per_block,
+    counted,
+    parts_per_label,
+    values_per_block,
+)
 from experiments.verdict.contest import Contest
 from experiments.verdict.disturbed import faults_of, has_lag, standing_with, unless_contradicted
 
@@ -94,8 +100,9 @@ def compared_pairs(
     def found(lagless: bool) -> tuple[list[Comparison], Interval | None]:
         values = values_per_block(ran, runs, measure, lagless)
         ceiling = ceiling_per_block(ran, runs, measure, lagless)
+        parts = parts_per_label(ran, runs, measure)
         return compare_pairs(
-            measure, values, pairs, contest.method, ceiling, contest.control, contest.is_virtual
+            measure, values, pairs, contest.method, ceiling, contest.control, contest.is_virtual, parts
         )
 
     comparisons, floor = found(lagless=False)

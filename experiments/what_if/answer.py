@@ -26,7 +26,7 @@ from experiments.simulator.run import Simulate
 from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, compare_pairs
 from experiments.stats.measures import deadline_mapped, goodput, percentile, statistics_row
-from experiments.stats.run_summary import ceiling_per_block, summarise_run, values_per_block
+from experiments.stats.run_summary import ceiling_per_block, parts_per_label, summarise_run, values_per_block
 from experiments.verdict.phrases import UNITS, show
 from experiments.what_if.fit import RegionFit
 
@@ -207,13 +207,16 @@ def answer(
     for scenario, there, by_label in ((before, regions, runs_before), (after, left, runs_after)):
         names = " ".join(region.name for region in there)
         lines += [line_of(label, names, runs, scenario.slo) for label, runs in by_label.items()]
-    summaries = [summarise_run(run, after.slo) for runs in runs_after.values() for run in runs]
+    summaries = [
+        summarise_run(run, after.slo, is_replay=True) for runs in runs_after.values() for run in runs
+    ]
     pairs = [(label, after.baseline) for label in runs_after if label != after.baseline and not left_out]
     comparisons: list[Comparison] = []
     for measure in ("p99", "mean"):
         values = values_per_block(list(runs_after), summaries, measure)
         ceiling = ceiling_per_block(list(runs_after), summaries, measure)
-        comparisons += compare_pairs(measure, values, pairs, ceiling=ceiling)[0]
+        parts = parts_per_label(list(runs_after), summaries, measure)
+        comparisons += compare_pairs(measure, values, pairs, ceiling=ceiling, parts=parts)[0]
     utilisation = lines[0].rate / sum(region.capacity for region in left)
     return WhatIfAnswer(
         question, tuple(regions), tuple(lines), tuple(comparisons), utilisation, after.slo, left_out

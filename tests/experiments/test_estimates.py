@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.calibration.methods import METHODS
 from experiments.stats import student
-from experiments.stats.estimates import anytime_reach, anytime_student, paired_student, welch
+from experiments.stats.estimates import anytime_reach, anytime_student, over_parts, paired_student, welch
 
 SAMPLE = np.array([0.11, 0.04, 0.09, 0.16, -0.02, 0.10, 0.07, 0.05])
 
@@ -145,3 +145,17 @@ def test_the_percentile_interval_is_too_short() -> None:
     assert (old.high - old.low) / (new.high - new.low) == pytest.approx(
         1.96 * math.sqrt(7 / 8) / 2.3646, abs=0.03
     )
+
+
+def test_the_wider_of_blocks_and_parts_counts() -> None:
+    """Blocks alike have the interval over parts, around the same mean; parts that are not known leave no interval."""
+    alike, parts = paired_student(np.full(8, 0.7)), np.array([-0.1, 0.0, 0.1])
+    found = over_parts(alike, parts)
+    assert found == paired_student(0.7 + parts)
+    assert found.low < 0.7 < found.high
+    spread = paired_student(np.array([0.0, 1.4]))
+    assert over_parts(spread, parts) == spread
+    assert over_parts(alike, np.empty(0)) == alike
+    for one, of in [(alike, np.full(3, math.nan)), (paired_student(np.ones(1)), parts)]:
+        assert math.isnan(over_parts(one, of).low)
+        assert over_parts(one, of).p_value == 1

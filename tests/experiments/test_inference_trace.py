@@ -13,7 +13,7 @@ import pytest
 
 from experiments.errors import BadInputError
 from experiments.generator.arrivals import first_instants
-from experiments.recorded.inference_trace import InferenceTrace, read_trace
+from experiments.recorded.inference_trace import InferenceTrace, is_trace, read_trace
 from experiments.scenario.load import Load
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -71,6 +71,14 @@ def test_azure_has_no_prefixes(tmp_path: Path) -> None:
     assert found.prompts.blocks == [[], []]
 
 
+def test_a_table_of_azure_may_be_quoted_and_begin_with_a_mark(tmp_path: Path) -> None:
+    """As other programs export it: in quotes, with a byte order mark."""
+    head = "\ufeff" + ",".join(f'"{name}"' for name in HEAD.split(","))
+    file = written(tmp_path, head, '"2024-05-10 00:00:00","100","10"', "2024-05-10 00:00:01,101,10")
+    assert is_trace(file)
+    assert read_trace(file).prompts.tokens == [100, 101]
+
+
 def chat(at: object, *contents: str, **body: Any) -> dict[str, Any]:
     """Line of a batch in OpenAI's format, with a time."""
     messages = [{"role": "user", "content": content} for content in contents]
@@ -108,6 +116,33 @@ def test_a_request_log_shares_prefixes_of_messages(tmp_path: Path) -> None:
 def test_the_answer_of_a_request_log(tmp_path: Path, line: dict[str, Any], output: int) -> None:
     """Has the tokens of `usage`, else those that the request allows."""
     assert trace(tmp_path, line).prompts.output == [output]
+
+
+def test_the_prompt_of_a_request_log_has_the_tokens_that_its_answer_states(tmp_path: Path) -> None:
+    """An image is many bytes and few tokens; blocks are not more than the tokens have."""
+    line = {**chat(0, "x" * 40_000), "response": {"body": {"usage": {"prompt_tokens": 900}}}}
+    prompts = trace(tmp_path, line).prompts
+    assert (prompts.tokens, len(prompts.blocks[0])) == ([900], 7)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_lines_end_with_a_line_feed_only(tmp_path: Path, separator: str) -> None:
+    """JSON may have other separators of lines in its texts."""
+    line = json.dumps(chat(0, f"a{separator}b"), ensure_ascii=False)
+    assert len(trace(tmp_path, line, line + "\r").instants) == 2
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"timestamp": 1, "body": {"messages": "x"}, "response": {"status_code": 429, "body": {"error": {}}}},
+        {"time": 1, "prompt": "x", "status": 503},
+        {"time": 1, "prompt": "x", "error": {"message": "overloaded"}, "response": None},
+    ],
+)
+def test_a_failed_request_of_a_log_is_left_out_and_counted(tmp_path: Path, refused: dict[str, Any]) -> None:
+    found = trace(tmp_path, refused, chat(2, "x"), chat(3, "x", status=200))
+    assert (found.failed, found.instants.tolist()) == (1, [0.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -176,11 +211,13 @@ OF_LOGS: list[tuple[dict[str, Any], str]] = [
         (GOOD.replace(b"10", LONG), ", line 1: input_length: must be a whole"),
         *((json.dumps(line).encode(), f", line 1: {said}") for line, said in OF_LOGS),
         (f"{HEAD}\n".encode(), " holds no request"),
+        (b'{"time": 1, "prompt": "x", "status": 503}', " holds no request that was answered"),
         (f"{HEAD}\n2023-11-16 18:17:03,5\n".encode(), f", line 2: must have three columns, {HEAD}"),
         (
             f"{HEAD}\nnow,5,5\n".encode(),
             ", line 2: TIMESTAMP: must be seconds or a time in ISO 8601, got 'now'",
         ),
+        (f"{HEAD}\n{'5' * 200_000},5,5\n".encode(), ", line 2: field larger than field limit"),
         (b"", f": must be JSON lines, or CSV with the columns {HEAD}"),
         (b"a,b\n1,2\n", ": must be JSON lines, or CSV"),
         (b'{"timestamp": "\xff"}\n', " cannot be read: not text"),

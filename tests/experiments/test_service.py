@@ -442,6 +442,12 @@ def test_labels_of_urls_are_short_and_have_no_comma() -> None:
         contestants_of([f"http://a/{number}" for number in range(21)])
 
 
+def test_fields_of_a_file_end_at_ends_of_lines_only(tmp_path: Path) -> None:
+    """A part of a letter in UTF-8 may be a separator in Latin-1."""
+    (tmp_path / "fields").write_text("X-A: Åse\r\n\nX-B: b", encoding="utf-8")
+    assert parse_fields([f"@{tmp_path / 'fields'}"]) == (("X-A", "Ã\x85se"), ("X-B", "b"))
+
+
 def test_message_of_a_bad_field_quotes_no_value() -> None:
     with pytest.raises(BadInputError) as caught:
         parse_fields(["Authorization: Bearer\nsesame"])

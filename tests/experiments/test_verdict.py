@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from experiments.scenario.files import load_scenario
 from experiments.scenario.scenario import Scenario
 from experiments.service.plan import contestants_of, service_scenario
+from experiments.stats.ceiling import GOODPUT
 from experiments.stats.comparison import Comparison, compare_pairs, inverted
 from experiments.stats.run_summary import RunSummary, counted
 from experiments.verdict.advice import remedy
@@ -490,6 +491,12 @@ def test_advice_about_a_doubtful_difference(better: float, noise: float, advice:
     verdict = verdict_of(runs, scenario)
     assert verdict.headline.startswith("No winner: under steelyard")
     assert verdict.advice.startswith(advice)
+    replayed = [
+        replace(run, parts={key: [1.0, 1.0] for key in ("p99", "mean", "throughput", GOODPUT)})
+        for run in runs
+    ]
+    if better < 0.95:
+        assert verdict_of(replayed, scenario).advice.startswith("More blocks would replay the same record")
 
 
 def test_throughput_is_worded_as_a_rate() -> None:

@@ -159,6 +159,22 @@ def test_region_with_too_few_answers_is_said_to_be_left_out(tmp_path: Path) -> N
     assert "Too few answers" not in output
 
 
+def test_what_only_a_part_of_the_recording_shows_is_not_claimed(taped: Path, tmp_path: Path) -> None:
+    """Every block agrees, but round-robin is slower in the last quarter alone."""
+
+    def uneven(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        run = made_up(scenario, entry, block, order, seed)
+        rows, is_last = run.samples, np.arange(4000) >= 3000
+        more = np.where(is_last & (entry.policy.name == "round-robin"), 3.0, 1.0)
+        return Run(run.facts, replace(rows, ended_at=rows.scheduled_at + more * rows.latency))
+
+    (found,) = (
+        one for one in answered(taped, tmp_path, question(), uneven).comparisons if one.measure == "mean"
+    )
+    assert found.interval.ratio == pytest.approx(1.2, rel=0.02)
+    assert found.standing == "undecided"
+
+
 def test_recorded_failures_count_as_the_deadline(tmp_path: Path) -> None:
     """One request in forty failed: the recorded p99 is the scenario's deadline, and the simulation is not close."""
     rows = [replace(row, end=1, status=503) if n % 40 == 0 else row for n, row in enumerate(traffic())]

@@ -92,6 +92,8 @@ async def test_answer_has_text_and_usage(start: StartEngine, session: ClientSess
         ("chat/completions", CHAT, "chat.completion.chunk"),
         ("completions", {"prompt": "x" * 400}, "text_completion"),
         ("completions", {"prompt": list(range(100))}, "text_completion"),
+        ("completions", {"prompt": ["x" * 400]}, "text_completion"),
+        ("completions", {"prompt": [list(range(100))]}, "text_completion"),
     ],
 )
 async def test_tokens_are_streamed_with_each_step(
@@ -174,7 +176,9 @@ async def test_full_server_refuses_with_retry_after(
         ),
         ("chat/completions", b'{"prompt": "a"}', 400, "messages: Field required"),
         ("chat/completions", b'{"messages": []}', 400, "messages: "),
-        ("completions", b'{"prompt": ["a", "b"]}', 400, "prompt."),
+        ("completions", b'{"prompt": ["a", "b"]}', 400, "prompt: Value error, several prompts"),
+        ("completions", b'{"prompt": [[1], [2]]}', 400, "(a batch) are not supported"),
+        ("completions", b'{"prompt": [{}]}', 400, "prompt."),
         ("completions", b'{"prompt": "a", "max_tokens": 0}', 400, "max_tokens: "),
         ("completions", b'{"prompt": "a", "n": 2}', 400, "n: "),
         ("completions", b'{"prompt": "a", "stream": "yes"}', 400, "stream: "),
@@ -228,7 +232,13 @@ async def test_faults_of_other_workers(start: StartEngine, session: ClientSessio
 async def test_models_and_health(start: StartEngine, session: ClientSession) -> None:
     worker = await start()
     async with session.get(f"{worker.url}/v1/models") as response:
-        assert [one["id"] for one in (await response.json())["data"]] == ["emulated"]
+        (listed,) = (await response.json())["data"]
+    assert listed["id"] == "emulated"
+    for name, status in [("emulated", 200), ("an/other", 404)]:
+        async with session.get(f"{worker.url}/v1/models/{name}") as response:
+            answer = await response.json()
+        assert response.status == status
+        assert answer == listed or "'an/other' does not exist" in answer["error"]["message"]
     for is_unhealthy, status in [(False, 200), (True, 503)]:
         await set_faults(session, worker, unhealthy=is_unhealthy)
         async with session.get(f"{worker.url}/health") as response:

@@ -55,6 +55,7 @@ class InferenceApp:
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/v1/models/{name:.+}", self.model)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/health", self.health)
         app.router.add_get("/healthz", self.health)
@@ -71,9 +72,16 @@ class InferenceApp:
 
     async def models(self, _: web.Request) -> web.Response:
         """GET /v1/models: the one that is served."""
+        return web.json_response({"object": "list", "data": [self._described()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """GET /v1/models/NAME."""
+        name = request.match_info["name"]
+        return web.json_response(self._described()) if name == self.served.model else no_model(name)
+
+    def _described(self) -> dict[str, Any]:
         one = {"id": self.served.model, "object": "model", "created": 0, "owned_by": "steelyard"}
-        listed = {**one, "max_model_len": self.served.engine.longest}
-        return web.json_response({"object": "list", "data": [listed]})
+        return {**one, "max_model_len": self.served.engine.longest}
 
     async def health(self, _: web.Request) -> web.Response:
         """GET /health: 200 while it serves, 503 when draining or switched to unhealthy."""
@@ -110,7 +118,7 @@ class InferenceApp:
             place = ".".join(map(str, first["loc"]))
             return refusal(400, f"{place or 'body'}: {first['msg']}", param=place.partition(".")[0] or None)
         if body.model not in (None, self.served.model):
-            return refusal(404, f"the model {body.model!r} does not exist", "NotFoundError", "model")
+            return no_model(body.model)
         while (treatment := self._switchboard.treatment()) is Treatment.HANG:
             await self._switchboard.changed()
         if treatment is Treatment.RESET:
@@ -171,6 +179,10 @@ def refusal(
     """An error in OpenAI's format."""
     error: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": status}
     return web.json_response({"error": error}, status=status)
+
+
+def no_model(name: str | None) -> web.Response:
+    return refusal(404, f"the model {name!r} does not exist", "NotFoundError", "model")
 
 
 @web.middleware

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from workers.inference.sequence import Sequence
 
@@ -72,10 +72,19 @@ class ChatBody(Body):
         return "\n".join(lines).encode()
 
 
-class CompletionBody(Body):
-    """Body of /v1/completions: one prompt, as text or as token ids."""
+def only_prompt(said: Any) -> Any:
+    """The prompt of a list of one, as some clients always send. Raises `ValueError` for a batch."""
+    if not isinstance(said, list) or not said or not isinstance(said[0], str | list):
+        return said
+    if len(said) > 1:
+        raise ValueError("several prompts in one request (a batch) are not supported")
+    return said[0]
 
-    prompt: str | list[int]
+
+class CompletionBody(Body):
+    """Body of /v1/completions: one prompt, as text or as token ids, perhaps in a list of one."""
+
+    prompt: Annotated[str | list[int], BeforeValidator(only_prompt)]
 
     def prompt_bytes(self) -> bytes:
         if isinstance(self.prompt, str):
