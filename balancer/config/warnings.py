@@ -14,6 +14,7 @@ from balancer.config.loading import LoadedSettings, Settings
 from balancer.config.positions import Place
 from balancer.config.schema.discovery import FileDiscovery
 from balancer.config.schema.endpoint import ADDRESS, EndpointConfig, sent_host, tls_name
+from balancer.config.schema.health import HealthChecksConfig
 from balancer.config.schema.log import SECRETS
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import RouteConfig, by_place
@@ -25,6 +26,9 @@ RESERVED: Final = "/-/"
 
 BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "CONNECT", "TRACE"))
 """Methods whose requests have no body, as a rule."""
+
+OF_CONNECTS: Final = ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
+"""Keys of `[health_checks]` that checks which only connect use, too."""
 
 READ_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 
@@ -115,8 +119,8 @@ def unused_check_keys(settings: Settings) -> Iterator[str]:
     """Yield a line for each key of requests, where no cluster's checks send any."""
     every = [cluster.health_checks for cluster in (settings, *settings.clusters.values())]
     if not any(one.path is not None or one.grpc is not None for one in every):
-        for key in ("status", "body", "host", "port", "fields"):
-            if any(getattr(one, key) for one in every):
+        for key in HealthChecksConfig.model_fields:
+            if key not in OF_CONNECTS and any(key in one.model_fields_set for one in every):
                 yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from balancer.__main__ import main
+from balancer.config.schema.health import HealthChecksConfig
 from tests.support.certificates import Shelf
 from tests.support.command_line import run_in_process
 from tests.support.config_files import ENDPOINT
+from tests.support.documentation import EXAMPLE
 from tests.support.grpc_plays import ending, serve_grpc
 from tests.support.scripted_transports import TRANSPORTS, Play, hello, over, values
 from tests.support.scripts import check, check_results
 from tests.support.stage import Stage, endpoint
+from tests.support.tables import shown
 from tests.support.wire import ScriptedWorker, answering, get, response
 
 ASKED: dict[str, Any] = {
     "host": "app.example.org",
     "fields": {"Authorization": "Bearer s3cr3t", "user-agent": "mine"},
 }
+CHECK_KEYS = [name for name in HealthChecksConfig.model_fields if name not in ("path", "grpc")]
 FAILING = response(b"no", status=b"503 No")
 
 
@@ -152,10 +157,14 @@ async def test_unix_socket_has_no_other_port(stage: Stage, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> None:
-    """Where no cluster asks, and those that do inherit them."""
+    """Of all keys but those that connects use. Where no cluster asks, and those that do inherit them."""
     path, own = tmp_path / "balancer.toml", 'path = "/"' if asks else ""
+    values = {
+        name: shown(EXAMPLE.read_text().splitlines())[f"health_checks.{name}"][1] for name in CHECK_KEYS
+    }
+    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
     path.write_text(
-        f'{ENDPOINT}[health_checks]\nport = 80\nbody = "ok"\n[clusters.b]\n'
+        f"{ENDPOINT}[health_checks]\n{lines}\n[clusters.b]\n"
         f"{ENDPOINT.replace('[[', '[[clusters.b.')}[clusters.b.health_checks]\n{own}\n"
         '[[routes]]\nprefix = "/b"\ncluster = "b"\n'
     )
@@ -163,8 +172,8 @@ def test_check_warns_of_keys_without_a_request(tmp_path: Path, asks: bool) -> No
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line.startswith("warning: health_checks.")] == [
         f"warning: health_checks.{key}: is not used: checks only connect without path or grpc"
-        for key in ("body", "port")
-        if not asks
+        for key in CHECK_KEYS
+        if not asks and key not in ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
     ]
 
 
