@@ -19,7 +19,7 @@ from balancer.upstream.request import UpstreamAttempt, UpstreamRequest, whole_bo
 from policies.facts import Endpoint, OutcomeKind
 
 BODY_LIMIT: Final = 65_536
-"""Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""
+"""Maximum bytes of a response's body; a longer one is the error `BodyTooLong`, and its connection is closed."""
 
 
 NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -39,7 +39,7 @@ class InternalResult:
 
     `error`: None if the response is complete, or if only a connection was wanted. `fault`: the error in words.
     `response`: the final response head, None: none was received. `seconds`: time from sending to the end. `body` and
-    `trailers` are those of the response, as far as they came.
+    `trailers` are those of the response, as far as they came, of a body that is too long the bytes up to the limit.
     """
 
     error: UpstreamError | None
@@ -159,7 +159,7 @@ class InternalRequest(UpstreamAttempt):
         self.is_over = True
         self.release(is_clean=error is None)
         seconds = self._clock() - self._sent_at
-        body = b"".join(self._pieces)
+        body = b"".join(self._pieces)[: self._body_limit]
         self._on_end(InternalResult(error, fault, self._response, seconds, body, self._trailers))
 
     # --- LeaseWaiter
@@ -171,8 +171,8 @@ class InternalRequest(UpstreamAttempt):
 
     def response_whole(self, response: Response, body: bytes) -> None:
         self._response = response
-        self._pieces = [body]
-        self._end()
+        self.response_body(body)
+        self.response_ended(b"")
 
     def response_started(self, response: Response) -> None:
         if response.status >= 200:
@@ -182,7 +182,7 @@ class InternalRequest(UpstreamAttempt):
         self._size += len(data)
         self._pieces.append(data)
         if self._size > self._body_limit:
-            fault = f"more than {self._body_limit >> 10} KiB of body"
+            fault = f"more than {self._body_limit} bytes of body"
             self._end(BodyTooLong(fault), fault)
 
     def response_ended(self, trailers: bytes) -> None:

@@ -155,6 +155,7 @@ async def test_interval_is_shorter_after_a_failure(stage: Stage) -> None:
             None,
         ),
         ({"body": "ok"}, response(b"ok" + b"x" * 200_000), None),
+        ({"body": "ok"}, response(b"x" * 65_536 + b"ok"), "no 'ok' in the body"),
         ({"body": "ok"}, response(b"ok", status=b"500 No"), "status 500"),
         ({"body": "ok"}, response(b"", status=b"204 No Content"), "no 'ok' in the body"),
     ],
