@@ -32,6 +32,9 @@ from policies.health.slow_start import SlowStart
 NOT_OF_CHECKS: Final = HOP_BY_HOP | {"content-length", "content-type", "expect"}
 """Fields that checks cannot have: those of a connection and of a body, and Host."""
 
+NOT_OF_GRPC: Final = ("path", "status", "body")
+"""Keys that do not go with `grpc`."""
+
 IS_FIELD_VALUE: Final = re.compile(r"[!-~]([ -~]{0,1022}[!-~])?").fullmatch
 
 MAX_SERVICE_NAME_BYTES: Final = 127
@@ -115,8 +118,9 @@ class HealthChecksConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.grpc is not None and {self.path, self.status, self.body} != {None}:
-            raise ValueError("grpc: asks by gRPC, so path, status and body do not apply")
+        if self.grpc is not None and self._has(*NOT_OF_GRPC):
+            *others, last = NOT_OF_GRPC
+            raise ValueError(f"grpc: asks by gRPC, so {', '.join(others)} and {last} do not apply")
         if self._has("interval"):
             self._derive(fast_interval=min(self.fast_interval, self.interval))
         self._derive(interval=max(self.interval, self.fast_interval))

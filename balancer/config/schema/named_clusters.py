@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from balancer.config.schema.discovery import DiscoveryConfig, check_unique
 from balancer.config.schema.endpoint import EndpointConfig, UpstreamTlsConfig
 from balancer.config.schema.health import (
+    NOT_OF_GRPC,
     HealthChecksConfig,
     OutlierDetectionConfig,
     PanicConfig,
@@ -35,10 +36,8 @@ OWN: Final = ("endpoints", "discovery")
 """Keys that a named cluster does not inherit."""
 
 EXCLUDED: Final = {
-    "health_checks.grpc": ("health_checks.path", "health_checks.status", "health_checks.body"),
-    "health_checks.path": ("health_checks.grpc",),
-    "health_checks.status": ("health_checks.grpc",),
-    "health_checks.body": ("health_checks.grpc",),
+    "health_checks.grpc": tuple(f"health_checks.{key}" for key in NOT_OF_GRPC),
+    **{f"health_checks.{key}": ("health_checks.grpc",) for key in NOT_OF_GRPC},
     "sticky.cookie": ("sticky.header", "key.by", "key.name"),
     "sticky.header": ("sticky.cookie", "key.by", "key.name"),
     "key.by": ("key.name", "sticky.cookie", "sticky.header"),
