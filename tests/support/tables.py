@@ -24,7 +24,7 @@ from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
-from experiments.scenario.balancer_keys import MEANINGLESS, REFUSED
+from experiments.scenario.balancer_keys import MEANINGLESS, SIMULATED
 from experiments.scenario.event_kinds import KINDS
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
@@ -262,16 +262,14 @@ def columns_of_summary(_: str) -> Iterator[str]:
 
 
 def simulated_keys(_: str) -> Iterator[str]:
-    """Yield a row for each table of `[balancer]` of scenarios: what a simulated run does with its keys."""
+    """Yield a row for each table of `[balancer]` of scenarios: the keys that a simulated run does not refuse."""
     tables: dict[str, list[str]] = {}
     for place in keys_of(Mechanisms):
         if table_at(Mechanisms, place) is None:
             tables.setdefault(str(place[0]), []).append(dotted(place))
     for table, keys in tables.items():
-        meaningless, refused = ([key for key in keys if key in kind] for kind in (MEANINGLESS, REFUSED))
-        found = [[key for key in keys if key not in (*meaningless, *refused)], meaningless, refused]
-        cells = ["all" if one == keys else listed(key.partition(".")[2] for key in one) for one in found]
-        yield f"| `{table}` | {' | '.join(cells)} |".replace("|  ", "| ")
+        found = [[key.rpartition(".")[2] for key in keys if key in kind] for kind in (SIMULATED, MEANINGLESS)]
+        yield f"| `{table}` | {' | '.join(map(listed, found))} |".replace("|  ", "| ")
 
 
 def faults(_: str) -> Iterator[str]:
@@ -305,9 +303,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| kind | effect while it lasts | value |": events,
         "| key of `[inference]` | default | meaning |": inference_keys,
     },
-    "docs/simulator.md": {
-        "| table or key | simulated | accepted, without effect | refused |": simulated_keys
-    },
+    "docs/simulator.md": {"| table or key | simulated | accepted, without effect |": simulated_keys},
     "docs/workers.md": {"| fault | inference server | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
