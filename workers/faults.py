@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -32,7 +32,13 @@ class Faults(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    slow: float = Field(default=1.0, gt=0, le=1e6, description="service times are multiplied by this")
+    slow: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="service times of requests admitted while it lasts are multiplied by this; those of an inference "
+        "server's steps at once",
+    )
     hang: Share = Field(
         default=0.0, description="share of requests not answered while it lasts; they are served afterwards"
     )
@@ -105,6 +111,13 @@ def draw_treatment(faults: object, rng: Random) -> Treatment:
         if share > 0 and rng.random() < share:
             return treatment
     return Treatment.SERVE
+
+
+def served_for(seconds: float, faults: Any) -> float:
+    """Service time of a request of so many seconds of work that is admitted under `faults`, a `Faults` or a
+    `FaultState`. Simulated workers keep its value at 0 and its slope, so it is a straight line."""
+    result: float = seconds * faults.slow
+    return result
 
 
 class Switchboard:

@@ -34,6 +34,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.facts import RequestFacts
 from policies.policy import Policy
+from workers.faults import served_for
 from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class LeastWork:
         return min(drawn, key=lambda state: self._price(self._workers[state.id], now))
 
     def _price(self, worker: SimulatedWorker, now: float) -> float:
-        service = worker.model.service.mean * worker.pace
+        service = worker.seconds_for(worker.model.service.mean)
         ahead = worker.remaining(now) + len(worker.in_transit()) * service / worker.model.slots
         return worker.rtt + service + max(0.0, ahead - worker.half)
 
@@ -85,7 +86,7 @@ class CentralQueue:
         return min(available, key=lambda state: self._price(self._workers[state.id]))
 
     def _price(self, worker: SimulatedWorker) -> float:
-        return worker.rtt + worker.model.service.mean * worker.pace
+        return worker.rtt + worker.seconds_for(worker.model.service.mean)
 
 
 class StaticSplit:
@@ -122,9 +123,14 @@ class Future:
     def __init__(self, steps: list[tuple[float, FaultState]], began_at: float) -> None:
         changes = [(-inf, HEALTHY), *((began_at + at, state) for at, state in steps), (inf, HEALTHY)]
         self.spells = [Spell(at, until, state) for (at, state), (until, _) in pairwise(changes) if at < until]
-        self.least_slow = min(spell.fault_state.slow for spell in self.spells)
         self.is_uneventful = len(self.spells) == 1
         self._began_at = began_at
+
+    def least(self, seconds: float) -> float:
+        """Least service time of a request of so many seconds of work, whenever it is admitted."""
+        if self.is_uneventful:
+            return seconds
+        return min(served_for(seconds, spell.fault_state) for spell in self.spells)
 
     def at(self, instant: float) -> Spell:
         return next(spell for spell in self.spells if instant < spell.ends)
@@ -186,7 +192,7 @@ class Clairvoyant:
             worker, future = self._workers[state.id], self._futures[state.id]
             seconds = client.drawn[worker.profile][place] / worker.model.speed
             lag = connect_seconds(state, worker) + worker.half
-            if lag + worker.half + seconds * future.least_slow < least:
+            if lag + worker.half + future.least(seconds) < least:
                 price = self._price(worker, future, now, lag, seconds)
                 if price < least:
                     best, least = state, price
@@ -211,7 +217,7 @@ class Clairvoyant:
             return self._lost
         at = max(at, spell.begins)
         fault_state = spell.fault_state
-        ends = self._end(worker, at, seconds * fault_state.slow)
+        ends = self._end(worker, at, served_for(seconds, fault_state))
         for begins, length in future.pauses(now):
             if begins >= ends:
                 break
@@ -267,7 +273,7 @@ class Informed:
     def __init__(self, fleet: SimulatedFleet, rng: Random) -> None:
         self._workers = fleet.workers
         self._lost = min(fleet.client.timeout, FAILURE_COST_S)
-        self._residual = {worker.id: mean_residual(worker.model.service) for worker in fleet.workers.values()}
+        self._variance = {worker.id: variance_of(worker.model.service) for worker in fleet.workers.values()}
         for worker in fleet.workers.values():
             worker.expect()
             worker.is_tracked = True
@@ -283,7 +289,7 @@ class Informed:
         if worker.is_down or len(worker.present) + len(coming) >= model.slots + model.queue:
             return self._lost
         lag = connect_seconds(state, worker) + worker.half
-        service = model.service.mean * worker.pace
+        service = worker.seconds_for(model.service.mean)
         is_paused = now < worker.paused_until
         pause = max(LEAST_PAUSE_S, now - worker.paused_since) if is_paused else 0.0
         ahead = expected_ahead(worker, coming, service, now + pause, now + lag)
@@ -291,8 +297,10 @@ class Informed:
         if worker.shared is not None:
             service *= max(1.0, (ahead + 1.0) / model.slots)
         elif ahead > model.slots - 1:
-            residual = self._residual[worker.id] * worker.pace * min(1.0, ahead + 1.0 - model.slots)
-            at_worker += (residual + max(0.0, ahead - model.slots) * service) / model.slots
+            residual = mean_residual(service, self._variance[worker.id] * worker.pace**2)
+            at_worker += (
+                residual * min(1.0, ahead + 1.0 - model.slots) + max(0.0, ahead - model.slots) * service
+            ) / model.slots
         failed = worker.fault_state.lost_share * self._lost
         return lag + worker.half + (at_worker + service) * (1.0 + DELAY_PRICE) + failed
 
@@ -323,21 +331,23 @@ def drained(ahead: float, slots: int, service: float, seconds: float) -> float:
     return min(ahead, slots) * exp((until_free - seconds) / service)
 
 
-def mean_residual(profile: Profile) -> float:
+def mean_residual(mean: float, variance: float) -> float:
     """Mean residual life of a service in seconds, E[S²] / 2 E[S]."""
-    mean = profile.mean
+    return (mean + variance / mean) / 2 if mean else 0.0
+
+
+def variance_of(profile: Profile) -> float:
     match profile:
         case Fixed():
-            variance = 0.0
+            return 0.0
         case Uniform(low, high):
-            variance = (high - low) ** 2 / 12
-        case Lognormal(_, sigma):
-            variance = mean**2 * expm1(sigma**2)
+            return (high - low) ** 2 / 12
+        case Lognormal(mean, sigma):
+            return mean**2 * expm1(sigma**2)
         case Mixed(short, long, share):
-            variance = share * (1 - share) * (long - short) ** 2
-        case Exponential():
-            variance = mean**2
-    return (mean + variance / mean) / 2 if mean else 0.0
+            return share * (1 - share) * (long - short) ** 2
+        case Exponential(mean):
+            return mean**2
 
 
 CONSTRUCTORS: tuple[Callable[..., Policy], ...] = (

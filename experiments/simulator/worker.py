@@ -18,7 +18,7 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import Shared
 from policies.facts import OutcomeKind, ReportedLoad
-from workers.faults import Treatment, draw_treatment
+from workers.faults import Treatment, draw_treatment, served_for
 from workers.service import AVERAGED_OVER
 from workers.slots import NO_ROOM, Slots
 
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class SimulatedWorker:
     """One worker.
 
-    `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request. `arrived`, `done`,
-    `refused` and `broken` count requests. `worker_connections` are those of the balancers. `is_tracked`: the requests
-    `present` are known at every instant, at one more event each; needed for pauses, crashes and load reports.
+    `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request, `added` seconds
+    come to it. `arrived`, `done`, `refused` and `broken` count requests. `worker_connections` are those of balancers.
+    `is_tracked`: the requests `present` are known at every instant, at one more event each; needed for pauses, crashes
+    and load reports.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class SimulatedWorker:
         self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
-        self.pace = 1.0 / model.speed
+        self.pace, self.added = 1.0 / model.speed, 0.0
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
         self.paused_since = self.paused_until = 0.0
@@ -208,7 +209,11 @@ class SimulatedWorker:
         return sorted(at for at, _ in self.in_transit())
 
     def _seconds_of(self, attempt: SimulatedAttempt) -> float:
-        return attempt.demand[self.profile][attempt.number & MASK] * self.pace
+        return self.seconds_for(attempt.demand[self.profile][attempt.number & MASK])
+
+    def seconds_for(self, work: float) -> float:
+        """Seconds of service of a request of so much work that arrives now."""
+        return work * self.pace + self.added
 
     def remaining(self, now: float) -> float:
         """Seconds of work ahead of a request that arrives now; unknown to real balancers."""
@@ -236,7 +241,8 @@ class SimulatedWorker:
 
     def judge(self) -> None:
         """Recompute the derived fields after a change of faults."""
-        self.pace = self.fault_state.slow / self.model.speed
+        self.added = served_for(0.0, self.fault_state)
+        self.pace = (served_for(1.0, self.fault_state) - self.added) / self.model.speed
         self.is_unwell = self.is_down or self.fault_state.lost_share > 0
 
     def reevaluate_hung(self, now: float) -> None:
