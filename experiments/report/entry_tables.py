@@ -17,7 +17,7 @@ import numpy as np
 
 from balancer.syntax.printable import with_digits
 from experiments.platform.json_values import plainly
-from experiments.report.tables import Cell, Table, is_live, milliseconds, name_cell, row, supported
+from experiments.report.tables import DASH, Cell, Table, is_live, milliseconds, name_cell, row, supported
 from experiments.stats.estimates import paired_student
 from experiments.stats.measures import Quantile
 from experiments.stats.run_summary import counted
@@ -30,8 +30,8 @@ class Column:
 
     "statistics" is the first table of the page and that of the terminal, "tail" the page's "Tail, failures and
     goodput". `value` is a field of an `EntrySummary`, or a function of it; those of the statistics read its `table` and
-    `latency` only. `form` makes the text or the cell of a table of it; if requests failed, a column of `failures` is
-    marked. `note` is a sentence below the table.
+    `latency` only. `form` makes the text or the cell of a table of it, where it is finite; else a
+    dash is shown. If requests failed, a column of `failures` is marked. `note` is a sentence below the table.
     """
 
     name: str
@@ -47,7 +47,8 @@ class Column:
         return attrgetter(self.value)(entry) if isinstance(self.value, str) else self.value(entry)
 
     def cell(self, entry: Any) -> Cell:
-        (cell,) = row(self.form(self.of(entry)))
+        value = self.of(entry)
+        (cell,) = row(DASH if isinstance(value, float) and not math.isfinite(value) else self.form(value))
         return cell._replace(mark="bad") if self.failures and entry.table.ko else cell
 
     def csv(self, entry: EntrySummary) -> Any:
@@ -202,6 +203,6 @@ def token_cell(values: list[float], is_replay: bool) -> Cell:
     """
     found = paired_student(np.array(values))
     if not math.isfinite(found.mean):
-        return Cell("–", "few")
+        return DASH
     mean, low, high = (with_digits(one, 3) for one in (found.mean, found.low, found.high))
     return Cell(mean if is_replay or math.isnan(found.low) else f"{mean} [{low}–{high}]")

@@ -38,6 +38,10 @@ class Cell(NamedTuple):
     mark: Mark = ""
 
 
+DASH = Cell("–", "few")
+"""Cell of a value that is not finite, or rests on too few samples to be shown."""
+
+
 def row(*parts: object) -> tuple[Cell, ...]:
     """Cells of a row; what is no cell is written as unmarked text."""
     return tuple(part if isinstance(part, Cell) else Cell(str(part)) for part in parts)
@@ -78,7 +82,7 @@ def name_cell(entry: EntrySummary) -> Cell:
 def milliseconds(seconds: float, few: bool = False) -> Cell:
     """Whole milliseconds, with decimals below 100 ms; a dash for non-finite values."""
     if not math.isfinite(seconds):
-        return Cell("–", "few")
+        return DASH
     digits = 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
     return Cell(f"{seconds * 1e3:.{digits}f}", "few" if few else "")
 
@@ -206,7 +210,7 @@ def validity_cell(run: RunSummary, counts: bool) -> Cell:
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
-"""Columns of the statistics table that a narrow terminal shows."""
+"""Columns of the statistics table that every terminal shows."""
 
 MAX_COLUMNS = 1000
 """Columns of a terminal in which every table fits."""
@@ -215,11 +219,15 @@ TEXT_COLUMNS = ("policy", "scenario", "the second is")
 
 
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
-    """Statistics table for a terminal of `width` columns: only the essential columns if not all fit."""
-    caption = "latency in ms"
-    whole = with_columns(table, table.columns, no_wrap=True, caption=caption)
-    fits = Console(width=MAX_COLUMNS).measure(whole).maximum <= width
-    return whole if fits else with_columns(table, essential, no_wrap=True, caption=caption)
+    """Statistics table for a terminal of `width` columns: those that are not essential go, the last first, until the
+    others fit."""
+    names = list(table.columns)
+    while True:
+        made = with_columns(table, names, no_wrap=True, caption="latency in ms")
+        left = [name for name in names if name not in essential]
+        if not left or Console(width=MAX_COLUMNS).measure(made).maximum <= width:
+            return made
+        names.remove(left[-1])
 
 
 def whole_table(table: Table) -> RichTable:

@@ -20,6 +20,7 @@ from experiments.errors import BadInputError
 from experiments.platform.terminal import PlainConsole
 from experiments.report.canvas import shortened
 from experiments.report.document import chart_script, to_html, to_markdown
+from experiments.report.entry_tables import COLUMNS
 from experiments.report.figures import MOST_STEPS, dense_steps, even_steps
 from experiments.report.pages import document_of, to_json, write_report
 from experiments.report.palette import (
@@ -30,9 +31,10 @@ from experiments.report.palette import (
     luminance,
     policy_colour,
 )
-from experiments.report.tables import ESSENTIAL, Cell, Table, terminal_table
+from experiments.report.tables import ESSENTIAL, MAX_COLUMNS, Cell, Table, terminal_table
 from experiments.results.directory import load_results, save_result, set_aside
 from experiments.run_data import Run
+from experiments.scenario.scenario import PRESETS
 from experiments.verdict.summary import summarise
 from policies import registry
 from tests.experiments.hostile import parsed
@@ -284,3 +286,16 @@ def test_no_number_of_the_terminal_table_is_truncated(label: str, width: int, co
     with console.capture() as capture:
         console.print(terminal_table(Table("statistics", "", names, (row,)), width))
     assert capture.get().count("12345.67") == columns - 1
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(120, []), (100, ["mean", "std dev"]), (80, ["% KO", "min", "75th", "mean", "std dev"])],
+)
+def test_the_default_entries_fit_a_terminal(width: int, left_out: list[str]) -> None:
+    """Each in a line. The last columns go first, but for those that every terminal shows."""
+    names = ("entry", *(column.head for column in COLUMNS if column.shown == "statistics"))
+    rows = tuple((Cell(label), *(Cell("1234") for _ in names[1:])) for label in PRESETS["standard"])
+    made = terminal_table(Table("statistics", "", names, rows), width)
+    assert [name for name in names if name not in [column.header for column in made.columns]] == left_out
+    assert Console(width=MAX_COLUMNS).measure(made).maximum <= width

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.entry_tables import statistics_table, tail_table
+from experiments.report.entry_tables import DIGITS, Column, statistics_table, tail_table
 from experiments.results.directory import Campaign, Results
 from experiments.run_data import Kind
 from experiments.scenario.files import load_scenario
@@ -71,6 +71,11 @@ def test_a_run_without_any_success_has_a_row() -> None:
     row = measures.statistics_row([hand_made([0.1, 0.1], kind=[Kind.RESET, Kind.REFUSED])])
     assert (row.ok, row.ko, row.rate) == (0, 2, 0.0)
     assert np.isnan(row.p99)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_value_that_is_not_finite_is_a_dash(value: float) -> None:
+    assert Column("x", "a measure", lambda _: value, form=DIGITS).cell(None).text == "–"
 
 
 def test_goodput_counts_timely_successes() -> None:
