@@ -101,6 +101,7 @@ KINDS: dict[str, EventKind] = {
         "the worker stops, as in a garbage collection; with `every` again after so many seconds, in a phase of its own",
         "time",
         Value("seconds", 1e-3, 60.0, is_time=True),
+        {"pause": latest},
     ),
     "fail": EventKind(
         "requests are answered at once with 500; health checks succeed", "share", SHARE, {"fail": max}

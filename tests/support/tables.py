@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter
+from operator import mul
 from pathlib import Path
 from textwrap import wrap
 from types import UnionType
@@ -25,7 +26,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
 from experiments.scenario.balancer_keys import MEANINGLESS, SIMULATED
-from experiments.scenario.event_kinds import KINDS
+from experiments.scenario.event_kinds import KINDS, always, latest
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
@@ -33,6 +34,9 @@ from tests.support.documentation import EXAMPLE, KEYS, cells_of
 from tests.support.root import ROOT
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
+
+OVERLAPPING = {mul: "the product", max: "the greatest", latest: "the last in the file", always: "–"}
+"""What overlapping events make of their values, by the function in `EventKind.changes`."""
 
 MOST_NAMED = 4
 """Maximum number of policies that the table of reasons names one by one."""
@@ -244,7 +248,8 @@ def events(_: str) -> Iterator[str]:
     for name, kind in KINDS.items():
         value = kind.value
         default = "" if value is None or value.default is None else f", {value.default:g}"
-        yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} |"
+        together = "; ".join(OVERLAPPING[how] for how in dict.fromkeys(kind.changes.values())) or "–"
+        yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} | {together} |"
 
 
 def inference_keys(_: str) -> Iterator[str]:
@@ -300,7 +305,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
     },
     "docs/results.md": {"| column | meaning | key of summary.json |": columns_of_summary},
     "docs/scenarios.md": {
-        "| kind | effect while it lasts | value |": events,
+        "| kind | effect while it lasts | value | of overlapping ones on a worker |": events,
         "| key of `[inference]` | default | meaning |": inference_keys,
     },
     "docs/simulator.md": {"| table or key | simulated | accepted, without effect |": simulated_keys},
