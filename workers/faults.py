@@ -32,13 +32,7 @@ class Faults(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    slow: float = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="service times of requests admitted while it lasts are multiplied by this; those of an inference "
-        "server's steps at once",
-    )
+    slow: float = Field(default=1.0, gt=0, le=1e6, description="factor of service times, fixed on admission")
     hang: Share = Field(
         default=0.0, description="share of requests not answered while it lasts; they are served afterwards"
     )
@@ -116,8 +110,7 @@ def draw_treatment(faults: object, rng: Random) -> Treatment:
 def served_for(seconds: float, faults: Any) -> float:
     """Service time of a request of so many seconds of work that is admitted under `faults`, a `Faults` or a
     `FaultState`. Simulated workers keep its value at 0 and its slope, so it is a straight line."""
-    result: float = seconds * faults.slow
-    return result
+    return float(seconds * faults.slow)
 
 
 class Switchboard:

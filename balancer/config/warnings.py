@@ -27,9 +27,6 @@ RESERVED: Final = "/-/"
 BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "CONNECT", "TRACE"))
 """Methods whose requests have no body, as a rule."""
 
-OF_CONNECTS: Final = ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
-"""Keys of `[health_checks]` that checks which only connect use, too."""
-
 READ_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 
 
@@ -116,11 +113,12 @@ def refused_at_start(settings: Settings) -> Iterator[str]:
 
 
 def unused_check_keys(settings: Settings) -> Iterator[str]:
-    """Yield a line for each key of requests, where no cluster's checks send any."""
+    """Yield a line for each given key that connects do not use, where no cluster's checks send requests."""
+    of_connects = ("first_connect", "interval", "fast_interval", "timeout", "rise", "fall")
     every = [cluster.health_checks for cluster in (settings, *settings.clusters.values())]
     if not any(one.path is not None or one.grpc is not None for one in every):
         for key in HealthChecksConfig.model_fields:
-            if key not in OF_CONNECTS and any(key in one.model_fields_set for one in every):
+            if key not in of_connects and any(key in one.model_fields_set for one in every):
                 yield f"health_checks.{key}: is not used: checks only connect without path or grpc"
 
 

@@ -21,7 +21,6 @@ from policies.facts import Endpoint, OutcomeKind
 BODY_LIMIT: Final = 65_536
 """Maximum bytes of a response's body; a longer one is the error `BodyTooLong`, and its connection is closed."""
 
-
 NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
@@ -110,9 +109,7 @@ class InternalRequest(UpstreamAttempt):
         self._timeout = timeout
         self._deadline = started_at + timeout
         self._clock = clock
-        self._pool: Pool | None = (
-            None  # for a retry; None: the connection is new, or was leased by the caller
-        )
+        self._pool: Pool | None = None  # for a retry; None: the connection is new, or leased by the caller
         self._is_trial = False
         self._response: Response | None = None  # final head
         self._size = 0

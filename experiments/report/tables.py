@@ -39,7 +39,6 @@ class Cell(NamedTuple):
 
 
 DASH = Cell("–", "few")
-"""Cell of a value that is not finite, or rests on too few samples to be shown."""
 
 
 def row(*parts: object) -> tuple[Cell, ...]:
@@ -219,8 +218,7 @@ TEXT_COLUMNS = ("policy", "scenario", "the second is")
 
 
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
-    """Statistics table for a terminal of `width` columns: those that are not essential go, the last first, until the
-    others fit."""
+    """Statistics table for a terminal of `width` columns: the last ones that are not essential go until it fits."""
     names = list(table.columns)
     while True:
         made = with_columns(table, names, no_wrap=True, caption="latency in ms")

@@ -123,14 +123,9 @@ class Future:
     def __init__(self, steps: list[tuple[float, FaultState]], began_at: float) -> None:
         changes = [(-inf, HEALTHY), *((began_at + at, state) for at, state in steps), (inf, HEALTHY)]
         self.spells = [Spell(at, until, state) for (at, state), (until, _) in pairwise(changes) if at < until]
+        self.least_pace = min(served_for(1.0, state) - served_for(0.0, state) for *_, state in self.spells)
         self.is_uneventful = len(self.spells) == 1
         self._began_at = began_at
-
-    def least(self, seconds: float) -> float:
-        """Least service time of a request of so many seconds of work, whenever it is admitted."""
-        if self.is_uneventful:
-            return seconds
-        return min(served_for(seconds, spell.fault_state) for spell in self.spells)
 
     def at(self, instant: float) -> Spell:
         return next(spell for spell in self.spells if instant < spell.ends)
@@ -192,7 +187,7 @@ class Clairvoyant:
             worker, future = self._workers[state.id], self._futures[state.id]
             seconds = client.drawn[worker.profile][place] / worker.model.speed
             lag = connect_seconds(state, worker) + worker.half
-            if lag + worker.half + future.least(seconds) < least:
+            if lag + worker.half + seconds * future.least_pace < least:
                 price = self._price(worker, future, now, lag, seconds)
                 if price < least:
                     best, least = state, price
@@ -285,22 +280,20 @@ class Informed:
     def _price(self, state: EndpointState, worker: SimulatedWorker, now: float) -> float:
         """Expected cost in seconds."""
         model = worker.model
-        coming = worker.arrivals()
+        coming = sorted(at for at, _ in worker.in_transit())
         if worker.is_down or len(worker.present) + len(coming) >= model.slots + model.queue:
             return self._lost
         lag = connect_seconds(state, worker) + worker.half
         service = worker.seconds_for(model.service.mean)
-        is_paused = now < worker.paused_until
-        pause = max(LEAST_PAUSE_S, now - worker.paused_since) if is_paused else 0.0
+        pause = max(LEAST_PAUSE_S, now - worker.paused_since) if now < worker.paused_until else 0.0
         ahead = expected_ahead(worker, coming, service, now + pause, now + lag)
         at_worker = max(0.0, pause - lag)
         if worker.shared is not None:
             service *= max(1.0, (ahead + 1.0) / model.slots)
         elif ahead > model.slots - 1:
             residual = mean_residual(service, self._variance[worker.id] * worker.pace**2)
-            at_worker += (
-                residual * min(1.0, ahead + 1.0 - model.slots) + max(0.0, ahead - model.slots) * service
-            ) / model.slots
+            residual *= min(1.0, ahead + 1.0 - model.slots)
+            at_worker += (residual + max(0.0, ahead - model.slots) * service) / model.slots
         failed = worker.fault_state.lost_share * self._lost
         return lag + worker.half + (at_worker + service) * (1.0 + DELAY_PRICE) + failed
 

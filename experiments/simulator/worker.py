@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 class SimulatedWorker:
     """One worker.
 
-    `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request, `added` seconds
-    come to it. `arrived`, `done`, `refused` and `broken` count requests. `worker_connections` are those of balancers.
-    `is_tracked`: the requests `present` are known at every instant, at one more event each; needed for pauses, crashes
-    and load reports.
+    `half` is the one-way delay of its link in seconds; `pace` multiplies work; `added` seconds come to it. `arrived`,
+    `done`, `refused` and `broken` count requests. `worker_connections` are those of the balancers. `is_tracked`: the
+    requests `present` are known at every instant, at one more event each; needed for pauses, crashes and load reports.
     """
 
     def __init__(
@@ -203,10 +202,6 @@ class SimulatedWorker:
         for attempt in [attempt for attempt in expected if attempt.is_over]:
             del expected[attempt]
         return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
-
-    def arrivals(self) -> list[float]:
-        """When each request in transit arrives, the first first. Requires `expect`."""
-        return sorted(at for at, _ in self.in_transit())
 
     def _seconds_of(self, attempt: SimulatedAttempt) -> float:
         return self.seconds_for(attempt.demand[self.profile][attempt.number & MASK])
