@@ -75,6 +75,26 @@ WORKLOADS = {
 }
 
 
+class Beside:
+    """Accounts of one endpoint, beside its true cache."""
+
+    def __init__(self, assumed: float, capacity: int) -> None:
+        self.accounts = TokenAccounts(assumed * capacity * BLOCK, corrects=True)
+        self.lru = Lru(capacity)
+        self.state = EndpointState(endpoints(1)[0])
+
+    def serve(self, hashes: list[int], now: float) -> tuple[int, int]:
+        """Send a prompt; return how many of its blocks were held by the accounts, and truly."""
+        prompt = prompt_of(hashes, 1.0)
+        self.accounts.assigned(self.state, RequestFacts(prompt=prompt), now)
+        held, true = round(prompt.cached / BLOCK), self.lru.serve(hashes)
+        answer = Answer()
+        answer.prompt_tokens, answer.cached_tokens = int(prompt.tokens), int(true * BLOCK)
+        outcome = Outcome(OutcomeKind.OK, 200, now, now, now, prompt=prompt, answer=answer)
+        self.accounts.observe(self.state, outcome, now)
+        return held, true
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("assumed", [1.0, 0.3, 4.0])
 def test_predicted_share_of_hits_is_that_of_an_lru(workload: str, assumed: float) -> None:
@@ -82,23 +102,29 @@ def test_predicted_share_of_hits_is_that_of_an_lru(workload: str, assumed: float
 
     Without correction, at the true capacity, it is 0.01 to 0.49 points."""
     of, capacity = WORKLOADS[workload]
-    accounts, lru = TokenAccounts(assumed * capacity * BLOCK, corrects=True), Lru(capacity)
-    state = EndpointState(endpoints(1)[0])
+    beside = Beside(assumed, capacity)
     blocks = predicted = cached = wrong = 0
     for number, hashes in enumerate(of(8000, Random(1))):
-        now, prompt = number * 0.01, prompt_of(hashes, 1.0)
-        accounts.assigned(state, RequestFacts(prompt=prompt), now)
-        held, true = round(prompt.cached / BLOCK), lru.serve(hashes)
+        held, true = beside.serve(hashes, number * 0.01)
         if number >= 2000:
             blocks, predicted, cached = blocks + len(hashes), predicted + held, cached + true
             wrong += abs(held - true)
-        answer = Answer()
-        answer.prompt_tokens, answer.cached_tokens = int(prompt.tokens), int(true * BLOCK)
-        outcome = Outcome(OutcomeKind.OK, 200, now, now, now, prompt=prompt, answer=answer)
-        accounts.observe(state, outcome, now)
     assert 0.3 < cached / blocks < 0.9
     assert abs(predicted - cached) / blocks < 0.005
     assert wrong / blocks < 0.016
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_restart_does_not_change_the_capacity(workload: str) -> None:
+    """Although the answers to all prompts that were sent before contradict it."""
+    of, capacity = WORKLOADS[workload]
+    beside = Beside(1.0, capacity)
+    for number, hashes in enumerate(of(4000, Random(1))):
+        if number == 3000:
+            beside.lru = Lru(capacity)
+            before = beside.accounts.account(beside.state, 30.0).place.capacity
+        beside.serve(hashes, number * 0.01)
+        assert number < 3000 or beside.accounts.account(beside.state, 30.0).place.capacity > 0.8 * before
 
 
 def test_depth_is_the_longest_prefix_that_was_sent_there() -> None:
