@@ -29,6 +29,7 @@ class Attempt:
     """A prompt of `tokens` at an endpoint, of which `added` were to be computed.
 
     `ages` are those of its known blocks before it was sent, `after` so many, of which `held` counted as held.
+    `keys` were recorded with it.
     """
 
     def __init__(self, blocks: list[int], tokens: float, is_streamed: bool, sent_at: float) -> None:
@@ -38,14 +39,15 @@ class Attempt:
         self.is_waiting = True
         self.sent_at = sent_at
         self.ages: list[int] = []
+        self.keys: list[int] = []
         self.held = self.after = 0
 
 
 class CacheEvidence:
     """What answers to this process say of one endpoint's cache.
 
-    `_oldest` is the age of the oldest blocks that were cached lately. Of blocks sent there, the first `_lost` were lost,
-    as the answer to a prompt sent after the first `_lost_by` has shown.
+    `_oldest` is the age of the oldest blocks that were cached lately. The first `_lost` blocks sent there were lost, as
+    the answer to a prompt sent after the first `_lost_by` has shown.
     """
 
     def __init__(self) -> None:

@@ -152,8 +152,9 @@ class TokenAccounts:
         account.own_resident += attempt.tokens
         self._publish(account)
 
-    def send_key(self, state: EndpointState, key: int) -> None:
-        """Record a key, such as the hash of a session, as a block that this endpoint alone has."""
+    def send_key(self, state: EndpointState, prompt: Prompt, key: int) -> None:
+        """Record a key of a prompt, such as the hash of its session, as a block that this endpoint alone has."""
+        self._accounts[state].attempts[prompt].keys.append(key)
         if self.news is not None:
             self.news.add(state, ONLY_THERE, [key])
         self.put_key(state, key)
@@ -164,7 +165,7 @@ class TokenAccounts:
             if other is state:
                 self.index.send([key], account.place)
             else:
-                self.index.forget([key], 0, account.place)
+                self.index.forget([key], account.place)
 
     def first_token(self, state: EndpointState, prompt: Prompt, now: float) -> None:
         """Count a prompt as computed, and learn from the time that it took."""
@@ -218,10 +219,11 @@ class TokenAccounts:
         if attempt is None:
             return
         answer = outcome.answer
-        if attempt.is_waiting and outcome.kind is not _OK:
-            self.index.forget(attempt.blocks, attempt.held, account.place)
+        if (outcome.status or 0) >= 400 or (attempt.is_waiting and outcome.kind is not _OK):
+            refused = attempt.blocks[attempt.held :] + attempt.keys
+            self.index.forget(refused, account.place)
             if self.news is not None:
-                self.news.add(state, NOT_ARRIVED, attempt.blocks[attempt.held :])
+                self.news.add(state, NOT_ARRIVED, refused)
         elif answer is not None:
             self._learn(account, attempt, prompt, answer)
         self._publish(account)

@@ -164,7 +164,7 @@ def test_blocks_that_did_not_arrive_are_not_held() -> None:
     prompt = fresh(20, Random(1))
     index.send(prompt[:8], place)
     assert index.send(prompt, place) == list(range(8))
-    index.forget(prompt, 8, place)
+    index.forget(prompt[8:], place)
     assert index.depth(prompt, place) == 8
 
 
