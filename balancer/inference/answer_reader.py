@@ -26,7 +26,7 @@ MOST_TOKENS: Final = 1 << 40
 EVENT: Final = b"\ndata:"
 FIRST_EVENT: Final = b"data:"
 
-_has_done: Final = re.compile(rb"(?:\A|\n)data: ?\[DONE\]").search
+_has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
 """Finds the last event of a stream. In a text a line's end is escaped."""
 
 COMPLETIONS: Final = b"/completions"
@@ -137,7 +137,7 @@ class AnswerReader:
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
         if self._is_stream:
-            self.is_cut_short = self._ends_by_done and _has_done(tail) is None
+            self.is_cut_short = self._ends_by_done and _has_done(b"\n" + tail) is None
         if self._prompt is None:
             return
         if not self._is_stream:  # nothing shows when its first token was there
