@@ -47,7 +47,7 @@ class CacheEvidence:
     """What answers to this process say of one endpoint's cache.
 
     `_oldest` is the age of the oldest blocks that were cached lately. The first `_lost` blocks sent there were lost, as
-    the answer to a prompt sent after the first `_lost_by` has shown.
+    the answer to a prompt sent after the first `_lost_by` has shown. A prompt's block i is i older than the prompt.
     """
 
     def __init__(self) -> None:
@@ -57,17 +57,19 @@ class CacheEvidence:
     def capacity(self, place: Place, attempt: Attempt, cached: int) -> float:
         """Return the capacity, corrected by the ages of the first block that was not cached and of the one before."""
         ages, held, after = attempt.ages, attempt.held, attempt.after
+        if cached == len(ages) + 1:
+            cached -= 1  # of the next block, a part is cached
         if 0 < cached <= len(ages):
             age = ages[cached - 1]
             self._oldest = max(self._oldest * OLDEST_KEEP, age)
-            if after > self._lost_by and after - age <= self._lost:
+            if after > self._lost_by and after - age + cached <= self._lost:
                 self._lost = self._lost_by = 0  # they were not
             if cached > held:
                 return min(age + 1.0, place.capacity * (1.0 + CAPACITY_STEP))
         if cached < held:
             age = ages[cached]
             if age < self._oldest * YOUNG:
-                self._lost, self._lost_by = max(self._lost, after - age), after
-            if after - age > self._lost_by:
+                self._lost, self._lost_by = max(self._lost, after - age + cached), after
+            if after - age + cached > self._lost_by:
                 return max(1.0, age, place.capacity * (1.0 - CAPACITY_STEP))
         return place.capacity
