@@ -27,6 +27,7 @@ HOT = [
     "policies/endpoint/concurrency_limit.py",
     "policies/facts.py",
     "policies/prompts.py",
+    "policies/inference/evidence.py",
     "policies/inference/first_token.py",
     "policies/inference/index.py",
     "policies/inference/news.py",

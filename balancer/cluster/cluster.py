@@ -24,6 +24,7 @@ from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
 from balancer.http.h1.load_report import LoadReports
+from balancer.http.h1.own_responses import BodyForm, error_body, openai_body
 from balancer.http.h1.request_head import KeyOf
 from balancer.inference.prompt_reader import PromptReader
 from balancer.log.journal import Journal
@@ -187,6 +188,7 @@ class Cluster:
         self.client_requests = limits.client_requests
         self.body_limit = limits.body
         self.half_close = settings.half_close
+        self.error_form: BodyForm = openai_body if settings.kind == "inference" else error_body
         self.http2 = config.http2
         self.retries.apply(settings.retry, settings.retries)
         self.home_region = settings.home_region

@@ -40,6 +40,7 @@ def warnings_about(
     yield from unused_rate_limits(settings)
     yield from unused_check_keys(settings)
     yield from unread_prompts(settings)
+    yield from unused_load_probes(settings)
     yield from refused_at_start(settings)
     yield from logged_secrets(settings.log.fields)
     yield from exposed_secrets(reading, file)
@@ -132,6 +133,18 @@ def unread_prompts(settings: Settings) -> Iterator[str]:
                 f"{place}: {cluster.policy.label} reads prompts, of which it gets few: bodies of requests are not kept "
                 'whole; set buffering.request, or kind = "inference"'
             )
+
+
+def unused_load_probes(settings: Settings) -> Iterator[str]:
+    """Yield a line for each cluster whose policy sends no load probes to engines that would report by metrics."""
+    for name, cluster in {"": settings, **settings.clusters}.items():
+        factory = registry.find(cluster.policy.name, cluster.policy.library)
+        probes = not isinstance(factory, type) or hasattr(
+            factory, "probes"
+        )  # what a function makes is not known
+        if cluster.load_probes.format == "metrics" and not probes:
+            place = f"clusters.{name}.load_probes" if name else "load_probes"
+            yield f"{place}: is not used: {cluster.policy.label} asks for no load; llm-d does"
 
 
 def logged_secrets(fields: Iterable[str]) -> list[str]:

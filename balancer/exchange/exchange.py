@@ -449,7 +449,8 @@ class Exchange(ExchangeState):
         request, downstream = self.request, self.downstream
         stays = request.fields.keep_alive and self.is_complete and self.cluster.process.keeps_alive
         is_head = request.method == b"HEAD"
-        downstream.write_error(ErrorAnswer(error, request.id, stays, is_head, self.own_edit()))
+        form = self.cluster.error_form
+        downstream.write_error(ErrorAnswer(error, request.id, stays, is_head, self.own_edit(), form))
         # A body may have been received whole, and held the client, before an endpoint could take it.
         if stays and downstream.is_held:
             downstream.unhold()

@@ -94,8 +94,9 @@ class RequestLog(ExchangeObserver):
             return
         chosen = journal.chosen if log is None else log.chosen
         cluster, target, head = exchange.cluster, request.received_target, request.head
+        fault = fault_of(error, cluster.process.error_bodies, cluster.error_form)
         entry = Entry(
-            cluster.now(), None if error is None else fault_of(error, cluster.process.error_bodies), status,
+            cluster.now(), fault, status,
             request.method, target if len(target) <= MOST_TARGET else target[:MOST_TARGET], request.id,
             head if len(head) <= MOST_HEAD else excerpt(head), request.fields.is_http10,
             exchange.downstream.client, None, exchange.attempts, UNCONNECTED, self._arrived, 0.0, 0.0, None,

@@ -25,10 +25,12 @@ MOST_TOKENS: Final = 1 << 40
 
 EVENT: Final = b"\ndata:"
 FIRST_EVENT: Final = b"data:"
-DONE: Final = b"[DONE]"
+
+_has_done: Final = re.compile(rb"\ndata: ?\[DONE\]").search
+"""Finds the last event of a stream. In a text a line's end is escaped."""
 
 COMPLETIONS: Final = b"/completions"
-"""End of the paths whose streams end by DONE in OpenAI's API, chats included."""
+"""End of the paths whose streams end by [DONE] in OpenAI's API, chats included."""
 
 _has_token: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|name)" ?: ?"(?!")'
@@ -66,14 +68,14 @@ class AnswerReader:
         self,
         router: Router,
         assignment: Assignment,
-        prompt: Prompt,
+        prompt: Prompt | None,
         counts: TokenCounts,
         asked_at: float,
         ends_by_done: bool,
         value_of: Callable[[bytes], Any],
     ) -> None:
-        """`asked_at` is when the request came. `ends_by_done`: the last event of its stream is [DONE]. `value_of` is
-        that of `completion_body.py`."""
+        """Without a prompt, only the end of a stream is read. `asked_at` is when the request came. `ends_by_done`: the
+        last event of its stream is [DONE]. `value_of` is that of `completion_body.py`."""
         self.facts = Answer()
         self._router = router
         self._assignment = assignment
@@ -104,7 +106,7 @@ class AnswerReader:
         self._kept += len(data)
         while self._kept - len(tail[0]) >= TAIL:
             self._kept -= len(tail.pop(0))
-        if not self._is_stream:
+        if not self._is_stream or self._prompt is None:
             return
         several = LF in data[: 1 - len(EVENT)]  # mostly one comes alone, and a count is slow
         events = (data.count(EVENT) if several else 0) + data.startswith(FIRST_EVENT)
@@ -134,13 +136,15 @@ class AnswerReader:
             return
         facts, pieces = self.facts, self._tail
         tail = (pieces[0] if len(pieces) == 1 else b"".join(pieces))[-TAIL:]
+        if self._is_stream:
+            self.is_cut_short = self._ends_by_done and _has_done(b"\n" + tail) is None
+        if self._prompt is None:
+            return
         if not self._is_stream:  # nothing shows when its first token was there
             self._first_token(now)
             facts.last_token_at = now
-        else:
-            self.is_cut_short = self._ends_by_done and DONE not in tail
-            if facts.first_token_at is not None:
-                facts.tokens = max(1, facts.tokens - _events_without_token(tail))
+        elif facts.first_token_at is not None:
+            facts.tokens = max(1, facts.tokens - _events_without_token(tail))
         usage = _usage_in(tail, self._value_of)
         tokens = _number(usage, "completion_tokens")
         if tokens is not None:
@@ -148,8 +152,10 @@ class AnswerReader:
         facts.prompt_tokens = _number(usage, "prompt_tokens")
         facts.cached_tokens = _number(usage.get("prompt_tokens_details"), "cached_tokens")
 
-    def settled(self) -> Answer:
-        """Count the answer, whole or not, if it has begun; return what is known of it."""
+    def settled(self) -> Answer | None:
+        """Count the answer, whole or not, if it has begun; return what is known of it, None without a prompt."""
+        if self._prompt is None:
+            return None
         if self.facts.first_token_at is not None:
             self._counts.add(self._prompt, self.facts)
         return self.facts

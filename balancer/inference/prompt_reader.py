@@ -93,11 +93,12 @@ class PromptReader:
     def answer_reader(
         self, router: Router, assignment: Assignment, asked_at: float, target: bytes
     ) -> AnswerReader | None:
-        """Return the reader of the answer to an attempt at a request with a prompt, which came at `asked_at`."""
+        """Return the reader of the answer to an attempt at a request with a prompt, which came at `asked_at`. Without
+        one, its end is read where it must be [DONE]."""
         prompt = assignment.facts.prompt
-        if prompt is None:
+        ends_by_done = target.partition(b"?")[0].endswith(COMPLETIONS)
+        if prompt is None and not ends_by_done:
             return None
-        ends_by_done = target.endswith(COMPLETIONS)
         return AnswerReader(router, assignment, prompt, self.counts, asked_at, ends_by_done, self._value_of)
 
     def _prompt(self, found: Any, session: str | None) -> Prompt | None:

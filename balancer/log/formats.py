@@ -25,7 +25,7 @@ from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURE_NAMES
 from balancer.http.h1.client import HTTP2, Client
 from balancer.http.h1.fields import host_of
-from balancer.http.h1.own_responses import ErrorBodies, error_body
+from balancer.http.h1.own_responses import BodyForm, ErrorBodies, error_body
 from balancer.log.times import Second, rounded
 from policies.facts import Endpoint, ReportedLoad
 from policies.prompts import Answer
@@ -49,7 +49,7 @@ class Fault(NamedTuple):
     """Reason of a failed request: `end` is the kind, `reason` the code in the error response.
 
     `is_sent`: a response with `status` is sent, unless another one has begun; `size` are the bytes of its body, None if
-    it is that of `error_body`.
+    it is that of `form`.
     """
 
     end: str
@@ -58,6 +58,7 @@ class Fault(NamedTuple):
     status: int
     is_sent: bool = True
     size: int | None = None
+    form: BodyForm = error_body
 
 
 class Extra(NamedTuple):
@@ -167,9 +168,11 @@ class LoggedPhases(NamedTuple):
 Format = Callable[[Entry, Context], str]
 
 
-def fault_of(error: ForwardingError | None, bodies: ErrorBodies | None = None) -> Fault | None:
-    """Return the fault of an error, which may have one of the configured `bodies`; the error itself would keep its
-    traceback's frames alive.
+def fault_of(
+    error: ForwardingError | None, bodies: ErrorBodies | None = None, form: BodyForm = error_body
+) -> Fault | None:
+    """Return the fault of an error, which may have one of the configured `bodies`, else one of this form; the error
+    itself would keep its traceback's frames alive.
     """
     if error is None:
         return None
@@ -186,7 +189,8 @@ def fault_of(error: ForwardingError | None, bodies: ErrorBodies | None = None) -
     else:
         end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
     own = None if bodies is None else bodies.of(error)
-    return Fault(end, error.reason, str(error), error.status, size=None if own is None else len(own[1]))
+    size = None if own is None else len(own[1])
+    return Fault(end, error.reason, str(error), error.status, size=size, form=form)
 
 
 def grpc_status_of(call: GrpcCall | None) -> str:
@@ -258,7 +262,7 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
         return fault.end, entry.status, entry.bytes_out
     if not fault.is_sent or entry.method == b"HEAD" or entry.grpc_status:
         return fault.end, fault.status, 0
-    size = len(error_body(fault.reason, fault.detail, entry.id)) if fault.size is None else fault.size
+    size = len(fault.form(fault.reason, fault.detail, entry.id)) if fault.size is None else fault.size
     return fault.end, fault.status, size
 
 

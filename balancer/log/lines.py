@@ -77,7 +77,7 @@ VALUES: Final[dict[str, ValueOf]] = {
     "tls_version": attrgetter("entry.client.tls_version"),
     "trace_id": lambda line: trace_id(line.entry),
     "ttft": lambda line: ttft(line.entry),
-    "output_tokens": lambda line: of_answer(line.entry, "tokens"),
+    "output_tokens": lambda line: of_answer(line.entry, "tokens") or None,
     "tpot": lambda line: of_answer(line.entry, "tpot"),
     "prompt_tokens": lambda line: of_answer(line.entry, "prompt_tokens"),
     "cached_tokens": lambda line: of_answer(line.entry, "cached_tokens"),

@@ -81,7 +81,8 @@ class OwnResponse:
     def _answer_by(self, error: ForwardingError, *, stays: bool) -> None:
         is_head = self._request.method == b"HEAD"
         self._cluster.counts.count_error(error)
-        self._downstream.write_error(ErrorAnswer(error, self._request.id, stays, is_head, self._edit))
+        form = self._cluster.error_form
+        self._downstream.write_error(ErrorAnswer(error, self._request.id, stays, is_head, self._edit, form))
         self._ended(error, error.status, 0, stays)
 
     def _ended(self, error: ForwardingError | None, status: int, size: int, stays: bool) -> None:
@@ -92,7 +93,7 @@ class OwnResponse:
     def _log(self, error: ForwardingError | None, status: int, size: int) -> None:
         log, request = self._cluster.process.access_log, self._request
         if log is not None and log.takes(status, error):
-            fault = fault_of(error, self._cluster.process.error_bodies)
+            fault = fault_of(error, self._cluster.process.error_bodies, self._cluster.error_form)
             route = "" if self._route is None else self._route.label
             method, target, head = self._logged(request)
             log.add(Entry(

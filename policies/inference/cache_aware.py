@@ -63,7 +63,7 @@ class CacheAware(InferenceRule):
         """Count the prompt in, and record its session in the index as if it were a block."""
         super().assigned(state, facts, now)
         if facts.prompt is not None and facts.prompt.session:
-            self.accounts.send_key(state, hash_of_session(facts.prompt))
+            self.accounts.send_key(state, facts.prompt, hash_of_session(facts.prompt))
 
     def choose(self, accounts: list[EndpointTokens], prompt: Prompt, now: float) -> EndpointState:
         """Pick by session and prefix if loads are balanced, else by requests in flight."""

@@ -207,10 +207,10 @@ class PrefixIndex:
             )
         return ages
 
-    def forget(self, blocks: list[int], first: int, place: Place) -> None:
-        """Forget the blocks from `first` on: they did not get there."""
-        for i in range(first, len(blocks)):
-            at, _ = self._find(blocks[i], place)
+    def forget(self, blocks: list[int], place: Place) -> None:
+        """Forget blocks that did not get there."""
+        for hashed in blocks:
+            at, _ = self._find(hashed, place)
             if at >= 0:
                 self._words[at] = 0
 

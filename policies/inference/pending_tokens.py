@@ -25,6 +25,9 @@ from policies.prompts import Prompt
 SOONEST: Final = "soonest-first-token"
 """Reason: the first token is expected soonest. Scores are seconds."""
 
+NOISE: Final = 0.0005
+"""Seconds by which costs of equal endpoints differ, as handshakes in one network do. A block takes longer."""
+
 
 class PendingTokens(InferenceRule):
     """The soonest first token: tokens that wait there and that the prompt adds, at the measured pace, and distance."""
@@ -39,4 +42,4 @@ class PendingTokens(InferenceRule):
         """Pick the endpoint of the least expected seconds."""
         pace = self.accounts.pace
         parts = () if self.trace is None else named_parts(accounts, pace, now)
-        return self.least(accounts, costs_of(accounts, pace, now), SOONEST, parts)
+        return self.least(accounts, costs_of(accounts, pace, now), SOONEST, parts, NOISE)

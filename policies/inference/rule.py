@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import compress, repeat
-from operator import eq
+from operator import le
 from random import Random
 from typing import Annotated
 
@@ -78,12 +78,10 @@ class InferenceRule:
         costs: Sequence[float],
         reason: str,
         parts: Sequence[Parts] = (),
+        noise: float = 0.0,
     ) -> EndpointState:
-        """Return the endpoint of the least cost, of equals one at random."""
+        """Return the endpoint of the least cost, of equals, whose costs differ by up to `noise`, one at random."""
         if self.trace is not None:
             self.trace.note(reason, [account.state for account in accounts], costs, parts)
-        least = min(costs)
-        if costs.count(least) == 1:
-            return accounts[costs.index(least)].state
-        equals = list(compress(accounts, map(eq, costs, repeat(least))))
-        return equals[int(self._random() * len(equals))].state
+        equals = list(compress(accounts, map(le, costs, repeat(min(costs) + noise))))
+        return equals[int(self._random() * len(equals)) if len(equals) > 1 else 0].state

@@ -12,6 +12,7 @@ from typing import Final
 
 from policies.endpoint.state import EndpointState
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.inference.evidence import Attempt, CacheEvidence
 from policies.inference.index import OWN_BYTES, Place, PrefixIndex
 from policies.inference.news import PrefixNews
 from policies.inference.pace import Pace, Span
@@ -23,10 +24,6 @@ _OK: Final = OutcomeKind.OK
 CAPACITY: Final = 500_000.0
 """Tokens that the KV cache of an endpoint is assumed to hold until it is known better."""
 
-CAPACITY_STEP: Final = 0.05
-"""Share by which an answer that contradicts the capacity changes it at most. Steps of one size in both directions end
-where as many answers contradict it upwards as downwards, and one odd answer changes little."""
-
 STALLED: Final = 3.0
 """Multiple of its expected seconds after which a prompt that is being computed counts as overdue."""
 
@@ -37,22 +34,6 @@ RATIO_KEEP: Final = 0.95
 """Factor by which an answer's weight falls with each later one of its model."""
 
 
-class Attempt:
-    """A prompt of `tokens` at an endpoint, of which `added` were to be computed.
-
-    `ages` are those of its known blocks before it was sent, of which `held` counted as held.
-    """
-
-    def __init__(self, blocks: list[int], tokens: float, is_streamed: bool, sent_at: float) -> None:
-        self.blocks = blocks
-        self.tokens = self.added = tokens
-        self.is_streamed = is_streamed
-        self.is_waiting = True
-        self.sent_at = sent_at
-        self.ages: list[int] = []
-        self.held = 0
-
-
 class EndpointTokens:
     """Account of one endpoint as of the last look, of all processes and balancers.
 
@@ -60,7 +41,7 @@ class EndpointTokens:
     `overdue` by so many. `resident` tokens of prompts are in its KV cache, which holds `capacity`. Of the request that
     is routed, `held` blocks, which are `cached` tokens, are there, and `added` are not. `slowness` is its factor.
     `reported` is its last report, of `reported_at`. `computed_at` is that of the last first token of this process, of
-    whose `span` the pace is not learned yet.
+    whose `span` the pace is not learned yet. `evidence` is what answers say of its cache.
     """
 
     def __init__(self, state: EndpointState, place: Place) -> None:
@@ -73,6 +54,7 @@ class EndpointTokens:
         self.waiting = self.queue = self.wait = self.overdue = self.resident = self.capacity = 0.0
         self.cached = self.added = 0.0
         self.held = 0
+        self.evidence = CacheEvidence()
         self.slowness = 1.0
         self.computed_at, self.span = -1e300, Span()
         self.reported = ReportedLoad()
@@ -155,6 +137,7 @@ class TokenAccounts:
             holds = self._capacity if account.stated is None else float(account.stated)
             account.stated = None
             self.index.assume(place, max(1.0, holds / (prompt.block_tokens * ratio)))
+        attempt.after = place.sent
         attempt.ages = self.index.send(attempt.blocks, place)
         if self.news is not None:
             self.news.add(state, SENT, attempt.blocks)
@@ -169,8 +152,9 @@ class TokenAccounts:
         account.own_resident += attempt.tokens
         self._publish(account)
 
-    def send_key(self, state: EndpointState, key: int) -> None:
-        """Record a key, such as the hash of a session, as a block that this endpoint alone has."""
+    def send_key(self, state: EndpointState, prompt: Prompt, key: int) -> None:
+        """Record a key of a prompt, such as the hash of its session, as a block that this endpoint alone has."""
+        self._accounts[state].attempts[prompt].keys.append(key)
         if self.news is not None:
             self.news.add(state, ONLY_THERE, [key])
         self.put_key(state, key)
@@ -181,7 +165,7 @@ class TokenAccounts:
             if other is state:
                 self.index.send([key], account.place)
             else:
-                self.index.forget([key], 0, account.place)
+                self.index.forget([key], account.place)
 
     def first_token(self, state: EndpointState, prompt: Prompt, now: float) -> None:
         """Count a prompt as computed, and learn from the time that it took."""
@@ -235,10 +219,11 @@ class TokenAccounts:
         if attempt is None:
             return
         answer = outcome.answer
-        if attempt.is_waiting and outcome.kind is not _OK:
-            self.index.forget(attempt.blocks, attempt.held, account.place)
+        if (outcome.status or 0) >= 400 or (attempt.is_waiting and outcome.kind is not _OK):
+            refused = attempt.blocks[attempt.held :] + attempt.keys
+            self.index.forget(refused, account.place)
             if self.news is not None:
-                self.news.add(state, NOT_ARRIVED, attempt.blocks[attempt.held :])
+                self.news.add(state, NOT_ARRIVED, refused)
         elif answer is not None:
             self._learn(account, attempt, prompt, answer)
         self._publish(account)
@@ -388,12 +373,5 @@ class TokenAccounts:
         each = prompt.block_tokens * ratio
         self.index.advance(account.place, answer.tokens / each)
         if answer.cached_tokens is not None and self._corrects:
-            self._correct(account.place, attempt, int(answer.cached_tokens / each + 0.5))
-
-    def _correct(self, place: Place, attempt: Attempt, cached: int) -> None:
-        """Correct the capacity by the ages of the first block that was not cached and of the one before it."""
-        ages, held, capacity = attempt.ages, attempt.held, place.capacity
-        if cached < held:
-            self.index.assume(place, max(1.0, ages[cached], capacity * (1.0 - CAPACITY_STEP)))
-        elif held < cached <= len(ages):
-            self.index.assume(place, min(ages[cached - 1] + 1.0, capacity * (1.0 + CAPACITY_STEP)))
+            cached = int(answer.cached_tokens / each + 0.5)
+            self.index.assume(account.place, account.evidence.capacity(account.place, attempt, cached))

@@ -78,6 +78,6 @@ class UnitPrompts:
         if kind == SENT:
             accounts.index.send(blocks, accounts.account(state, now).place)
         elif kind == NOT_ARRIVED:
-            accounts.index.forget(blocks, 0, accounts.account(state, now).place)
+            accounts.index.forget(blocks, accounts.account(state, now).place)
         else:
             accounts.put_key(state, blocks[0])

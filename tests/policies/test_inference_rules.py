@@ -138,6 +138,8 @@ def test_parts_of_seconds_are_named_and_add_up() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_equal_endpoints_get_prompts_at_random(name: str) -> None:
     driven = Driven(name, 5)
+    for number, state in enumerate(driven.router.states):  # as handshakes in one network differ
+        state.connections = Connections(has_idle=True, round_trip=0.0002 + 0.00001 * number)
     assert driven.picks(prompt_of(TEXT), 100) == {f"e{number}" for number in range(5)}
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from policies import Endpoint
 from policies.facts import OutcomeKind, ReportedLoad, RequestFacts
+from policies.inference.cache_aware import hash_of_session
 from policies.inference.index import ENTRIES_AT, WORD
 from policies.inference.pace import Pace, Slowness
 from policies.inference.tokens import MOST_MODELS
@@ -132,14 +133,24 @@ def test_a_prompt_waits_until_its_first_token_and_is_resident_until_its_end() ->
     assert (account.waiting, account.queue, account.resident) == (0, 0, 0)
 
 
-def test_a_failed_prompt_leaves_no_blocks_behind() -> None:
-    """What was cached before stays; what an engine refused did not get there."""
-    driven, hashes = Driven("pending-tokens"), blocks(*"abcdefgh")
+REFUSALS = [(OutcomeKind.BUSY, None), (OutcomeKind.REFUSED, None), (OutcomeKind.OK, 404)]
+
+
+@pytest.mark.parametrize(("kind", "status"), REFUSALS)
+@pytest.mark.parametrize("name", ["pending-tokens", "prefix-chunks", "cache-aware"])
+def test_a_failed_prompt_leaves_no_blocks_behind(name: str, kind: OutcomeKind, status: int | None) -> None:
+    """What was cached before stays; what an engine refused did not get there, nor has it the session."""
+    driven, hashes = Driven(name), blocks(*"abcdefgh")
     driven.answer(driven.place(0, prompt_of(hashes[:3])))
-    for kind, left in ((OutcomeKind.BUSY, 3), (OutcomeKind.REFUSED, 3), (OutcomeKind.OK, 8)):
-        driven.end(driven.place(0, prompt_of(hashes)), kind)
+    for refused, left in ((True, 3), (False, 8)):
+        placed = driven.place(0, prompt_of(hashes, session="s"))
+        driven.end(placed, *((kind, None, status) if refused else ()))
         driven.policy.accounts.look(prompt_of(hashes), driven.router.states, driven.clock.time)
-        assert driven.policy.accounts._accounts[driven.router.states[0]].held == left
+        account = driven.policy.accounts._accounts[driven.router.states[0]]
+        assert account.held == left
+        if name == "cache-aware":
+            key = hash_of_session(prompt_of(hashes, session="s"))
+            assert driven.policy.accounts.index.depth([key], account.place) == (not refused)
 
 
 def test_answers_in_one_piece_leave_the_queue_when_they_should_be_computed() -> None:

@@ -81,10 +81,14 @@ class Driven:
         self.end(assignment, answer=answer)
 
     def end(
-        self, assignment: Assignment, kind: OutcomeKind = OutcomeKind.OK, answer: Answer | None = None
+        self,
+        assignment: Assignment,
+        kind: OutcomeKind = OutcomeKind.OK,
+        answer: Answer | None = None,
+        status: int | None = None,
     ) -> None:
-        """End an attempt now."""
-        now, status = self.clock.time, 200 if kind is OutcomeKind.OK else None
+        """End an attempt now, by default with status 200 if it is a good end."""
+        now, status = self.clock.time, status or (200 if kind is OutcomeKind.OK else None)
         prompt = assignment.facts.prompt
         first = now if status else None
         outcome = Outcome(kind, status, assignment.routed_at, first, now, prompt=prompt, answer=answer)

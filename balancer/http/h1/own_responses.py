@@ -46,27 +46,38 @@ class ErrorBodies:
         return bodies.get(error.reason) or bodies.get(status) or bodies.get(f"{status[0]}xx")
 
 
+BodyForm = Callable[[str, str, bytes], bytes]
+"""Makes a body of the reason, a sentence, and the request's id."""
+
+
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     document = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
     return json.dumps(document).encode()
 
 
+def openai_body(reason: str, detail: str, request_id: bytes) -> bytes:
+    """Return the body in the form of OpenAI's API, whose clients show the message."""
+    error = {"message": detail, "type": "balancer_error", "param": None, "code": reason}
+    return json.dumps({"error": error, "request_id": request_id.decode("latin-1")}).encode()
+
+
 class ErrorAnswer(NamedTuple):
     """An error response. `stays`: the connection is kept alive; `is_head`: the request was HEAD; `edit` edits its
-    fields."""
+    fields; `form` makes its body."""
 
     error: ForwardingError
     request_id: bytes = b""
     stays: bool = False
     is_head: bool = False
     edit: BlockEdit | None = None
+    form: BodyForm = error_body
 
     def response(self, bodies: ErrorBodies | None, date: bytes = b"") -> bytes:
         """Return the whole response, with one of the configured `bodies` if there is one for the error, and with the
         line `date`."""
         error = self.error
         own = None if bodies is None else bodies.of(error)
-        kind, body = own or (b"application/json", error_body(error.reason, str(error), self.request_id))
+        kind, body = own or (b"application/json", self.form(error.reason, str(error), self.request_id))
         status = HTTPStatus(error.status)
         fields = [
             f"HTTP/1.1 {status.value} {status.phrase}\r\n{date.decode()}Content-Type: {kind.decode()}",

@@ -103,6 +103,7 @@ def at(outcome: Outcome) -> tuple[float, float]:
         (b"/v1/messages", True, True),
         (CHATS, False, True),
         (b"/v1/messages", False, False),
+        (CHATS + b"?api-version=2026-06-01", False, True),
     ],
 )
 def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None:
@@ -120,6 +121,24 @@ def test_stream_that_breaks_off(path: bytes, cut: bool, is_broken: bool) -> None
         assert (client.ending == "end") is is_broken
         assert client.received.endswith(END) is not is_broken
         assert cast(Answer, outcome.answer).tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "pieces", "is_whole"),
+    [
+        (chat("hello", stream=True), [delta(content="It ends with data: [DONE]"), A], False),
+        (chat("hello", stream=True), [A, DONE.replace(b" ", b"").replace(b"\n", b"\r\n")], True),
+        (chat("hello", stream=True, user=5), [A, B], False),
+        (chat("hello", stream=True, user=5), [A, DONE], True),
+    ],
+)
+def test_only_an_event_ends_a_stream(body: bytes, pieces: list[bytes], is_whole: bool) -> None:
+    """Not a text that names it; and whether the prompt of the request could be read does not matter."""
+    with inference() as stage:
+        client, worker = asked(stage, body)
+        sends(stage, worker, STREAM, *map(chunk, pieces), END)
+        assert client.received.endswith(END) is is_whole
+        assert [outcome.kind is OutcomeKind.OK for outcome in reader_of(stage).outcomes] == [is_whole]
 
 
 def test_stream_of_known_length_that_lacks_its_end() -> None:

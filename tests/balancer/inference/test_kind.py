@@ -1,7 +1,8 @@
-"""`kind = "inference"`: the defaults that it has, what `balancer check` says of them, and what a client's FIN means."""
+"""`kind = "inference"`: its defaults, what `balancer check` says of them, errors, and what a client's FIN means."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from balancer.__main__ import main
 from balancer.config.loading import Settings
+from balancer.log.formats import outcome
 from tests.support.command_line import run_in_process
+from tests.support.log_entries import RecordingLog
 from tests.support.wireless import Wireless, sends
 
 WORKER = {"id": "a", "address": "http://a:1"}
@@ -81,6 +84,50 @@ def test_check_names_what_the_kind_sets(tmp_path: Path) -> None:
     assert "timeouts.first_byte = 1800.0" in line
     assert 'key.name = "X-Session-ID"' in line
     assert "body_idle" not in line
+
+
+LIMIT = (("name", "none"), ("requests", 1), ("burst", 1), ("period", 60), ("everywhere", True))
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({}, "connect_failed"),
+        ({"rate_limits": (LIMIT,)}, "rate_limited"),
+        ({"errors": (("5xx", (("body", "sorry"),)),)}, None),
+    ],
+)
+def test_own_errors_have_the_form_of_openai(keys: dict[str, Any], code: str | None) -> None:
+    """Unless a body is configured. The access log knows how long they are."""
+    with Wireless(kind="inference", policy="round-robin", **keys) as stage:
+        stage.cluster.journal = log = RecordingLog()
+        stage.cluster.process.access_log = log  # type: ignore[assignment]
+        stage.dialling = "refuse"
+        client = stage.client()
+        for _ in range(2):  # the second is beyond the limit
+            before = len(client.received)
+            sends(stage, client, REQUEST)
+        body = client.received[before:].partition(b"\r\n\r\n")[2]
+        entry = log.entries[-1]
+        assert outcome(entry)[2] == len(body)
+        assert entry.fault is not None
+        error = {"message": entry.fault.detail, "type": "balancer_error", "param": None, "code": code}
+        whole = {"error": error, "request_id": entry.id.decode()}
+        assert body == b"sorry" if code is None else json.loads(body) == whole
+
+
+def test_check_warns_of_load_probes_that_are_not_sent(tmp_path: Path) -> None:
+    """`pending-tokens` asks for no load."""
+    file = tmp_path / "balancer.toml"
+    for policy, warnings in (("pending-tokens", 1), ("llm-d", 0)):
+        file.write_text(
+            f'kind = "inference"\npolicy = "{policy}"\n[[endpoints]]\nid = "a"\naddress = "http://a:1"\n'
+            '[load_probes]\npath = "/metrics"\nformat = "metrics"\n'
+        )
+        lines = run_in_process(main, "balancer", "check", str(file)).stdout.splitlines()
+        assert [line.startswith("warning: load_probes: is not used") for line in lines].count(
+            True
+        ) == warnings
 
 
 # --- a client's FIN

@@ -18,7 +18,7 @@ from balancer.control.admin.status_command import lines_of
 from balancer.log.formats import Context
 from balancer.log.lines import format_of
 from tests.support.log_entries import RecordingLog
-from tests.support.prompts import answer_with_usage, asked, asks, chat, inference
+from tests.support.prompts import USAGE, answer_with_usage, asked, asks, chat, inference
 from tests.support.wireless import Wireless, sends
 
 OTHER = (("policy", "random"), ("endpoints", ((("id", "n"), ("address", "http://192.0.2.77:80")),)))
@@ -87,11 +87,27 @@ def test_rest_of_an_endpoint_is_in_its_status() -> None:
         assert first["outcomes"]["busy"] == 1
 
 
-def test_access_log(stage: Wireless) -> None:
-    """A request without a prompt has none of the fields."""
+def logged(stage: Wireless) -> list[dict[str, Any]]:
+    """The fields of tokens in the access log."""
     line, _ = format_of(LogConfig(fields=TOKEN_FIELDS))
     log = stage.cluster.journal
     assert isinstance(log, RecordingLog)
-    found = [json.loads(line(entry, Context(0.0, "1"))) for entry in log.entries]
+    return [json.loads(line(entry, Context(0.0, "1"))) for entry in log.entries]
+
+
+def test_access_log(stage: Wireless) -> None:
+    """A request without a prompt has none of the fields."""
     whole = {"ttft": 2.0, "tpot": None, "prompt_tokens": 50, "cached_tokens": 32, "output_tokens": 3}
-    assert found == [whole, dict.fromkeys(TOKEN_FIELDS)]
+    assert logged(stage) == [whole, dict.fromkeys(TOKEN_FIELDS)]
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"404 Not Found"])
+def test_access_log_without_usage(status: bytes) -> None:
+    """Of a refused request, and of an answer whose `usage` is more than 4 KiB before its end."""
+    with inference() as stage:
+        stage.cluster.journal = RecordingLog()
+        _, worker = asked(stage, chat("hello"))
+        body = json.dumps({"usage": USAGE, "choices": "x" * 4096}).encode()
+        sends(stage, worker, b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+        (found,) = logged(stage)
+        assert (found["prompt_tokens"], found["output_tokens"]) == (None, None)
