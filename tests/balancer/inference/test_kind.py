@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from balancer.__main__ import main
 from balancer.config.loading import Settings
-from balancer.log.formats import outcome
+from balancer.config.schema.log import LogConfig
+from balancer.log.access_log import AccessLog
+from balancer.log.output import LogOutput
 from tests.support.command_line import run_in_process
-from tests.support.log_entries import RecordingLog
+from tests.support.log_entries import written
 from tests.support.wireless import Wireless, sends
 
 WORKER = {"id": "a", "address": "http://a:1"}
@@ -97,22 +100,25 @@ LIMIT = (("name", "none"), ("requests", 1), ("burst", 1), ("period", 60), ("ever
         ({"errors": (("5xx", (("body", "sorry"),)),)}, None),
     ],
 )
-def test_own_errors_have_the_form_of_openai(keys: dict[str, Any], code: str | None) -> None:
+def test_own_errors_have_the_form_of_openai(keys: dict[str, Any], code: str | None, tmp_path: Path) -> None:
     """Unless a body is configured. The access log knows how long they are."""
+    path = tmp_path / "log"
     with Wireless(kind="inference", policy="round-robin", **keys) as stage:
-        stage.cluster.journal = log = RecordingLog()
-        stage.cluster.process.access_log = log  # type: ignore[assignment]
+        log = AccessLog(LogOutput(str(path)), LogConfig(access="json"), offset=0.0, rng=Random(1))
+        stage.cluster.process.access_log = log
+        stage.control_plane.apply_access_log()
         stage.dialling = "refuse"
         client = stage.client()
         for _ in range(2):  # the second is beyond the limit
             before = len(client.received)
             sends(stage, client, REQUEST)
         body = client.received[before:].partition(b"\r\n\r\n")[2]
-        entry = log.entries[-1]
-        assert outcome(entry)[2] == len(body)
-        assert entry.fault is not None
-        error = {"message": entry.fault.detail, "type": "balancer_error", "param": None, "code": code}
-        whole = {"error": error, "request_id": entry.id.decode()}
+        log.start()
+        log.stop()
+        line = written(path)[-1]
+        assert line["bytes"] == len(body)
+        error = {"message": line["detail"], "type": "balancer_error", "param": None, "code": code}
+        whole = {"error": error, "request_id": line["request_id"]}
         assert body == b"sorry" if code is None else json.loads(body) == whole
 
 
