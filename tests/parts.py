@@ -43,7 +43,14 @@ FOLDERS = ("faultsim", "simulated", "benchmarks", "deploy")
 COMPUTED = ("tests/faultsim", "tests/simulated", "tests/experiments/test_reproduce_simulated.py")
 """Tests of virtual time alone, which the compiled build runs in half of the time."""
 
-WITH_OWN_PART = (*(f"tests/{folder}" for folder in FOLDERS), COMPUTED[-1])
+BESIDE_BUILDS = (
+    "tests/policies",
+    "tests/balancer/http/test_linear_expressions.py",
+    *(f"tests/experiments/test_{name}.py" for name in ("live_looks", "report_figures")),
+)
+"""Tests that only compute for long, for the processor that is idle while environments are made."""
+
+WITH_OWN_PART = (*(f"tests/{folder}" for folder in FOLDERS), COMPUTED[-1], *BESIDE_BUILDS)
 DATA_PATH = (
     "pipelining", "bounded_memory", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "field_names",
     "transports", "http2", "http2_engine", "engine_storms", "floods", "legal_clients", "buffered_requests",
@@ -176,8 +183,9 @@ def second_tier(choice: Choice) -> list[Part]:
         *(str(path) for name in DATA_PATH for path in (ROOT / "tests/balancer").glob(f"*/test_{name}.py")),
     )
     programs = marked(sys.executable, "tests", but=WITH_OWN_PART)
+    computed = (*marked(sys.executable, *BESIDE_BUILDS), *TWO_PROCESSES)
     return [
-        Part("more examples", 200, (more_examples,), environments),
+        Part("more examples", 200, (more_examples, computed), environments),
         Part("programs", 480, ((*programs, *THREE_PROCESSES),)),
         *other_interpreters(choice),
         Part("compiled", 140, (pytest(COMPILED, *compiled, *TWO_PROCESSES),)),
