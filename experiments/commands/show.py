@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from inspect import Parameter
 from pathlib import Path
 
@@ -216,8 +217,11 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
     from experiments.sweep.tables import failure_table, grid_table, group_table, matrix_table
 
     if not file.exists() and not file.suffix:
+        near = get_close_matches(str(file), (*packaged(), *registry.known()), 1)
+        known = f"scenarios: {known_scenarios()}; policies: {', '.join(registry.known())}"
         raise BadInputError(
-            f"{file}: no such scenario, policy, results directory or catalogue; scenarios: {known_scenarios()}"
+            f"{file}: no such scenario, policy, results directory or catalogue; "
+            + (f"did you mean {near[0]}?" if near else known)
         )
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)

@@ -93,6 +93,10 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
             ("show", "nowhere"),
             "nowhere: no such scenario, policy, results directory or catalogue; scenarios: ",
         ),
+        (
+            ("show", "steelyar"),
+            "steelyar: no such scenario, policy, results directory or catalogue; did you mean steelyard?",
+        ),
         (("show", "regions", "--grid", "small"), "--grid: only for the catalogue of a sweep"),
         (("report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
         (("report", "nowhere", "--measure", "p50"), "--measure: only for the catalogue of a sweep"),
