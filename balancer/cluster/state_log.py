@@ -259,9 +259,11 @@ class StateLog:
         if fault is not None and installation != self._faulty_installation:
             self._faulty_installation = installation
             named = fault.removeprefix("policy ")
-            self.say(
-                f"policy: {named}; such picks are made by the fallback policy and counted, and not printed again"
-            )
+            if router.fallback_picks:
+                named += "; such picks are made by the fallback policy and counted, and not printed again"
+            else:
+                named += "; faults of this hook are not counted, and not printed again"
+            self.say(f"policy: {named}")
         if fault is not None or self.siblings is None or installation == self._faulty_elsewhere:
             return
         number = self.siblings.failing(self.policy_key)

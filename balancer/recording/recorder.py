@@ -251,12 +251,14 @@ class Recorder(EntryQueue):
     def _put(self, data: bytes) -> bool:
         if self.problem is not None:
             return False
+        whole = os.lseek(self._fd, 0, os.SEEK_END)
         try:
             left = memoryview(data)
             while left:
                 written = os.write(self._fd, left)
                 left = left[written:]  # compiled, a call within the brackets would be made twice
         except OSError as error:
+            os.ftruncate(self._fd, whole)  # a part of a block would hide all recordings behind it
             self.problem = error.strerror or str(error)
             self._fill()
             return False
@@ -276,7 +278,7 @@ class Recorder(EntryQueue):
         worker reported. The key is a salted hash; endpoint and path are numbers of blocks, path 0 is none.
         """
         end, status, bytes_out = outcome(entry)
-        if end not in _ENDS:
+        if end not in _ENDS or (end == "rejected" and not entry.attempts):
             return None
         times, load = phases(entry), entry.load
         head_at, began = entry.arrived

@@ -19,7 +19,7 @@ from typing import Any, Final
 from balancer.cluster.affinity import key_of
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import RouteConfig
-from balancer.errors import CommandRefused, NoEndpoint, QueueFull, QueueTimeout, Shed
+from balancer.errors import CommandRefused, NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.log.output import complain
@@ -33,7 +33,7 @@ PERIOD: Final = 1.0
 WINDOW: Final = 600.0
 """Seconds after which counts begin anew: a fault of today must not be diluted by the requests of a week."""
 
-UNSERVED: Final = (NoEndpoint.reason, QueueFull.reason, QueueTimeout.reason, Shed.reason)
+UNSERVED: Final = tuple(one.reason for one in (NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed))
 """Errors of requests that no endpoint of the cluster was there for; other failures are those of attempts."""
 
 Counts = dict[str, list[int]]

@@ -296,6 +296,27 @@ class Broken:
         raise ValueError("no such key")
 
 
+class Unlearning:
+    """Policy that picks, and whose `observe` fails."""
+
+    def pick(self, facts: Any, available: Any, now: float) -> Any:
+        return available[0]
+
+    def observe(self, *args: Any) -> None:
+        raise ValueError("no such key")
+
+
+async def test_fault_of_a_hook_beside_the_picks_is_logged_as_that(stage: Stage) -> None:
+    await stage.serve(await stage.worker(response()))
+    log = Log(stage)
+    stage.cluster.router.set_policy(Unlearning())
+    assert (await stage.ask(get())).status == 200
+    fault = "policy: Unlearning raised ValueError('no such key')"
+    [line] = log.look()
+    assert line.startswith(fault)
+    assert line.endswith("; faults of this hook are not counted, and not printed again")
+
+
 async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     log = Log(stage)
@@ -305,6 +326,9 @@ async def test_first_fault_of_a_policy_is_logged_once_per_installation(stage: St
             assert (await stage.ask(get())).status == 200
         [line] = log.look()
         assert line.startswith("policy: Broken raised ValueError('no such key')")
+        assert line.endswith(
+            "; such picks are made by the fallback policy and counted, and not printed again"
+        )
         assert log.look() == []
         assert (await status(stage))["policy"]["fallback_picks"] == 3
         assert (await samples(stage, "steelyard_fallback_picks_total"))[()] == 3 * (number + 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 from random import Random
@@ -14,7 +16,7 @@ from balancer.errors import LogFailed
 from balancer.recording.recorder import Recorder, RecordingMetadata
 from tests.support.admin_requests import local
 from tests.support.log_entries import blocks, entry
-from tests.support.stage import Stage
+from tests.support.stage import Stage, pool_of
 from tests.support.wire import Message, get, post, response
 
 
@@ -64,6 +66,21 @@ async def test_request_is_a_row(stage: Stage, recorded: RecordedStage) -> None:
     assert [kind for kind, _ in rest] == ["E", "Z"]
     assert rest[-1][1] == {"written": 2, "dropped": 0}
     assert b"secret" not in b"".join(json.dumps(document).encode() for _, document in recorded.blocks())
+
+
+async def test_denied_request_is_no_row(stage: Stage, recorded: RecordedStage) -> None:
+    """It is not forwarded."""
+    denies = pool_of(await stage.worker(response(b"no", status=b"401 Unauthorized")))
+    await recorded.serve(
+        await stage.worker(response()),
+        routes=[
+            {"prefix": "/closed", "cluster": "default", "auth": {"cluster": "auth", "path": "/"}},
+            {"prefix": "/", "cluster": "default"},
+        ],
+        clusters={"auth": denies},
+    )
+    assert [(await stage.ask(get(path))).status for path in (b"/closed", b"/")] == [401, 200]
+    assert [row["status"] for row in recorded.rows()] == [200]
 
 
 async def test_change_of_the_policy_is_a_block(stage: Stage, recorded: RecordedStage) -> None:
@@ -189,6 +206,32 @@ def test_full_file_drops_rows(tmp_path: Path) -> None:
     assert (kind, counts["dropped"]) == ("Z", one.counts.dropped)
     one.add(entry())
     assert one.counts.dropped == counts["dropped"] + 1
+
+
+def test_full_disk_leaves_whole_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of one would hide all recordings behind it."""
+    path, write, is_full = tmp_path / "r", os.write, False
+
+    def written(fd: int, data: bytes) -> int:
+        nonlocal is_full
+        if path.stat().st_ino != os.fstat(fd).st_ino:
+            return write(fd, data)
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        is_full = True
+        return write(fd, data[:20])
+
+    first = recorder(path)
+    assert first.begun.wait(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", written)
+        first.add(entry())
+        first.stop()
+    assert (first.problem, first.counts.dropped) == ("No space left on device", 1)
+    second = recorder(path)
+    second.add(entry())
+    second.stop()
+    assert "".join(kind for kind, _ in blocks(path.read_bytes())) == "SSEREZ"
 
 
 def test_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

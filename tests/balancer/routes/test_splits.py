@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies import Outcome, OutcomeKind, RequestFacts
+from policies import Available, EndpointState, Outcome, OutcomeKind, Overloaded, RequestFacts
 from tests.support.admin_requests import local, metrics, status
 from tests.support.command_line import run_balancer
 from tests.support.stage import Stage, pool_of, traffic
@@ -183,6 +183,19 @@ async def test_canary_without_endpoints_is_guarded(stage: Stage) -> None:
     await stage.ask(local(b"/-/endpoints/a0?cluster=next", method=b"PATCH", body=b'{"state": "drain"}'))
     await send(stage, 100)
     assert "100.00% of its requests failed" in (await split_of(stage))["reason"]
+
+
+async def test_canary_that_rejects_requests_is_guarded(stage: Stage) -> None:
+    """Its policy takes it for overloaded."""
+    await serve_split(stage, canary="next")
+    next(one for one in stage.running.clusters if one.name == "next").router.set_policy(Rejecting())
+    await send(stage, 100)
+    assert "100.00% of its requests failed" in (await split_of(stage))["reason"]
+
+
+class Rejecting:
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        raise Overloaded
 
 
 async def test_other_keys_of_a_split_route_apply(stage: Stage) -> None:
