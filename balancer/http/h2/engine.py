@@ -198,12 +198,16 @@ class Engine:
             self._idle_frames += 1
             return  # it says nothing, and may come before the head of the response
         owed += len(data)
+        unwanted = self._unwanted.get(stream_id)
         if has_ended:
             del self._open[stream_id]
             self._return(stream_id, owed)
+        elif unwanted is not None:
+            unwanted[0] = 0
+            self._return(stream_id, len(data))
         else:
             self._open[stream_id] = owed
-        if stream_id not in self._unwanted:
+        if unwanted is None:
             self._events.append(event)
 
     def _on_other(self, event: Any, kind: int, stream_id: int, value: Any) -> None:

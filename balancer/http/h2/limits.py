@@ -48,7 +48,9 @@ TICK: Final = 1.0
 """Seconds between two calls of `Engine.tick`."""
 
 LINGER_TICKS: Final = 1
-"""Ticks for which a client may end a request that has been answered, before its stream is reset."""
+LONGEST_LINGER: Final = 30
+"""Ticks for which a client that has been answered may send nothing of its request, and may go on sending it, before its
+stream is reset."""
 
 LEAVING: Final = b"leaving!"
 """PING between the two GOAWAY frames of a shutdown."""

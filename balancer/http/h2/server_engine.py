@@ -8,7 +8,7 @@ from balancer.http.h1.field_list import Fields
 from balancer.http.h2.engine import Engine
 from balancer.http.h2.events import NO_ERROR, OVERSIZED, RESET
 from balancer.http.h2.library import LibraryError
-from balancer.http.h2.limits import LEAVING, LINGER_TICKS, Http2Limits
+from balancer.http.h2.limits import LEAVING, LINGER_TICKS, LONGEST_LINGER, Http2Limits
 from balancer.http.h2.sendable import sendable
 
 
@@ -54,13 +54,14 @@ class ServerEngine(Engine):
                 self._bodies.parts += 1
 
     def discard(self, stream_id: int) -> None:
-        """Read no more of a request; called after the last part of its response. The client may still end the request,
-        which may have come but for its end, and gets a reset only if it does not: many clients drop the response of a
-        stream that is reset while they send.
+        """Drop what else comes of a request; called after the last part of its response. A client may read nothing
+        before it has sent all, and drop the response of a stream that is reset: it may go on, and gets a reset only
+        when it has stopped amid the request.
         """
         if stream_id in self._open:
-            self._unwanted[stream_id] = 0
+            self._unwanted[stream_id] = [0, 0]
             self.has_discarded = True
+            self.acknowledge(stream_id, self._open[stream_id])
 
     def leave(self) -> None:
         """Go away without losing a request (§ 6.8): a first GOAWAY that names no stream, and after a round trip a
@@ -74,11 +75,12 @@ class ServerEngine(Engine):
                 return
 
     def tick(self) -> None:
-        """Begin the limits on floods anew, and reset the streams of `discard` whose answer has been out for a while:
-        before its end, a reset would cut it off (§ 8.1)."""
+        """Begin the limits on floods anew, and reset the streams of `discard` whose client has stopped: before the
+        end of the answer is out, a reset would cut it off (§ 8.1)."""
         super().tick()
         session = self._session
         for stream_id, ticks in list(self._unwanted.items()):
+            quiet, in_all = ticks
             try:
                 window = min(session.window, session.stream_window(stream_id))
             except LibraryError:
@@ -86,7 +88,7 @@ class ServerEngine(Engine):
                 continue
             # Without window, or while the transport is full, the end of the stream may wait to be framed.
             if window > 0 and not (self.is_blocked or self.unsent(stream_id)):
-                if ticks < LINGER_TICKS:
-                    self._unwanted[stream_id] = ticks + 1
+                if quiet < LINGER_TICKS and in_all < LONGEST_LINGER:
+                    self._unwanted[stream_id] = [quiet + 1, in_all + 1]
                 else:
                     self.reset(stream_id, NO_ERROR)

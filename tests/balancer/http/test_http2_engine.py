@@ -33,6 +33,7 @@ from balancer.http.h2.limits import (
     FRAMES_PER_PART,
     LINGER_TICKS,
     LONGEST_FRAME,
+    LONGEST_LINGER,
     PIECE,
     WINDOW,
     Http2Limits,
@@ -404,6 +405,27 @@ def test_end_that_waits_to_be_framed_is_not_cut_off() -> None:
     server.tick()
     parts = [server.data_to_send(100_000) for _ in range(4)]
     assert of_stream(3, b"".join(parts)) == [(frames.DATA, frames.END_STREAM)]
+
+
+def test_rest_of_an_answered_request_is_dropped() -> None:
+    """A client may read nothing before it has sent all: it gets window, and as long as it goes on, no reset."""
+    server = lone_server()
+    server.receive(head(1, *POST, flags=END_HEADERS))
+    server.receive(frame(frames.DATA, bytes(1000), 1))
+    server.respond(1, OK, is_last=True)
+    server.discard(1)
+    returned = 0
+    for tick in range(LONGEST_LINGER + 1):
+        for _ in range(STREAM_WINDOW // 16_384):
+            assert server.receive(frame(frames.DATA, bytes(16_384), 1)) == []
+            returned += sum(
+                int.from_bytes(payload, "big")
+                for kind, stream, _, payload in frames_of(server.data_to_send())
+                if (kind, stream) == (frames.WINDOW_UPDATE, 1)
+            )
+        assert returned > tick * STREAM_WINDOW
+        server.tick()
+    assert of_stream(1, server.data_to_send()) == [(frames.RST_STREAM, 0)]
 
 
 def of_stream(wanted: int, data: bytes) -> list[tuple[int, int]]:

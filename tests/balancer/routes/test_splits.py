@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from balancer.__main__ import main
 from policies import Available, EndpointState, Outcome, OutcomeKind, Overloaded, RequestFacts
 from tests.support.admin_requests import local, metrics, status
-from tests.support.command_line import run_balancer
+from tests.support.command_line import run_balancer, run_in_process
 from tests.support.stage import Stage, pool_of, traffic
 from tests.support.wire import Message, ScriptedWorker, get, response
 
@@ -244,3 +246,23 @@ async def test_metrics_and_terminal(stage: Stage) -> None:
         assert "CLUSTER=WEIGHT" in (await run_balancer("split", "--url", url, wrong)).output
     refused = await run_balancer("split", "--url", url, "stable=3", "beta=1")
     assert "stable, next (*://*/*)" in refused.output
+
+
+def test_check_warns_of_requests_that_are_no_part_of_a_canary_s_split(tmp_path: Path) -> None:
+    """Another host with the same split has the same canary."""
+    file = tmp_path / "balancer.toml"
+    split = 'split = { stable = 90, next = 10 }\ncanary = "next"\n'
+    warned = "warning: routes.0.canary: is judged by all requests to its clusters, also by those of routes.1 to next"
+    for second, expected in (
+        (f'host = "b"\n{split}', []),
+        ('cluster = "stable"\nmirror = { cluster = "next", share = 1 }\n', [warned]),
+    ):
+        file.write_text(
+            f'[[routes]]\nhost = "a"\n{split}[[routes]]\n{second}'
+            + "".join(
+                f'[clusters.{name}]\nendpoints = [{{ id = "{name}", address = "http://a:1" }}]\n'
+                for name in SPLIT
+            )
+        )
+        lines = run_in_process(main, "balancer", "check", str(file)).stdout.splitlines()
+        assert [line for line in lines if "canary" in line] == expected
