@@ -82,9 +82,8 @@ class Engine:
         self._events: list[Event] = []
         self._reset: set[int] = set()  # streams that this read has ended early
         self._open: dict[int, int] = {}  # streams that the peer has not ended -> bytes not acknowledged yet
-        self._unwanted: dict[
-            int, int
-        ] = {}  # answered streams whose request is not read to its end -> ticks since then
+        # answered streams whose request is dropped as it comes -> ticks since the last of it, and in all
+        self._unwanted: dict[int, list[int]] = {}
         self._last_id = 0  # of the peer's streams
         self._own_resets: set[int] = set()  # streams that are being reset from here
         self._recent_resets = 0
