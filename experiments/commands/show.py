@@ -218,11 +218,8 @@ def show_catalogue(file: Path, grid: str | None, measure: str | None, console: C
 
     if not file.exists() and not file.suffix:
         near = get_close_matches(str(file), (*packaged(), *registry.known()), 1)
-        known = f"scenarios: {known_scenarios()}; policies: {', '.join(registry.known())}"
-        raise BadInputError(
-            f"{file}: no such scenario, policy, results directory or catalogue; "
-            + (f"did you mean {near[0]}?" if near else known)
-        )
+        known = f"did you mean {near[0]}?" if near else f"scenarios: {known_scenarios()}"
+        raise BadInputError(f"{file}: no such scenario, policy, results directory or catalogue; {known}")
     with to_read(file) as opened:
         facts = chosen_grid(opened, grid)
         grids = [facts] if grid else opened.grids()
