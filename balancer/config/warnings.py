@@ -140,9 +140,8 @@ def unused_load_probes(settings: Settings) -> Iterator[str]:
     """Yield a line for each cluster whose policy sends no load probes to engines that would report by metrics."""
     for name, cluster in {"": settings, **settings.clusters}.items():
         factory = registry.find(cluster.policy.name, cluster.policy.library)
-        probes = not isinstance(factory, type) or hasattr(
-            factory, "probes"
-        )  # what a function makes is not known
+        # What a function makes is not known.
+        probes = not isinstance(factory, type) or hasattr(factory, "probes")
         if cluster.load_probes.format == "metrics" and not probes:
             place = f"clusters.{name}.load_probes" if name else "load_probes"
             yield f"{place}: is not used: {cluster.policy.label} asks for no load; llm-d does"
