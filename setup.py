@@ -75,6 +75,7 @@ HOT = [
     "balancer/downstream/http1_responder.py",
     "balancer/downstream/dispatch.py",
     "balancer/syntax/urls.py",
+    "balancer/routes/canary_guard.py",
     "balancer/routes/conditions.py",
     "balancer/routes/model_exchange.py",
     "balancer/routes/route.py",

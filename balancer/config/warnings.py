@@ -41,7 +41,6 @@ def warnings_about(
     yield from unused_check_keys(settings)
     yield from unread_prompts(settings)
     yield from unused_load_probes(settings)
-    yield from misled_canaries(settings)
     yield from refused_at_start(settings)
     yield from logged_secrets(settings.log.fields)
     yield from exposed_secrets(reading, file)
@@ -145,19 +144,6 @@ def unused_load_probes(settings: Settings) -> Iterator[str]:
         if cluster.load_probes.format == "metrics" and not probes:
             place = f"clusters.{name}.load_probes" if name else "load_probes"
             yield f"{place}: is not used: {cluster.policy.label} asks for no load; llm-d does"
-
-
-def misled_canaries(settings: Settings) -> Iterator[str]:
-    """Yield a line for each canary that is judged by counts to which others than its split add."""
-    for at, route in enumerate(settings.routes):
-        for place, other in enumerate(settings.routes):
-            used = {other.cluster, *(one.cluster for one in (other.mirror, other.auth) if one is not None)}
-            shared = used.union(other.split if other.split != route.split else ()) & set(route.split)
-            if route.canary is not None and shared:
-                yield (
-                    f"routes.{at}.canary: is judged by all requests to its clusters, also by those of routes.{place} "
-                    f"to {', '.join(sorted(filter(None, shared)))}"
-                )
 
 
 def logged_secrets(fields: Iterable[str]) -> list[str]:

@@ -17,11 +17,13 @@ from balancer.http.h1.request_head import Request
 from balancer.http.h1.traced_head import TracedRequest
 from balancer.mirroring.mirror import Mirror, RequestCopy
 from balancer.mirroring.observer import MirrorObserver
+from balancer.routes.canary_guard import TalliedRequest
 from balancer.routes.model_exchange import ModelExchange, names_model
 from balancer.routes.own_response import OwnResponse
 from balancer.routes.route import Route
 from balancer.routes.table import RouteTable
 from balancer.syntax.urls import ADMIN_PREFIX
+from policies.insight.version_guard import Tally
 
 AdminExchanges = Callable[[Any, Request], RequestHandler]
 """Creates the handler of an admin request, for its connection or stream."""
@@ -49,6 +51,7 @@ def handler_of(
     mirror: Mirror | None = None
     authorizer: Authorizer | None = None
     route: Route | None = None
+    tally: Tally | None = None
     limiter = cluster.limiter
     edits = None if routes is None else routes.edits
     if routes is not None and routes.is_in_use:
@@ -66,7 +69,7 @@ def handler_of(
         if route is not None:
             limiter, edits, target = route.limiter, route.edits, route.cluster
             if target is None and route.split is not None:
-                target = route.split.cluster_of(request, downstream.client)
+                target, tally = route.split.assign(request, downstream.client)
         if route is not None and target is not None:
             cluster, mirror, authorizer = target, route.mirror, route.authorizer
             route.rewrite(request)
@@ -91,6 +94,8 @@ def handler_of(
     exports_spans = tracing is not None and tracing.spans is not None
     if copy is not None or cluster.journal is not None or exports_spans:
         exchange.observers = observers_of(exchange, copy, route)
+    if tally is not None:
+        exchange.observers = (*exchange.observers, TalliedRequest(tally))
     return exchange, cluster.body_limit
 
 

@@ -14,6 +14,7 @@ from balancer.upstream.pool import Pool
 from balancer.upstream.request import UpstreamAttempt, UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.insight.canary import Arm
+from policies.insight.version_guard import Tally
 from policies.routing.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class RoutedAttempt(UpstreamAttempt):
     has_lost = False  # another attempt at the request was answered first
     has_failed = False  # the attempt is settled with an outcome other than OK
     arm: Arm | None = None  # of the canary, that picked the endpoint
+    tally: Tally | None = None  # of the version that the request is for, where one is on trial
     span: AttemptSpan | None = None  # while the request is traced
 
     def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
@@ -117,5 +119,7 @@ class RoutedAttempt(UpstreamAttempt):
         self.cluster.router.settle(self.assignment, outcome)
         if self.arm is not None:
             self.arm.record(outcome, self.assignment.routed_at)
+        if self.tally is not None:
+            self.tally.record(outcome, self.assignment.routed_at)
         if self.span is not None:
             self.span.ended(self, kind, now)

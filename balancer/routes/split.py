@@ -3,83 +3,25 @@
 A request has a position in 0..1, and each cluster an interval as long as its share, in the order of the configuration.
 Positions follow each other by the golden ratio, so shares are exact after few requests. That of a key is its hash: the
 same in every process and after every change, so that a change moves no key but those whose interval has a new owner.
-
-A guard compares the cluster of a canary with the others of its split once a second, from counts that the data path
-keeps anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from operator import sub
 from random import Random
 from typing import Any, Final
 
 from balancer.cluster.affinity import key_of
 from balancer.cluster.cluster import Cluster
 from balancer.config.schema.routes import RouteConfig
-from balancer.errors import CommandRefused, NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed
+from balancer.errors import CommandRefused
 from balancer.http.h1.client import Client
 from balancer.http.h1.request_head import KeyOf, Request
 from balancer.log.output import complain
-from policies.insight.version_guard import problem_of
+from balancer.routes.canary_guard import CanaryGuard
+from policies.insight.version_guard import Tally
 from policies.selection import hashing
-from policies.stats.load import Histogram
-
-PERIOD: Final = 1.0
-"""Seconds between two comparisons."""
-
-WINDOW: Final = 600.0
-"""Seconds after which counts begin anew: a fault of today must not be diluted by the requests of a week."""
-
-UNSERVED: Final = tuple(one.reason for one in (NoEndpoint, PoolOverloaded, QueueFull, QueueTimeout, Shed))
-"""Errors of requests that no endpoint of the cluster was there for; other failures are those of attempts."""
-
-Counts = dict[str, list[int]]
-"""By endpoint, and "" for requests without one: judged, of these failed, and the buckets of latencies."""
-
-
-class CanaryGuard:
-    """Guard of the cluster at place `canary` among `clusters`."""
-
-    def __init__(self, clusters: Sequence[Cluster], canary: int) -> None:
-        self._clusters = clusters
-        self._canary = canary
-        self._before: list[Counts] = []
-        self._began_at = self._next_at = 0.0
-
-    def problem(self, now: float) -> str | None:
-        """Return what is worse about the canary than about the others; None if nothing is, or it is not yet time."""
-        if now < self._next_at:
-            return None
-        self._next_at = now + PERIOD
-        counts = [_counts_of(cluster) for cluster in self._clusters]
-        if not self._before or now > self._began_at + WINDOW:
-            self._before, self._began_at = counts, now
-            return None
-        changes = [*map(_change, counts, self._before)]
-        canary = changes.pop(self._canary)
-        return problem_of(canary, _summed(changes))
-
-
-def _counts_of(cluster: Cluster) -> Counts:
-    unserved = sum(cluster.counts.errors[reason] for reason in UNSERVED)
-    counts = {"": [unserved, unserved, *Histogram().counts]}
-    for state in cluster.router.states:
-        counts[state.id] = [state.successes + state.failures, state.failures, *state.histogram.counts]
-    return counts
-
-
-def _change(counts: Counts, before: Counts) -> list[int]:
-    """Return the difference; an endpoint that was not there before, or was replaced, counts as a whole."""
-    earlier = {name: row for name, row in before.items() if name in counts and row[0] <= counts[name][0]}
-    return [*map(sub, _summed(counts.values()), _summed(earlier.values()))]
-
-
-def _summed(rows: Iterable[list[int]]) -> list[int]:
-    return [*map(sum, zip(*rows, strict=True))]
-
 
 GOLDEN: Final = 0.6180339887498949
 """Step between positions: of all numbers its multiples modulo 1 are spread most evenly (Knuth, TAOCP 3, 6.4)."""
@@ -127,10 +69,10 @@ class Split:
 
     def _new_guard(self) -> CanaryGuard | None:
         canary = self.config.canary
-        return None if canary is None else CanaryGuard(self.clusters, self.names.index(canary))
+        return None if canary is None else CanaryGuard(len(self.names), self.names.index(canary))
 
-    def cluster_of(self, request: Request, client: Client) -> Cluster:
-        """Return the cluster that a request goes to, and count it."""
+    def assign(self, request: Request, client: Client) -> tuple[Cluster, Tally | None]:
+        """Return the cluster that a request goes to, and the tally of its attempts if there is a guard; count it."""
         key = None if self._key_of is None else request.key_by(self._key_of, client)
         if key is not None:  # mixed: policies place keys within a cluster by the same hash
             position = hashing.mixed(hashing.of_key(key)) * hashing.UNIT
@@ -143,7 +85,7 @@ class Split:
         while position >= bounds[at]:
             at += 1
         self.requests[at] += 1
-        return self.clusters[at]
+        return self.clusters[at], None if self.guard is None else self.guard.tallies[at]
 
     def problem(self, now: float) -> str | None:
         """Return what is worse about the canary than about the other clusters; None if nothing is."""

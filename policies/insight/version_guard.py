@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from math import log
 from typing import Final
 
+from policies.facts import Outcome, OutcomeKind
 from policies.stats.load import Histogram
+
+_OK: Final = OutcomeKind.OK
 
 RELEVANT: Final = 1.25
 """Factor by which the share of failures or a quantile of the latency must be higher."""
@@ -30,10 +33,39 @@ MIN_ANSWERED: Final = 100
 """Least answered requests of each side for a comparison of latencies."""
 
 
+class Tally:
+    """Attempts at the requests of one version: those that succeeded or failed, of these the failed ones, and latencies
+    of successes, from the pick to the last byte.
+    """
+
+    def __init__(self) -> None:
+        self.ended = self.failed = 0
+        self.latency = Histogram()
+
+    def record(self, outcome: Outcome, picked_at: float) -> None:
+        kind = outcome.kind
+        if kind is _OK:
+            self.latency.record(outcome.ended_at - picked_at)
+        elif kind.is_failure:
+            self.failed += 1
+        elif not kind.is_success:
+            return
+        self.ended += 1
+
+    def unserved(self) -> None:
+        """Count a request that no endpoint was there for, as a failed attempt."""
+        self.ended += 1
+        self.failed += 1
+
+    @property
+    def row(self) -> list[int]:
+        return [self.ended, self.failed, *self.latency.counts]
+
+
 def problem_of(canary: Sequence[int], others: Sequence[int]) -> str | None:
     """Return what is worse about the canary, in words; None if nothing is, beyond chance.
 
-    Both are the numbers of successes and failures together and of failures, and the buckets of the others' latencies.
+    Both are rows of tallies, that of the others their sum.
     """
     (ended, failed, *buckets), (usually_ended, usually_failed, *usual_buckets) = canary, others
     if not (ended and usually_ended):

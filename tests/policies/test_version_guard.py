@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from policies.insight.version_guard import problem_of
+from policies.facts import Outcome, OutcomeKind
+from policies.insight.version_guard import Tally, problem_of
 from policies.stats.load import Histogram
 
 
@@ -61,3 +62,17 @@ def test_tail_alone() -> None:
     found = problem_of([1000, 0, *slow.counts], usual)
     assert found is not None
     assert found.startswith("its p99 is ")
+
+
+def test_tally_counts_what_ended_at_an_endpoint() -> None:
+    """Not what a client has left, nor what lost a race."""
+    tally = Tally()
+    for kind in OutcomeKind:
+        tally.record(Outcome(kind, None, 1.0, 1.1, 1.2), picked_at=0.2)
+    judged = [kind for kind in OutcomeKind if kind.is_success or kind.is_failure]
+    failures = [kind for kind in judged if kind.is_failure]
+    assert OutcomeKind.ABANDONED not in judged
+    assert (tally.ended, tally.failed) == (len(judged), len(failures))
+    assert (tally.latency.count, tally.latency.total) == (1, 1.0)
+    tally.unserved()
+    assert tally.row[:2] == [len(judged) + 1, len(failures) + 1]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from balancer.__main__ import main
-from policies import Available, EndpointState, Outcome, OutcomeKind, Overloaded, RequestFacts
+from policies import Available, EndpointState, Overloaded, RequestFacts
 from tests.support.admin_requests import local, metrics, status
-from tests.support.command_line import run_balancer, run_in_process
+from tests.support.command_line import run_balancer
 from tests.support.stage import Stage, pool_of, traffic
-from tests.support.wire import Message, ScriptedWorker, get, response
+from tests.support.wire import Message, ScriptedWorker, answering, get, response
 
 SPLIT = {"stable": 90, "next": 10}
 
@@ -132,17 +130,13 @@ async def test_refused_changes(stage: Stage, order: dict[str, Any], code: int, w
     assert [each["weight"] for each in (await split_of(stage))["clusters"]] == [90, 10]
 
 
-async def send(stage: Stage, number: int, left: int = 0) -> None:
-    """Send requests between two looks of the guard; clients leave as many more of each cluster as `left`."""
+async def send(stage: Stage, number: int, request: bytes = b"") -> None:
+    """Send requests between two looks of the guard."""
     client = await stage.client()
     stage.jump(1.1)
     stage.control_plane.splits.sweep(stage.clock.at)
     for _ in range(number):
-        await client.ask(get())
-    for router in [cluster.router for cluster in stage.running.clusters if cluster.router.states]:
-        for _ in range(left):
-            outcome = Outcome(OutcomeKind.ABANDONED, None, stage.clock.at, None, stage.clock.at)
-            router.settle(router.route(RequestFacts()), outcome)
+        await client.ask(request or get())
     stage.jump(1.1)
     stage.control_plane.splits.sweep(stage.clock.at)
     await client.close()
@@ -153,7 +147,7 @@ async def test_failing_canary_gets_no_more_requests(stage: Stage, capsys: pytest
     await serve_split(stage, answer=response(status=b"500 Oops"), canary="next")
     await send(stage, 40)
     assert (await split_of(stage))["reason"] is None, "four failures may be chance"
-    await send(stage, 60, left=500)  # no part of the share
+    await send(stage, 60)
     split = await split_of(stage)
     why = "100.00% of its requests failed, and 0.00% of the others"
     assert split["reason"] == f"canary next: {why}"
@@ -164,6 +158,34 @@ async def test_failing_canary_gets_no_more_requests(stage: Stage, capsys: pytest
     assert shown.output.splitlines()[1].strip() == split["reason"]
     await change(stage, weights=SPLIT)
     assert (await split_of(stage))["reason"] is None
+
+
+async def test_only_requests_of_the_split_count(stage: Stage) -> None:
+    """Failures of a mirror's copies and of another route's requests neither stop a good canary nor hide a bad one."""
+    failing = [b"/bad", b"/copied"]
+
+    def answer(request: Message) -> bytes:
+        return response(status=b"500 Oops" if request.line.split()[1] in failing else b"200 OK")
+
+    workers = {"stable": await stage.worker(response()), "next": await stage.worker(answering(answer))}
+    await stage.serve(
+        endpoints=[],
+        routes=[
+            {"path": "/bad", "cluster": "next"},
+            {"path": "/copied", "cluster": "stable", "mirror": {"cluster": "next", "share": 1.0}},
+            {"prefix": "/", "split": SPLIT, "canary": "next"},
+        ],
+        clusters={name: pool_of(worker) for name, worker in workers.items()},
+        outlier_detection={"failures": 0},
+    )
+    for path in (b"/bad", b"/copied", b"/"):
+        await send(stage, 100, get(path))
+    await stage.eventually(lambda: len(workers["next"].requests) >= 209)
+    assert not (await split_of(stage))["changed"]
+    failing[:] = [b"/"]
+    for path in (b"/bad", b"/copied", b"/"):
+        await send(stage, 100, get(path))
+    assert "% of its requests failed, and 0.00% of the others" in (await split_of(stage))["reason"]
 
 
 async def test_good_canary_and_one_without_a_guard_keep_their_share(stage: Stage) -> None:
@@ -246,25 +268,3 @@ async def test_metrics_and_terminal(stage: Stage) -> None:
         assert "CLUSTER=WEIGHT" in (await run_balancer("split", "--url", url, wrong)).output
     refused = await run_balancer("split", "--url", url, "stable=3", "beta=1")
     assert "stable, next (*://*/*)" in refused.output
-
-
-def test_check_warns_of_requests_that_are_no_part_of_a_canary_s_split(tmp_path: Path) -> None:
-    """Another host with the same split has the same canary."""
-    file = tmp_path / "balancer.toml"
-    split = 'split = { stable = 90, next = 10 }\ncanary = "next"\n'
-    warned = (
-        "warning: routes.0.canary: is judged by all requests to its clusters, also by those of routes.1 to "
-    )
-    for second, expected in (
-        (f'host = "b"\n{split}', []),
-        ('cluster = "stable"\nmirror = { cluster = "next", share = 1 }\n', [f"{warned}next, stable"]),
-    ):
-        file.write_text(
-            f'[[routes]]\nhost = "a"\n{split}[[routes]]\n{second}'
-            + "".join(
-                f'[clusters.{name}]\nendpoints = [{{ id = "{name}", address = "http://a:1" }}]\n'
-                for name in SPLIT
-            )
-        )
-        lines = run_in_process(main, "balancer", "check", str(file)).stdout.splitlines()
-        assert [line for line in lines if "canary" in line] == expected
