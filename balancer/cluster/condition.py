@@ -39,6 +39,9 @@ class Condition(Enum):
 DOWN = frozenset((Condition.EJECTED, Condition.FAILING_CHECKS, Condition.UNREACHABLE))
 """Conditions that are evidence against the endpoint."""
 
+STAYING = frozenset((Condition.DRAINING.value, Condition.MAINTENANCE.value))
+"""Conditions in which an endpoint gets no more requests and ends those that it has."""
+
 CAUSES = {
     Cause.UNREACHABLE: "no connection",
     Cause.CONNECTIONS: "broken connections",
@@ -76,8 +79,8 @@ def condition_text(
         text = full_text(in_flight, int(state.limit))
     elif condition is Condition.WARMING:
         text = f"warming up: {state.share:.0%} of its share"
-    elif condition in (Condition.DRAINING, Condition.MAINTENANCE) and in_flight:
-        text = f"{condition.value}, {in_flight} in flight"
+    elif text in STAYING and in_flight:
+        text = staying_text(text, in_flight)
     elif condition is Condition.EJECTED:
         text = f"ejected, {max(0.0, (state.record.until or now) - now):.0f} s left ({cause_of(state)})"
     elif condition in DOWN:
@@ -101,6 +104,11 @@ def cause_of(state: EndpointState) -> str:
     """Return the cause of an ejection in words."""
     cause = state.record.cause
     return "unknown" if cause is None else CAUSES[cause]
+
+
+def staying_text(condition: str, in_flight: int) -> str:
+    """Describe an endpoint that gets no more requests and has some."""
+    return f"{condition}, {in_flight} in flight"
 
 
 def full_text(in_flight: int, limit: int) -> str:

@@ -149,7 +149,8 @@ class Server:
         state_log, router, say = control_plane.state_log, control_plane.cluster.router, self._say
         if name:
             control_plane.discovery.say = partial(_of_cluster, name, control_plane.discovery.say)
-        state_log.say = partial(_of_cluster, name, say) if name else say
+            say = partial(_of_cluster, name, say)
+        state_log.say = say
         if member is not None:
             state_log.siblings = SiblingConditions(member.board, member.index, name)
             siblings = Siblings(router, member.board, member.index, complain, name)

@@ -253,7 +253,7 @@ def matching(found: Sequence[Contrast]) -> str:
     if paired == len(found):
         return "Blocks were paired by their seeds; the interval is Student's over pairs."
     if not paired:
-        return "Seeds differ, so nothing was paired; the interval is Welch's over all runs of both sets."
+        return "No two runs had the same requests, so none were paired; intervals are Welch's over all runs of both."
     return (
         f"{paired} of {len(found)} rows were paired by seeds; the others have Welch's interval over all runs."
     )

@@ -187,7 +187,7 @@ def test_blocks_of_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> N
     """The variation between blocks remains: 30 % is not significant in eight runs, and the output gives the reason."""
     before, after = write(), write(slower={"b": 1.3}, seed=2)
     found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
-    assert "Seeds differ, so nothing was paired" in found.output
+    assert "No two runs had the same requests, so none were paired" in found.output
     assert found.return_value == 0
     assert rows(tmp_path / "out.json")["b"]["is_paired"] is False
     assert rows(tmp_path / "out.json")["b"]["second_is"] == "undecided"

@@ -28,6 +28,9 @@ MAX_RESPONSE_BYTES = 64 << 20
 """Size limit of the response in bytes."""
 
 
+STATUS = "/-/status"
+
+
 class AdminError(click.ClickException):
     """An admin request failed; the message is one line."""
 
@@ -67,6 +70,10 @@ class AdminClient:
         if isinstance(document, dict) and isinstance(document.get("error"), str):
             raise AdminError(one_line(document["error"]))
         if status == 404 and self.path is not None:
+            if self.request("GET", STATUS)[0] == 200:
+                raise AdminError(
+                    one_line(f"{self.url} has no {target.partition('?')[0]}, as a sidecar has none")
+                )
             raise Unreachable(
                 f"the admin socket {self.path} needs the admin.token of its balancer; see --token"
             )

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.cluster.condition import Condition, full_text
+from balancer.cluster.condition import STAYING, Condition, full_text, staying_text
 from balancer.control.admin.families import exposed
 from balancer.control.admin.health import DRAINING, PANIC, SERVING, health_of
 from balancer.control.admin.policy_report import summary
@@ -135,6 +135,8 @@ def _merged_condition(whole: dict[str, Any], endpoints: list[dict[str, Any]]) ->
         text = f"{text}; in {there} of {len(endpoints)} processes"
     elif condition == Condition.FULL.value and whole["limit"] is not None:
         text = full_text(whole["in_flight"], whole["limit"])
+    elif condition in STAYING and whole["in_flight"]:
+        text = staying_text(condition, whole["in_flight"])
     return {"condition": condition, "condition_text": text}
 
 

@@ -257,7 +257,9 @@ async def test_admin_states_and_full_endpoint(stage: Stage) -> None:
     stage.cluster.router.set_admin_state("w0", AdminState.DRAIN)
     stage.cluster.router.set_admin_state("w1", AdminState.MAINTENANCE)
     assert await agreed(stage) == {"w0": "draining", "w1": "maintenance"}
-    assert (await status(stage))["endpoints"][0]["condition_text"] == "draining, 1 in flight"
+    here = proxy_status(stage.control_plane, raw)
+    assert here["endpoints"][0]["condition_text"] == "draining, 1 in flight"
+    assert merged_status([here, here], 2, 1)["endpoints"][0]["condition_text"] == "draining, 2 in flight"
     assert (await probe(stage))[0] == 503
     assert log.look() == ["endpoint w0 is draining", "endpoint w1 is in maintenance"]
     go.set()

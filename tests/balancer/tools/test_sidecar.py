@@ -20,6 +20,7 @@ from balancer.tools.sidecar.origins import Origin, Origins
 from balancer.tools.sidecar.server import load_sidecar
 from tests.support.admin_requests import local
 from tests.support.certificates import Shelf
+from tests.support.command_line import run_balancer
 from tests.support.config_files import refusals, write
 from tests.support.root import ROOT
 from tests.support.sidecars import StagedSidecar, request_for, url_of
@@ -322,6 +323,9 @@ async def test_admin_paths_are_not_forwarded(stage: Stage, sidecar: StagedSideca
     for path in (b"/-/policy", b"/-/endpoints"):
         assert (await stage.ask(request_for(b"localhost", path))).status == 404
     assert worker.received == b""
+    url = f"unix:{sidecar.server.listening.admin.path}"
+    refused = await run_balancer("endpoints", "--url", url, "list")
+    assert refused.output == f"Error: {url} has no /-/endpoints, as a sidecar has none\n"
 
 
 async def test_reload_of_origins(stage: Stage, sidecar: StagedSidecar) -> None:
