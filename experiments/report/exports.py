@@ -108,7 +108,11 @@ def write_requests(results: Results, directory: Path) -> None:
 
 
 def save_parquet(columns: dict[str, Any], path: Path) -> None:
+    """Write columns as Parquet; one without any value has the type of numbers, as where it has some."""
     import pyarrow  # optional, and a quarter of a second of imports
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    table = pyarrow.table(columns)
+    types = [pyarrow.float64() if pyarrow.types.is_null(each.type) else each.type for each in table.schema]
+    schema = pyarrow.schema([*zip(table.column_names, types, strict=True)])
+    pyarrow.parquet.write_table(table.cast(schema), path)

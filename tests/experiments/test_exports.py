@@ -56,6 +56,17 @@ def test_the_columns_of_a_table_are_documented(reported: Path, name: str) -> Non
     assert (table.column_names, table.num_rows) == (columns, len(rows))
 
 
+def test_a_column_without_a_value_has_the_type_of_numbers(tmp_path: Path) -> None:
+    """As the ends of intervals of one block."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_results(tmp_path, blocks=1, requests=60, failures=0.02)
+    results = load_results(tmp_path)
+    write_tables(results, summarise(results), tmp_path, parquet=True)
+    tables = [parquet.read_table(tmp_path / f"{name}.parquet") for name in ("summary", "comparisons")]
+    schema = [(each.name, str(each.type)) for table in tables for each in table.schema]
+    assert {kind for _, kind in schema} <= {"int64", "double", "string", "bool"}, schema
+
+
 def test_the_columns_of_the_other_tables_are_documented() -> None:
     assert list(CURVE_COLUMNS) == documented("load.csv")
     assert list(data_table(Matrix("p99", (), (), {}, {})).columns) == documented("matrix.csv")
