@@ -40,7 +40,7 @@ are the same within 2 % from 0 to 0.5.
 """
 
 PARTS: Final = {
-    "wait": "prompts that wait there, at the pace measured there",
+    "wait": "prompts that wait there, or would if they had not been refused, at the pace measured there",
     "prefill": "the tokens of the prompt that are not cached there",
     "pauses": "what other requests lose by that",
     "balance": "requests there beyond the mean of the endpoints",

@@ -27,6 +27,9 @@ CAPACITY: Final = 500_000.0
 STALLED: Final = 3.0
 """Multiple of its expected seconds after which a prompt that is being computed counts as overdue."""
 
+MOST_REFUSED_S: Final = 30.0
+"""Longest time in seconds for which prompts that were refused at once count as waiting: as long as a measured pace."""
+
 MOST_MODELS: Final = 256
 """Models whose tokens per byte are learned. A request may name any, so their number is bounded."""
 
@@ -41,7 +44,8 @@ class EndpointTokens:
     `overdue` by so many. `resident` tokens of prompts are in its KV cache, which holds `capacity`. Of the request that
     is routed, `held` blocks, which are `cached` tokens, are there, and `added` are not. `slowness` is its factor.
     `reported` is its last report, of `reported_at`. `computed_at` is that of the last first token of this process, of
-    whose `span` the pace is not learned yet. `evidence` is what answers say of its cache.
+    whose `span` the pace is not learned yet. `evidence` is what answers say of its cache. Until `refused_until` it
+    would compute the prompts that it refused at once: it gets no more prompts than others, which compute theirs.
     """
 
     def __init__(self, state: EndpointState, place: Place) -> None:
@@ -57,6 +61,7 @@ class EndpointTokens:
         self.evidence = CacheEvidence()
         self.slowness = 1.0
         self.computed_at, self.span = -1e300, Span()
+        self.refused_until = -1e300
         self.reported = ReportedLoad()
         self.reported_at = -1e300
         self.stated: int | None = None  # capacity that was reported and is not yet assumed
@@ -224,6 +229,9 @@ class TokenAccounts:
             self.index.forget(refused, account.place)
             if self.news is not None:
                 self.news.add(state, NOT_ARRIVED, refused)
+            if attempt.is_waiting and outcome.kind is _OK:
+                until = max(now, account.refused_until) + account.slowness * self.pace.seconds(attempt.added)
+                account.refused_until = min(until, now + MOST_REFUSED_S)
         elif answer is not None:
             self._learn(account, attempt, prompt, answer)
         self._publish(account)
@@ -315,7 +323,7 @@ class TokenAccounts:
             done = min(1.0, (now - account.place.computed_at) / (slowness * pace.seconds(of)))
         account.wait = slowness * (
             pace.base * (account.queue - done) + pace.per_token * (account.waiting - done * of)
-        )
+        ) + max(0.0, account.refused_until - now)
 
     def _add_like_own(self, account: EndpointTokens, requests: int) -> None:
         """Add requests of other balancers, as if they were like those of this process at all endpoints."""

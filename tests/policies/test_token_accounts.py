@@ -153,6 +153,31 @@ def test_a_failed_prompt_leaves_no_blocks_behind(name: str, kind: OutcomeKind, s
             assert driven.policy.accounts.index.depth([key], account.place) == (not refused)
 
 
+def test_an_engine_that_refuses_at_once_gets_no_more_prompts_than_others() -> None:
+    """Of a closed loop of eight. It is always idle, but a prompt that it answered with 404 counts as if it waited."""
+    driven = Driven("pending-tokens")
+    refusing, clock = driven.router.states[0], driven.clock
+    going: list[tuple[float, Assignment]] = []
+    refused = served = 0
+    free_at = 0.0
+    while served < 200:
+        while len(going) < 8 and refused < 1000:
+            one = driven.router.route(RequestFacts(prompt=Prompt(4000.0)))
+            if one.state is refusing:
+                clock.time += 0.001
+                driven.end(one, OutcomeKind.OK, None, 404)
+                refused += 1
+            else:
+                free_at = max(free_at, clock.time) + 0.5
+                going.append((free_at, one))
+        answered_at, one = going.pop(0)
+        clock.time = max(clock.time, answered_at)
+        driven.router.first_token(one, clock.time)
+        driven.answer(one)
+        served += 1
+    assert 0.8 * served < refused < 1.2 * served
+
+
 def test_answers_in_one_piece_leave_the_queue_when_they_should_be_computed() -> None:
     """No first token shows it: 8,000 tokens per second are assumed, of one prompt after the other."""
     driven = Driven("pending-tokens")
