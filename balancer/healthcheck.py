@@ -33,10 +33,9 @@ def status_at(url: str) -> int:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{USAGE}, got '{url}'")
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     with closing(connection(parts)) as sock:
-        sock.sendall(
-            f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
-        )
+        sock.sendall(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
         with sock.makefile("rb") as answer:
             line = answer.readline(STATUS_LINE_LIMIT)
     version, _, rest = line.partition(b" ")

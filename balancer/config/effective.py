@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from balancer.config.positions import Place
 from balancer.config.schema.named_clusters import OF_CONNECTIONS, ClusterSettings
@@ -49,11 +49,26 @@ def _table(table: BaseModel, source: Source, place: Place, path: str, *, is_give
             ]
         else:
             origin = (source(here) or "default") if is_set else _unset_source(table, name, value)
-            yield _line(_key(name), value, origin)
+            line = _line(_key(name), value, origin)
+            yield line if is_set or not _is_refused(table, name, value) else f"# {line}"
     for header, each, there, path_in, is_set in later:
         yield ""
         yield header
         yield from _table(each, source, there, f"{path_in}.", is_given=is_set)
+
+
+def _is_refused(table: BaseModel, name: str, value: Any) -> bool:
+    """Return whether a default may not be given beside the keys that are, such as a certificate without its use."""
+    given = {key: getattr(table, key) for key in table.model_fields_set}
+    return _is_valid(table, given) and not _is_valid(table, given | {name: value})
+
+
+def _is_valid(table: BaseModel, given: dict[str, Any]) -> bool:
+    try:
+        type(table).model_validate(given)
+    except ValidationError:
+        return False
+    return True
 
 
 def set_by_kind(cluster: ClusterSettings) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 
@@ -191,6 +191,22 @@ class Settings(ClusterSettings):
         return self.model_copy(update={**own, "record": record, **none})
 
 
+class ListenOptions(NamedTuple):
+    """The options --host and --port."""
+
+    host: str | None
+    port: int | None
+
+    def over(self, below: Any) -> str:
+        """Return the address to listen on: what is not given is that of `below`, else of the default."""
+        try:
+            address = ListenAddress.parse(below)
+        except (TypeError, ValueError, AttributeError):
+            address = ListenAddress.parse(Settings.model_fields["listen"].default)
+        host, port = self.host or address.host, address.port if self.port is None else self.port
+        return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
     """A valid configuration, and the names of the sources of its keys."""
@@ -205,17 +221,22 @@ def read_with_sources(
     """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
-    them. Of the files that the configuration names only those of policies are read, or taken from `files`. Raises
-    `ConfigError`, for all problems at once.
+    them; a host or a port alone replaces that of the address. Of the files that the configuration names only those of
+    policies are read, or taken from `files`. Raises `ConfigError`, for all problems at once.
     """
     environment, lines = environment_layer(os.environ, Settings)
     layers = [*([file_layer(path, Settings)] if path is not None else []), environment]
+    listen = overrides.get("listen")
     for variable, (key, value_of) in PLATFORM.items():
-        if key not in overrides and (text := os.environ.get(variable)):
+        if (key not in overrides or (isinstance(listen, ListenOptions) and None in listen)) and (
+            text := os.environ.get(variable)
+        ):
             try:
                 layers.append(one_source({key: value_of(text)}, variable))
             except ValueError as error:
                 lines.append(f"{variable}: {error}")
+    if isinstance(listen, ListenOptions):
+        overrides = {**overrides, "listen": listen.over(merge(layers).document.get("listen"))}
     merged = merge([*layers, Layer(dict(overrides), lambda place: OPTIONS.get(str(place[0]), ""))])
     try:
         settings = Settings.model_validate(merged.document)

@@ -165,6 +165,7 @@ class Supervisor:
         self._is_stopping, self._is_patient = True, number == REPLACED
         if not self._listening.is_closed:  # else a successor serves
             self._listening.remove()
+            self._listening.close()
         grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
         self._kill_at = time.monotonic() + grace + SPARE_TIME
         self._tell(number)

@@ -117,18 +117,16 @@ class Splits:
         self, weights: Mapping[str, float], route: str | None = None, reason: str | None = None
     ) -> list[Split]:
         """Change the weights of all splits between these clusters, or of one route. Raises `CommandRefused`."""
-        found = [
-            split
-            for split in self.by_route.values()
-            if set(split.names) == set(weights) and route in (None, split.route)
-        ]
+        between = [split for split in self.by_route.values() if set(split.names) == set(weights)]
+        found = [split for split in between if route in (None, split.route)]
         if not found:
-            between = "; ".join(
-                f"{', '.join(split.names)} ({split.route})" for split in self.by_route.values()
+            known = "; ".join(f"{', '.join(split.names)} ({split.route})" for split in self.by_route.values())
+            rule = (
+                "route: must be one that is split"
+                if between
+                else "weights: must be those of all clusters of a split"
             )
-            raise CommandRefused(
-                f"weights: must be those of all clusters of a split: {between or 'no route has one'}", 404
-            )
+            raise CommandRefused(f"{rule}: {known or 'no route has one'}", 404)
         for split in found:
             split.change(weights, reason)
         return found

@@ -15,7 +15,7 @@ import click
 
 from balancer.cluster.discovery.file_source import FileSource
 from balancer.config.effective import effective, set_by_kind
-from balancer.config.loading import LoadedSettings, Settings, endpoints_from_workers
+from balancer.config.loading import ListenOptions, LoadedSettings, Settings, endpoints_from_workers
 from balancer.config.problems import ConfigError, in_cluster
 from balancer.config.schema.named_clusters import ClusterSettings
 from balancer.config.schema.routes import listed
@@ -221,13 +221,7 @@ def overrides(
             "endpoints: give a configuration file, or one --worker REGION=http://host:port or more"
         )
     if host is not None or port is not None:
-        given["listen"] = _listen(host, port)
+        given["listen"] = ListenOptions(host, port)
     if admin is not None:
         given["admin"] = {"listen": admin if ":" in admin else f"127.0.0.1:{admin}"}
     return given
-
-
-def _listen(host: str | None, port: int | None) -> str:
-    default_host, _, default_port = str(Settings.model_fields["listen"].default).rpartition(":")
-    host = host or default_host
-    return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"

@@ -68,8 +68,8 @@ def report(
 ) -> int:
     """Draw the report of PATH.
 
-    PATH is a results directory, a load curve, the catalogue of a sweep, or an access log of the balancer as text or
-    JSON; - is a log on standard input.
+    PATH is a results directory, a load curve, the catalogue of a sweep, or an access log of the balancer as text,
+    logfmt or JSON; - is a log on standard input.
     """
     from experiments.capacity.curve import is_curve
     from experiments.commands.session import present  # matplotlib takes half a second

@@ -11,6 +11,7 @@ import pytest
 from balancer.__main__ import main
 from balancer.config.effective import toml
 from balancer.configuration import load
+from tests.support.certificates import Shelf
 from tests.support.command_line import complaint, run_in_process
 from tests.support.config_files import write
 from tests.support.documentation import EXAMPLE, KEYS
@@ -103,6 +104,30 @@ def test_output_is_a_configuration(tmp_path: Path) -> None:
     again.write_text(printed(str(path)))
     same = load(again, {}).model_dump(exclude={"policy", "sticky"})
     assert same == settings.model_dump(exclude={"policy", "sticky"})
+
+
+@pytest.mark.parametrize(
+    ("given", "absent"),
+    [
+        ('[tls]\ncertificate = "both.pem"\n', 'client_certificate = "required"'),
+        ('[listeners.plain]\nlisten = "127.0.0.1:1"\nredirect = { scheme = "https" }\n', 'mode = "660"'),
+        (
+            '[[routes]]\nprefix = "/"\ncluster = "b"\nauth = { cluster = "b", path = "/" }\n'
+            '[clusters.b]\nendpoints = [{ id = "b", address = "http://b:1" }]\n',
+            'cache_by = ["authorization", "cookie"]',
+        ),
+    ],
+    ids=["tls", "listener", "auth"],
+)
+def test_a_default_that_may_not_be_given_is_a_comment(tmp_path: Path, given: str, absent: str) -> None:
+    """It needs another key. The output is a configuration."""
+    Shelf(tmp_path).both("a")
+    path = write(tmp_path, '[[endpoints]]\nid = "a"\naddress = "http://a:1"\n' + given)
+    output = printed(str(path))
+    assert re.search(f"^# {re.escape(absent)} +# default$", output, re.MULTILINE), output
+    again = printed(str(write(tmp_path, output)))
+    first, second = ([line.rpartition(" #")[0] for line in each.splitlines()] for each in (output, again))
+    assert first == second
 
 
 def test_output_with_named_pools_is_a_configuration(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from balancer.__main__ import main
 from balancer.control.admin.status_command import problem_lines
 from balancer.errors import ListenFailed
 from balancer.process.supervisor import made_directory
-from balancer.tools.serve import overrides
 from policies import registry
 from tests.support.command_line import complaint, run_in_process
 from tests.support.programs import Run, workers
@@ -149,13 +148,27 @@ def test_invalid_arguments(arguments: tuple[str, ...], named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "listen"),
-    [(None, None, None), (None, 0, "127.0.0.1:0"), ("0.0.0.0", None, "0.0.0.0:8080"), ("::1", 9, "[::1]:9")],
+    ("options", "environment", "listen"),
+    [
+        ("", {}, "0.0.0.0:9999"),
+        ("--port 0", {}, "0.0.0.0:0"),
+        ("--host ::1", {}, "[::1]:9999"),
+        ("--host ::1 --port 9", {"PORT": "5000"}, "[::1]:9"),
+        ("--host 127.0.0.1", {"PORT": "5000"}, "127.0.0.1:5000"),
+        ("--port 7", {"BALANCER_LISTEN": "[::1]:8"}, "[::1]:7"),
+        ("--port 7", {"BALANCER_LISTEN": "unix:/run/b.sock"}, "127.0.0.1:7"),
+    ],
 )
-def test_host_and_port(host: str | None, port: int | None, listen: str | None) -> None:
-    """Either may be omitted; without both, environment or file decide."""
-    given = overrides(None, ("r=http://a:1",), None, None, host, port, None)
-    assert given.get("listen") == listen
+def test_host_and_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, environment: dict[str, str], listen: str
+) -> None:
+    """What is not given is that of the environment or the file."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "b.toml"
+    file.write_text('listen = "0.0.0.0:9999"\n[[endpoints]]\nid = "a"\naddress = "http://a:1"\n')
+    ran = run_in_process(main, "balancer", "check", str(file), *options.split(), "--print")
+    assert re.search(r'^listen = "(.*?)"', ran.stdout, re.MULTILINE)[1] == listen  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ async def test_balancer_without_available_endpoint_is_alive_but_not_ready(
     assert await healthcheck("--alive", port=server.address.port) == 0
 
 
+async def test_health_of_another_program_may_have_a_query(stage: Stage) -> None:
+    worker = await stage.worker(response())
+    assert await healthcheck(f"{worker.url}/healthz?deep=1") == 0
+    assert worker.requests[0].line == b"GET /healthz?deep=1 HTTP/1.1"
+
+
 async def test_draining_balancer_is_not_ready(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()))
     stage.cluster.process.drain()

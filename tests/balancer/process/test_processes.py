@@ -179,6 +179,15 @@ async def test_sigterm_to_all_processes_finishes_requests_in_flight(start: Start
         program.signal(signal.SIGTERM, pid)
         program.signal(signal.SIGINT, pid) if pid else None
     await program.line("balancer stopping: 8 in flight")
+
+    async def is_refused() -> bool:
+        try:
+            await (await program.client()).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    await eventually_true(is_refused)
     go.set()
     for client in clients:
         assert (await client.response()).body == b"held"

@@ -119,7 +119,7 @@ async def test_change_stays_until_the_configured_weights_change(stage: Stage) ->
         ({"weights": {"stable": 0, "next": 0}}, 422, "weights: one of the weights must be more than 0"),
         ({"weights": {"stable": 1, "next": -1}}, 422, "weights.next: "),
         ({"weights": {"stable": 1, "beta": 1}}, 404, "of a split: stable, next (*://*/*)"),
-        ({"weights": SPLIT, "route": "/x"}, 404, "of a split: stable, next (*://*/*)"),
+        ({"weights": SPLIT, "route": "/x"}, 404, "route: must be one that is split: stable, next (*://*/*)"),
         ({}, 422, "weights: is required"),
     ],
 )

@@ -6,6 +6,7 @@ The field Via, as the origin receives it, shows whether a request came through t
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from balancer.tools.sidecar.server import SidecarServer
 from tests.support.certificates import Shelf
 from tests.support.root import ROOT
 from tests.support.stage import Stage
-from tests.support.wire import Script, ScriptedWorker, Wire, answering, playing, response
+from tests.support.wire import Message, Script, ScriptedWorker, Wire, answering, playing, response
 
 EXAMPLES = ROOT / "examples"
 
@@ -40,43 +41,50 @@ def example(name: str) -> Any:
 
 SidecarAdapter = example("sidecar_requests").SidecarAdapter
 SidecarTransport = example("sidecar_httpx").SidecarTransport
-ask = example("sidecar_aiohttp").ask
+SidecarMiddleware = example("sidecar_aiohttp").SidecarMiddleware
+
+CONNECT_S = 2.0
+"""Connect timeout of the clients in seconds."""
 
 Asked = tuple[int, bytes]
-Client = Callable[[str, str, str, Path], Awaitable[Asked]]
-"""Send a request (method, URL, URL of the sidecar, CA file); return status and body."""
+Client = Callable[[str, str, str, Path], Awaitable[tuple[str, int, bytes]]]
+"""Send a request (method, URL, URL of the sidecar, CA file); return the last URL, status and body."""
 
 
-async def with_requests(method: str, url: str, sidecar: str, ca: Path) -> Asked:
-    def run() -> Asked:
+async def with_requests(method: str, url: str, sidecar: str, ca: Path) -> tuple[str, int, bytes]:
+    def run() -> tuple[str, int, bytes]:
         with requests.Session() as session:
             session.mount("https://localhost", SidecarAdapter(sidecar))
             data = b"hello" if method == "POST" else None
-            answer = session.request(method, url, data=data, verify=str(ca), timeout=20)
-            assert answer.url == url
-            return answer.status_code, answer.content
+            answer = session.request(method, url, data=data, verify=str(ca), timeout=(CONNECT_S, 20))
+            return str(answer.url), answer.status_code, answer.content
 
     return await asyncio.to_thread(run)
 
 
-async def with_httpx(method: str, url: str, sidecar: str, ca: Path) -> Asked:
-    def run() -> Asked:
+async def with_httpx(method: str, url: str, sidecar: str, ca: Path) -> tuple[str, int, bytes]:
+    def run() -> tuple[str, int, bytes]:
         direct = httpx.HTTPTransport(verify=ssl.create_default_context(cafile=str(ca)))
         transport = SidecarTransport(httpx.URL(sidecar), direct)
-        with httpx.Client(mounts={"https://localhost": transport}, timeout=20) as client:
+        timeout = httpx.Timeout(20, connect=CONNECT_S)
+        mounts = {"https://localhost": transport}
+        with httpx.Client(mounts=mounts, timeout=timeout, follow_redirects=True) as client:
             answer = client.request(method, url, content=b"hello" if method == "POST" else None)
-            assert str(answer.url) == url
-            return answer.status_code, answer.content
+            return str(answer.url), answer.status_code, answer.content
 
     return await asyncio.to_thread(run)
 
 
-async def with_aiohttp(method: str, url: str, sidecar: str, ca: Path) -> Asked:
+async def with_aiohttp(method: str, url: str, sidecar: str, ca: Path) -> tuple[str, int, bytes]:
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(ca)))
-    async with aiohttp.ClientSession(connector=connector) as session:
+    middleware = SidecarMiddleware(url, sidecar=sidecar)
+    timeout = aiohttp.ClientTimeout(total=20, sock_connect=CONNECT_S)
+    async with aiohttp.ClientSession(
+        connector=connector, middlewares=[middleware], timeout=timeout
+    ) as session:
         data = b"hello" if method == "POST" else None
-        async with await ask(session, method, url, sidecar=sidecar, data=data) as answer:
-            return answer.status, await answer.read()
+        async with session.request(method, url, data=data) as answer:
+            return str(answer.url), answer.status, await answer.read()
 
 
 CLIENTS = {"requests": with_requests, "httpx": with_httpx, "aiohttp": with_aiohttp}
@@ -100,10 +108,14 @@ class Scene:
         await server.start()
         self.sidecar = f"http://{server.address}"
 
-    async def ask(self, method: str, path: str = "/a?b=c") -> Asked:
-        return await self.client(
-            method, f"https://localhost:{self.origin.port}{path}", self.sidecar, self.shelf.ca
-        )
+    def url_of(self, path: str) -> str:
+        return f"https://localhost:{self.origin.port}{path}"
+
+    async def ask(self, method: str, path: str = "/a?b=c", *, last: str = "") -> Asked:
+        """Ask for a path; the application sees only URLs of the origin, at the end that of `last`."""
+        url, status, body = await self.client(method, self.url_of(path), self.sidecar, self.shelf.ca)
+        assert url == self.url_of(last or path)
+        return status, body
 
     @property
     def ways(self) -> list[str]:
@@ -136,6 +148,33 @@ async def test_requests_go_through_the_sidecar(scenes: Scenes) -> None:
     got, posted = scene.origin.requests
     assert (got.line, posted.body) == (b"GET /a?b=c HTTP/1.1", b"hello")
     assert got.value(b"Host") == b"localhost:%d" % scene.origin.port
+
+
+async def test_redirects_and_cookies_are_those_of_the_origin(scenes: Scenes) -> None:
+    """The next request goes through the sidecar, too, with the cookie."""
+
+    def answer(request: Message) -> bytes:
+        if b"/login" not in request.line:
+            return response(request.value(b"Cookie") or b"none")
+        there = scene.url_of("/me").encode()
+        return response(b"", b"Set-Cookie: id=42; Path=/", b"Location: " + there, status=b"302 Found")
+
+    scene = await scenes(answering(answer))
+    await scene.serve(ca=str(scene.shelf.ca))
+    assert await scene.ask("GET", "/login", last="/me") == (200, b"id=42")
+    assert scene.ways == ["sidecar", "sidecar"]
+
+
+@pytest.mark.second_tier
+async def test_a_sidecar_that_does_not_accept_in_time_has_sent_nothing(scenes: Scenes) -> None:
+    """Its queue of connections is full."""
+    scene = await scenes(answering(response(b"ok")))
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        with socket.create_connection(address):
+            scene.sidecar = f"http://127.0.0.1:{address[1]}"
+            assert await scene.ask("POST") == (200, b"ok")
+    assert scene.ways == ["direct"]
 
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "unsent"])
