@@ -24,6 +24,7 @@ import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pydantic import Field
 
 from balancer.config.loading import Settings
 from balancer.configuration import load
@@ -314,7 +315,7 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
     added = tables.completed(text[:begin] + text[end:])
     begin, end = added.index("# [routes.auth]"), added.index("# [routes.request_fields]")
     assert re.findall(r"^# (\[.*\]|[a-z_]+ =)", added[begin:end], re.M) == keys
-    assert '# path = "/check"' in added
+    assert '# path = "/check"                      # path, with a query if one is wanted' in added
     wrong = {
         key: value
         for key, (number, value) in tables.shown(text.splitlines()).items()
@@ -323,6 +324,12 @@ def test_the_example_mentions_every_key_with_its_default() -> None:
         and json.loads(tables.default_of(KEYS[key]).strip("`")) != value
     }
     assert not wrong
+
+
+def test_a_new_key_stands_in_the_example_as_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = Field(default=None, description="requests | most of them; see [Retries](#retries)", examples=[9])
+    monkeypatch.setitem(KEYS, "retry.new", field)
+    assert tables.lines_of("retry.new") == [f"{'# new = 9':38} # most of them; default: none"]
 
 
 def test_the_procfile_starts_the_workers_of_the_example() -> None:

@@ -19,7 +19,7 @@ from balancer.cluster.retry_rules import Retries
 from balancer.cluster.runtime_config import RuntimeConfig
 from balancer.cluster.wait_queue import RequestQueue
 from balancer.config.loading import Settings
-from balancer.config.schema.limits import BufferingLimits
+from balancer.config.schema.limits import BufferingLimits, Timeouts
 from balancer.errors import ForwardingError
 from balancer.http.grpc.status import NAMES
 from balancer.http.h1.client import HTTP11, Client
@@ -58,16 +58,10 @@ class OpenTunnel(Protocol):
 
 
 class Tunnels:
-    """All open tunnels, and byte totals of all tunnels since the start.
+    """All open tunnels, and byte totals of all tunnels since the start."""
 
-    Durations in seconds: `idle` without a byte in either direction closes a tunnel; `stall` without progress aborts its
-    closing.
-    """
-
-    def __init__(self, now: Callable[[], float], idle: float, stall: float) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self.idle = idle
-        self.stall = stall
         self._open: dict[OpenTunnel, None] = {}  # in order of opening
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
@@ -98,10 +92,11 @@ class Tunnels:
         """Bytes sent to clients since the start."""
         return self._bytes_out + sum(tunnel.bytes_out for tunnel in self)
 
-    def check(self, now: float) -> None:
+    def check(self, now: float, timeouts: Timeouts) -> None:
         """Enforce the timeouts of all tunnels; called by the sweep."""
+        idle, stall = timeouts.tunnel_idle, timeouts.body_idle
         for tunnel in self:
-            tunnel.check(now, self.idle, self.stall)
+            tunnel.check(now, idle, stall)
 
     def abort(self) -> None:
         """Close all tunnels at once: the balancer stops."""
@@ -162,9 +157,8 @@ class Cluster:
         self.admission: Admission | None = None
         self.buffering: BufferingLimits | None = None  # None while buffering is off
         self.receiving = 0  # exchanges that receive a whole body before an endpoint is asked
-        timeouts = config.settings.timeouts
-        self.tunnels = Tunnels(now, timeouts.tunnel_idle, timeouts.body_idle)
-        self.queue = RequestQueue(router, now, config.settings.limits.queue, timeouts.queue)
+        self.tunnels = Tunnels(now)
+        self.queue = RequestQueue(router, now, config.settings.limits.queue, config.settings.timeouts.queue)
         self.retries = Retries(config.settings.retry, config.settings.retries)
         self.rests = Rests()
         self.pools = Pools(
@@ -183,7 +177,7 @@ class Cluster:
     def apply(self, config: RuntimeConfig) -> None:
         """Apply a runtime configuration, except for what `ControlPlane.apply` applies itself."""
         settings = config.settings
-        self.timeouts = timeouts = settings.timeouts
+        self.timeouts = settings.timeouts
         self.limits = limits = settings.limits
         self.client_requests = limits.client_requests
         self.body_limit = limits.body
@@ -201,7 +195,6 @@ class Cluster:
         self.allowed_methods = frozenset(method.encode() for method in settings.http.allow)
         self._trusted = settings.trusted_proxies
         self._flood_exempt = settings.http2.flood_exempt
-        self.tunnels.idle, self.tunnels.stall = timeouts.tunnel_idle, timeouts.body_idle
         self.pools.apply(settings, config.upstream_tls)
         kept = settings.buffering
         self.buffering = kept if kept.request > 0 or kept.response > 0 else None
@@ -238,7 +231,7 @@ class Cluster:
         """Sweep what does not belong to single connections: admission, tunnels, retry budget, hedges, pools, router."""
         if self.admission is not None:
             self.admission.sweep()
-        self.tunnels.check(now)
+        self.tunnels.check(now, self.timeouts)
         self.retries.budget.note(self.counts.requests, now)
         if self.hedges is not None:
             self.hedges.check(now)

@@ -19,22 +19,18 @@ KEY_FIELD: Final = b"\nidempotency-key:"
 class Retries:
     """Retry rules of one cluster, and the budget, which is kept over changes of the rules.
 
-    `limit` is the maximum number of further endpoints that a request is sent to, `body` the bytes of a request body
-    buffered for them. `statuses` are response statuses treated like a broken connection, `busy` those by which a worker
-    refuses a request unprocessed. `trusts_idempotency_key`: a request with an Idempotency-Key is idempotent.
-    `grpc_statuses` are the codes of gRPC after which an RPC is repeated, idempotent or not.
+    `config` is the section: what is read only after a failure, or rarely, is read there. Only `body`, which requests
+    without a failure read, is copied, which saves them a look-up. `limit` is the maximum number of further endpoints,
+    `grpc_statuses` has the codes of those of the section.
     """
 
-    __slots__ = ("body", "budget", "busy", "grpc_statuses", "limit", "statuses", "trusts_idempotency_key")
+    __slots__ = ("body", "budget", "config", "grpc_statuses", "limit")
 
     def __init__(self, config: RetryConfig, limit: int) -> None:
         self.budget = RetryBudget()
         self.apply(config, limit)
 
     def apply(self, config: RetryConfig, limit: int) -> None:
-        self.limit = limit
-        self.body = config.body
-        self.statuses, self.busy = frozenset(config.statuses), frozenset(config.busy)
-        self.trusts_idempotency_key = config.idempotency_key
+        self.config, self.limit, self.body = config, limit, config.body
         self.grpc_statuses = frozenset(NAMES.index(name) for name in config.grpc_statuses)
         self.budget.apply(RetryBudget(config.share, config.per_second))

@@ -24,7 +24,7 @@ from balancer.errors import (
     UnsupportedByTransport,
     UpstreamError,
 )
-from balancer.exchange.attempt import Attempt
+from balancer.exchange.attempt import MAY_BE_BUSY, Attempt
 from balancer.exchange.exchange_state import AttemptState, ExchangeState
 from balancer.http.grpc.call import GrpcCall
 from balancer.http.grpc.status import FAILURES, UNAVAILABLE, code_of_http, forbids_retry, status_in
@@ -69,7 +69,11 @@ def _leave_out_unreachable(exchange: ExchangeState) -> None:
 
 
 def _has_another_try(exchange: ExchangeState, attempt: Attempt, *, needs_other: bool) -> bool:
-    """Return whether another attempt is possible. Its body must not have been dropped."""
+    """Return whether another attempt is possible. Its body must not have been dropped.
+
+    A failed attempt is settled before, so its place is free and health knows of it; one that goes on where no other
+    follows (a status, a busy answer, `timeouts.attempt`) is still in flight.
+    """
     cluster, body, state = exchange.cluster, exchange.body_buffer, attempt.assignment.state
     if body is not None and body.is_spent:
         return False
@@ -114,17 +118,16 @@ class HttpRules:
         request = exchange.request
         if request.method in IDEMPOTENT:
             return True
-        return exchange.cluster.retries.trusts_idempotency_key and KEY_FIELD in request.head.lower()
+        return exchange.cluster.retries.config.idempotency_key and KEY_FIELD in request.head.lower()
 
     def retries(
         self, exchange: ExchangeState, attempt: Attempt, response: Response, *, is_whole: bool
     ) -> bool:
         """Send a request whose response is a failure to another endpoint, where that is safe; return whether it goes
         there. `is_whole`: the response has come with its body."""
-        retries, status = exchange.cluster.retries, response.status
         if attempt.is_refused(response):
             return self._retries_busy(exchange, attempt, response, is_whole=is_whole)
-        is_failure = status in retries.statuses
+        is_failure = response.status in exchange.cluster.retries.config.statuses
         if not is_failure or not may_repeat(exchange, attempt, needs_other=True):
             return False
         attempt.status = response.status
@@ -225,7 +228,9 @@ class RpcRules(HttpRules):
                 attempt.status = response.status
                 exchange.repeat(attempt, OutcomeKind.OK, is_clean=False)
                 return True
-        return super().retries(exchange, attempt, response, is_whole=is_whole)
+        return response.status >= MAY_BE_BUSY and super().retries(
+            exchange, attempt, response, is_whole=is_whole
+        )
 
     # --- timeouts
 

@@ -254,7 +254,7 @@ class Exchange(ExchangeState):
     # --- the wait queue (`Waiter`)
 
     def _join_queue(self) -> None:
-        cluster, has_waited = self.cluster, self.queued_at > 0.0
+        cluster, came_first = self.cluster, self.queued_at > 0.0 or self.attempts > 0
         self.queued_at = self.queued_at or cluster.now()
         self._started_at = self._started_at or self.queued_at
         self.deadline = min(self.deadline, self.rules.deadline)
@@ -262,7 +262,7 @@ class Exchange(ExchangeState):
             self.reject(bytes_exhausted())
             return
         try:
-            cluster.queue.join(self, is_first=has_waited)
+            cluster.queue.join(self, is_first=came_first)
         except ForwardingError as error:
             self.reject(error)
         else:

@@ -77,7 +77,7 @@ class HedgeRace(Race):
         A retryable status does not win: the other attempt continues alone.
         """
         status = response.status
-        if runner.attempt.is_refused(response) or status in self.cluster.retries.statuses:
+        if runner.attempt.is_refused(response) or status in self.cluster.retries.config.statuses:
             runner.attempt.status = status
             self._continue_with(self._other(runner))
             runner.end(OutcomeKind.ERROR_STATUS, is_clean=is_whole)

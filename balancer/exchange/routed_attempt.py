@@ -73,7 +73,7 @@ class RoutedAttempt(UpstreamAttempt):
 
     def is_refused(self, response: Response) -> bool:
         """Return whether the worker refuses the request as busy; note it, and let the endpoint rest."""
-        if response.status not in self.cluster.retries.busy:
+        if response.status not in self.cluster.retries.config.busy:
             return False
         self.failure = (OutcomeKind.BUSY, response.status)
         stated = retry_after(response.block)

@@ -52,14 +52,13 @@ class LoadProbes:
 
     def apply(self, config: LoadProbesConfig) -> None:
         """Apply a configuration; a path of None turns probes off."""
-        self._path, self._timeout, self._most = config.path, config.timeout, config.max_in_flight
-        self._reads_metrics = config.format == "metrics"
+        self._config = config
         self._router.on_probe = self.request if config.path is not None else None
 
     def request(self, state: EndpointState) -> None:
         """Request a probe of an endpoint, on behalf of the policy. Called while a request is being routed, so sending
         is deferred to the next loop iteration."""
-        if state.id in self.under_way or len(self.under_way) >= self._most:
+        if state.id in self.under_way or len(self.under_way) >= self._config.max_in_flight:
             self.counts.skipped += 1
             return
         self.under_way[state.id] = None
@@ -70,16 +69,16 @@ class LoadProbes:
         use."""
         if state.id not in self.under_way:  # stopped
             return
-        pool = self._pools.by_id.get(state.id)
-        if pool is None or self._path is None:  # removed, or turned off by a reload
+        pool, config = self._pools.by_id.get(state.id), self._config
+        if pool is None or config.path is None:  # removed, or turned off by a reload
             del self.under_way[state.id]
             return
         self.counts.sent += 1
         probe = self.under_way[state.id] = InternalRequest(
-            internal_head(state.endpoint, self._path, "load-probe"),
+            internal_head(state.endpoint, config.path, "load-probe"),
             partial(self._ended, state),
-            body_limit=SIZE_LIMIT if self._reads_metrics else BODY_LIMIT,
-            timeout=self._timeout,
+            body_limit=SIZE_LIMIT if config.format == "metrics" else BODY_LIMIT,
+            timeout=config.timeout,
             started_at=self._now(),
             clock=self._now,
         )
@@ -111,6 +110,6 @@ class LoadProbes:
             self._router.probed(state, load, result.seconds, self._now())
 
     def _load_of(self, result: InternalResult, response: Response) -> ReportedLoad | None:
-        if not self._reads_metrics:
+        if self._config.format == "fields":
             return self._reports.read(response.block)
         return load_of(result.body) if response.status == 200 else None

@@ -127,13 +127,18 @@ def shown(lines: Iterable[str]) -> dict[str, tuple[int, Any]]:
 
 
 def lines_of(key: str) -> list[str]:
-    """Return the lines of a key in the example: its meaning, and its default, or else the first of its `examples`."""
+    """Return the lines of a key in the example: its default, or else the first of its `examples`, and its meaning: in a
+    table behind it where that fits."""
     field, (table, _, name) = KEYS[key], key.rpartition(".")
     value = default_of(field).strip("`")
+    meaning = re.sub(r"; see \[.*\]\(.*\)|`", "", (field.description or "").rpartition(" | ")[2])
     if value in ("–", "required"):
         assert field.examples, f"{key} has no default: give Field(examples=[…])"
+        meaning += "; default: none" if value == "–" and "default" not in meaning.lower() else ""
         value = json.dumps(field.examples[0])
-    meaning = re.sub(r"; see \[.*\]\(.*\)|`", "", (field.description or "").rpartition(" | ")[2])
+    behind = f"{f'# {name} = {value}':38} # {meaning}"
+    if table and len(behind) <= 120:
+        return [behind]
     above = wrap(f"# {meaning[0].upper()}{meaning[1:]}.", 118, subsequent_indent="# ")
     return [*([] if table else [""]), *above, f"# {name} = {value}"]
 

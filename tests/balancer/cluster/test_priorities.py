@@ -9,6 +9,7 @@ from balancer.__main__ import main
 from tests.support.admin_requests import command, status
 from tests.support.command_line import run_in_process
 from tests.support.config_files import problem, write
+from tests.support.scripts import after_a_request
 from tests.support.stage import Stage, endpoint
 from tests.support.wire import get, response
 
@@ -54,6 +55,16 @@ async def test_requests_are_retried_at_a_backup(stage: Stage) -> None:
     dead = [endpoint(stage.dead_port(), name) for name in ("a0", "a1")]
     await stage.serve(endpoints=[*dead, endpoint(backup, "b0", priority=1)], retries=1)
     assert {*await bodies(stage)} == {b"backup"}
+
+
+async def test_a_failure_at_a_full_endpoint_is_retried_at_a_backup(stage: Stage) -> None:
+    """Its place is free by then: while all are full, requests wait and do not go to backups."""
+    both = [
+        endpoint(await stage.worker(after_a_request(b"SSH-2.0-x\r\n")), "a0", max_in_flight=1),
+        endpoint(await stage.worker(response(b"backup")), "b0", priority=1),
+    ]
+    await stage.serve(endpoints=both)
+    assert {*await bodies(stage, 3)} == {b"backup"}
 
 
 async def test_backup_is_added_by_command(stage: Stage) -> None:

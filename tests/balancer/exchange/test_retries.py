@@ -198,6 +198,31 @@ async def test_nothing_of_a_retried_response_reaches_the_client(
         assert stage.cluster.process.access_log.waiting + stage.cluster.process.access_log.counts.written == 1
 
 
+async def test_a_retry_that_has_to_wait_is_the_next(stage: Stage) -> None:
+    """It came before all that wait: they came while every endpoint was full. The oldest of them gets the place that the
+    failed attempt leaves, as a retry prefers another endpoint."""
+    go, begun = asyncio.Event(), list[bytes]()
+
+    async def break_the_first(peer: Wire) -> None:
+        while True:
+            begun.append((await peer.request()).line.split()[1])
+            if len(begun) == 1:
+                await go.wait()
+                return
+            await peer.send(OK)
+
+    worker = await stage.worker(break_the_first)
+    await stage.serve(worker, max_in_flight=1)
+    first = await stage.asking(worker, get(b"/first"))
+    second = await stage.sending(get(b"/second"))
+    await stage.eventually(lambda: len(stage.cluster.queue) == 1)
+    third = await stage.sending(get(b"/third"))
+    await stage.eventually(lambda: len(stage.cluster.queue) == 2)
+    go.set()
+    assert [(await client.response()).status for client in (first, second, third)] == [200, 200, 200]
+    assert begun == [b"/first", b"/second", b"/first", b"/third"]
+
+
 # --- number of attempts
 
 
