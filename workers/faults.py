@@ -23,6 +23,9 @@ from workers.slots import Slots
 SECONDS: Final = "seconds"
 """Marks a field of `Faults` that is a time, which `workers fault` takes as a duration such as `150ms`."""
 
+OPTIONS: Final = {"fail_status": "fail", "every": "pause", "after": "pause"}
+"""Option of a fault -> the fault, without which it is refused."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Time = Annotated[float, Field(ge=0, le=3600), SECONDS]
 
@@ -76,16 +79,20 @@ class Faults(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _pauses_end(self) -> Self:
-        """Reject pauses that overlap, and pause options without a pause."""
+    def _makes_sense(self) -> Self:
+        """Reject pauses that overlap, and options without their fault."""
         if self.every and self.every <= self.pause:
             raise ValueError("every: must be longer than the pause")
-        if (self.every or self.after) and not self.pause:
-            raise ValueError("pause: every and after say nothing without it")
+        for option, fault in OPTIONS.items():
+            if getattr(self, option) != type(self).model_fields[option].default and not getattr(self, fault):
+                raise ValueError(f"{fault}: {option} says nothing without it")
         return self
 
 
 HEALED = Faults()
+
+TIMES: Final = [name for name, field in Faults.model_fields.items() if SECONDS in field.metadata]
+"""Faults that are times. The time scale of scenarios multiplies the fields of `FaultState` of these names."""
 
 
 class Treatment(Enum):

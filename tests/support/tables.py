@@ -32,6 +32,7 @@ from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS, cells_of
 from tests.support.root import ROOT
+from workers.app import FAULTS as WORK_FAULTS
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
 
@@ -280,7 +281,8 @@ def simulated_keys(_: str) -> Iterator[str]:
 def faults(_: str) -> Iterator[str]:
     """Yield a row for each fault of workers."""
     for name, field in Faults.model_fields.items():
-        yield f"| `{name}` | {'yes' if name in INFERENCE_FAULTS else 'no'} | {field.description} |"
+        has = ("yes" if name in its else "no" for its in (WORK_FAULTS, INFERENCE_FAULTS))
+        yield f"| `{name}` | {default_of(field)} | {' | '.join(has)} | {field.description} |"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -309,7 +311,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| key of `[inference]` | default | meaning |": inference_keys,
     },
     "docs/simulator.md": {"| table or key | simulated | accepted, without effect |": simulated_keys},
-    "docs/workers.md": {"| fault | inference server | meaning |": faults},
+    "docs/workers.md": {"| fault | default | `/work` | inference server | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
 """Page -> head of a table -> its rows, given those that are there."""

@@ -16,6 +16,7 @@ from yarl import URL
 
 from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY
+from workers.app import FAULTS
 from workers.connection_closing import reset
 from workers.fault_interface import Control
 from workers.faults import HEALED, Faults, Switchboard
@@ -67,6 +68,8 @@ async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session:
         ('{"slow": NaN}', "slow: "),
         ('{"pause": 1, "every": 1}', "body: Value error, every: must be longer than the pause"),
         ('{"every": 1}', "body: Value error, pause: "),
+        ('{"fail_status": 503}', "body: Value error, fail: fail_status says nothing without it"),
+        ('{"cut": 1}', "cut: this kind of worker has no such fault"),
         ('{"rtt": 0.1}', "rtt: this worker was started without --rtt"),
         ("[]", "body: "),
         ("{", "body: "),
@@ -87,7 +90,7 @@ async def test_invalid_faults_are_422_and_change_nothing(
 
 async def test_fault_routes_are_for_loopback_peers_only() -> None:
     """Others get 404."""
-    control = Control(Switchboard(asyncio.get_running_loop(), Random(0)))
+    control = Control(Switchboard(asyncio.get_running_loop(), Random(0)), FAULTS)
     remote_request = make_mocked_request("GET", "/-/faults").clone(remote="203.0.113.7")
     for handler in (control.show, control.put, control.heal):
         with pytest.raises(HTTPNotFound):
