@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import ConnectionClosing, reset
 from workers.fault_interface import Control, invalid
-from workers.faults import Faults, GcPause, Switchboard, Treatment, served_for
+from workers.faults import Faults, GcPause, Switchboard, Treatment
 from workers.link import worker_transport_of
 from workers.service import ColdStart, LoadReport
 from workers.settings import Settings
@@ -173,7 +173,7 @@ class WorkerApp:
             time.monotonic() if worker_transport is None else worker_transport.instant,
         )
         try:
-            service_time = served_for(self._work_of(request), self.switchboard.current)
+            service_time = self.switchboard.service_time(self._work_of(request))
         except ValueError as error:
             return self._refuse(400, str(error))
         awake_at = self._dormancy.awake_at(now)
