@@ -7,7 +7,7 @@ service is written twice: `workers/app.py` and `simulator/worker.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import mul
 from typing import Any, Self
@@ -81,9 +81,9 @@ class EventKind:
 
     effect: str
     value: Value | None = None
-    changes: Mapping[str, Callable[[Any, float], Any]] = field(default_factory=dict)
-    """Fields of the fault state, and their value from the one before and the event's. What depends on the instant, as
-    in pauses, restarts and additions, is in `timeline.py`."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the fault state, and what they become: a constant, or a function of what was before and the event's
+    value. What depends on the instant, as in pauses, restarts and additions, is in `timeline.py`."""
 
     is_seen: bool = False
     """Whether all that the kind costs is read from the endpoint, as balancers do. What others cost `FaultEffects` says:
@@ -92,10 +92,6 @@ class EventKind:
 
 def latest(before: Any, value: float) -> float:
     return value
-
-
-def always(before: Any, value: float) -> bool:
-    return True
 
 
 KINDS: dict[str, EventKind] = {
@@ -108,18 +104,18 @@ KINDS: dict[str, EventKind] = {
     "fail": EventKind("requests are answered at once with 500; health checks succeed", SHARE, {"fail": max}),
     "hang": EventKind("requests get no answer until the event ends", SHARE, {"hang": max}),
     "reset": EventKind("the connections of requests are reset", SHARE, {"reset": max}),
-    "unhealthy": EventKind("the health check answers 503", changes={"is_unhealthy": always}, is_seen=True),
+    "unhealthy": EventKind("the health check answers 503", changes={"is_unhealthy": True}, is_seen=True),
     "down": EventKind(
-        "the process is killed; a new one listens on its port afterwards", changes={"is_gone": always}
+        "the process is killed; a new one listens on its port afterwards", changes={"is_gone": True}
     ),
     "restart": EventKind(
         "the worker drains, stops and starts again; it is back when the event ends",
         Value("seconds of draining", 0.0, 60.0, 1.0),
-        {"is_draining": always, "is_graceful": always},
+        {"is_draining": True, "is_graceful": True},
     ),
     "rtt": EventKind(
         "the round trip to it changes", Value("seconds", 0.0, 10.0), {"rtt": latest}, is_seen=True
     ),
     "add": EventKind("it becomes an endpoint now; its process ran without requests before", is_seen=True),
-    "drain": EventKind("it gets no new requests", changes={"is_draining": always}, is_seen=True),
+    "drain": EventKind("it gets no new requests", changes={"is_draining": True}, is_seen=True),
 }

@@ -97,7 +97,8 @@ def with_fault(fault_state: FaultState, active_fault: ActiveFault, instant: floa
     """Add one fault to those before it in the scenario."""
     event, amount = active_fault.event, active_fault.event.amount
     changes = {
-        name: change(getattr(fault_state, name), amount) for name, change in KINDS[event.kind].changes.items()
+        name: change(getattr(fault_state, name), amount) if callable(change) else change
+        for name, change in KINDS[event.kind].changes.items()
     }
     if event.kind == "pause":
         changes["pause"] = Pause(amount, event.every or 0.0, active_fault.since)

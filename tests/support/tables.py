@@ -26,7 +26,7 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
 from experiments.scenario.balancer_keys import MEANINGLESS, SIMULATED
-from experiments.scenario.event_kinds import KINDS, always, latest
+from experiments.scenario.event_kinds import KINDS, latest
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
@@ -36,7 +36,7 @@ from workers.app import FAULTS as WORK_FAULTS
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
 
-OVERLAPPING = {mul: "the product", max: "the greatest", latest: "the last in the file", always: "–"}
+OVERLAPPING = {mul: "the product", max: "the greatest", latest: "the last in the file"}
 """What overlapping events make of their values, by the function in `EventKind.changes`."""
 
 MOST_NAMED = 4
@@ -249,7 +249,7 @@ def events(_: str) -> Iterator[str]:
     for name, kind in KINDS.items():
         value = kind.value
         default = "" if value is None or value.default is None else f", {value.default:g}"
-        together = "; ".join(OVERLAPPING[how] for how in dict.fromkeys(kind.changes.values())) or "–"
+        together = "; ".join(OVERLAPPING[how] for how in kind.changes.values() if callable(how)) or "–"
         yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} | {together} |"
 
 
