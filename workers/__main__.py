@@ -69,9 +69,10 @@ RATE = click.FloatRange(min=0, max=1e9, min_open=True)
 def _option(
     flag: str, type_: Any, help_: str, default: object = None, name: str | None = None
 ) -> Callable[[F], F]:
-    """Define an option that is absent unless given, so that `default` is only shown in the help."""
+    """Define an option that is absent unless given. Its help has `default`, which click would put in parentheses."""
     names = (flag, name) if name else (flag,)
-    return click.option(*names, type=type_, default=None, help=help_, show_default=default and str(default))
+    text = f"{help_}  [default: {default}]" if default else help_
+    return click.option(*names, type=type_, default=None, help=text)
 
 
 PLACE = (
@@ -201,6 +202,14 @@ def inference(**options: Any) -> None:
     _run(_serve(Settings(**given), InferenceSettings(engine=engine, **served)))
 
 
+def fault_option(name: str, field: Any, is_time: bool) -> click.Option:
+    """Return the option of `workers fault` for a field of `Faults`."""
+    text = f"{str(field.description)[:1].upper()}{str(field.description)[1:]}."
+    text += f"  [default: {field.default:g}{'s' if is_time else ''}]" if field.default else ""
+    kind, flag = _type_of(field, is_time), f"--{name.replace('_', '-')}"
+    return click.Option([flag], type=kind, is_flag=field.annotation is bool, default=None, help=text)
+
+
 def _type_of(field: Any, is_time: bool) -> click.ParamType[Any]:
     """Return the option type for the annotation and bounds of a field of `Faults`."""
     if field.annotation is bool:
@@ -217,19 +226,9 @@ class FaultCommand(click.Command):
     """A command with an option for each field of `Faults`, made when it is called; each is absent unless given."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        from workers.faults import SECONDS, Faults  # imports pydantic: not for other commands
+        from workers.faults import TIMES, Faults  # imports pydantic: not for other commands
 
-        options = [
-            click.Option(
-                [f"--{name.replace('_', '-')}"],
-                type=_type_of(field, SECONDS in field.metadata),
-                is_flag=field.annotation is bool,
-                default=None,
-                help=f"{str(field.description)[:1].upper()}{str(field.description)[1:]}.",
-                show_default=f"{field.default:g}" if field.default else False,
-            )
-            for name, field in Faults.model_fields.items()
-        ]
+        options = [fault_option(name, field, name in TIMES) for name, field in Faults.model_fields.items()]
         return [*options, *super().get_params(ctx)]
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import ConnectionClosing, reset
 from workers.fault_interface import Control, invalid
-from workers.faults import GcPause, Switchboard, Treatment, served_for
+from workers.faults import Faults, GcPause, Switchboard, Treatment
 from workers.link import worker_transport_of
 from workers.service import ColdStart, LoadReport
 from workers.settings import Settings
@@ -71,6 +71,9 @@ def digest_of_generated(length: int) -> Digest:
     return Digest(sha256.hexdigest(), length)
 
 
+FAULTS = Faults.model_fields.keys() - {"cut"}
+"""Faults that such a worker has, and their options."""
+
 DEMAND = "X-Service-Times"
 LONGEST_SERVICE = 3600.0
 LARGEST_BODY = 1 << 30
@@ -93,7 +96,7 @@ class WorkerApp:
     def __init__(self, settings: Settings, timer: DeadlineTimer, switchboard: Switchboard) -> None:
         self.settings = settings
         self.switchboard = switchboard
-        self.control = Control(switchboard, has_link=settings.round_trip > 0)
+        self.control = Control(switchboard, FAULTS, has_link=settings.round_trip > 0)
         self.is_draining = False
         self._timer = timer
         now = self._arrived_at = time.monotonic()
@@ -170,7 +173,7 @@ class WorkerApp:
             time.monotonic() if worker_transport is None else worker_transport.instant,
         )
         try:
-            service_time = served_for(self._work_of(request), self.switchboard.current)
+            service_time = self.switchboard.service_time(self._work_of(request))
         except ValueError as error:
             return self._refuse(400, str(error))
         awake_at = self._dormancy.awake_at(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from asyncio import BaseTransport
+from collections.abc import Set
 from weakref import WeakSet
 
 from aiohttp import web
@@ -22,14 +23,13 @@ class Control:
     request with the header fields of a proxy is refused.
 
     GET shows the active faults, PUT replaces them with a JSON object (`{}` clears them), DELETE clears them. `peers`
-    are the connections that have sent a control request. `has_link`: the worker's round trip can be changed. `lacks`:
-    faults that this worker does not have.
+    are the connections that have sent a control request. `supported`: the fields of `Faults` that this worker has.
+    `has_link`: its round trip can be changed.
     """
 
-    def __init__(
-        self, switchboard: Switchboard, has_link: bool = False, lacks: tuple[str, ...] = ("cut",)
-    ) -> None:
+    def __init__(self, switchboard: Switchboard, supported: Set[str], has_link: bool = False) -> None:
         self._switchboard = switchboard
+        lacks = (name for name in Faults.model_fields if name not in supported)
         self._lacks = dict.fromkeys(lacks, "this kind of worker has no such fault")
         if not has_link:
             self._lacks["rtt"] = (

@@ -1,4 +1,4 @@
-"""Fault injection: faults that can be switched on while a worker runs, their switchboard, emulated GC pauses.
+"""Fault injection: faults that can be switched on while a worker runs, what they do to requests, emulated GC pauses.
 
 One set of faults is active at a time; `put` replaces all of it, and the empty set clears it. Probabilities are drawn
 from the switchboard's own generator, so a fault changes no other random number.
@@ -22,6 +22,9 @@ from workers.slots import Slots
 
 SECONDS: Final = "seconds"
 """Marks a field of `Faults` that is a time, which `workers fault` takes as a duration such as `150ms`."""
+
+OPTIONS: Final = {"fail_status": "fail", "every": "pause", "after": "pause"}
+"""Option of a fault -> the fault, without which it is refused."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Time = Annotated[float, Field(ge=0, le=3600), SECONDS]
@@ -76,20 +79,24 @@ class Faults(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _pauses_end(self) -> Self:
-        """Reject pauses that overlap, and pause options without a pause."""
+    def _makes_sense(self) -> Self:
+        """Reject pauses that overlap, and options without their fault."""
         if self.every and self.every <= self.pause:
             raise ValueError("every: must be longer than the pause")
-        if (self.every or self.after) and not self.pause:
-            raise ValueError("pause: every and after say nothing without it")
+        for option, fault in OPTIONS.items():
+            if getattr(self, option) != type(self).model_fields[option].default and not getattr(self, fault):
+                raise ValueError(f"{fault}: {option} says nothing without it")
         return self
 
 
 HEALED = Faults()
 
+TIMES: Final = [name for name, field in Faults.model_fields.items() if SECONDS in field.metadata]
+"""Faults that are times. The time scale of scenarios multiplies the fields of `FaultState` of these names."""
+
 
 class Treatment(Enum):
-    """Treatment of one request: the first whose share is drawn, which the fault of its name states, else `SERVE`."""
+    """What happens to a request instead of service: the first whose share, the fault of its name, is drawn."""
 
     RESET = "reset"
     HANG = "hang"
@@ -98,19 +105,32 @@ class Treatment(Enum):
     SERVE = "serve"
 
 
-def draw_treatment(faults: object, rng: Random) -> Treatment:
-    """Decide one request. A fault that `faults` has no field for has a share of 0."""
-    for treatment in Treatment:
-        share = getattr(faults, treatment.value, 0.0)
-        if share > 0 and rng.random() < share:
-            return treatment
-    return Treatment.SERVE
+class FaultEffects:
+    """What `faults`, a `Faults` or a `FaultState`, do to the requests of an emulated or simulated worker of this speed.
 
+    Oracles expect `mean` and `variance`, a test compares them with `service_time`. `pace`: the least seconds that a
+    second of work takes. `lost_share`: the greatest share of requests not served; one may hide another."""
 
-def served_for(seconds: float, faults: Any) -> float:
-    """Service time of a request of so many seconds of work that is admitted under `faults`, a `Faults` or a
-    `FaultState`. Simulated workers keep its value at 0 and its slope, so it is a straight line."""
-    return float(seconds * faults.slow)
+    def __init__(self, faults: Any, speed: float = 1.0) -> None:
+        self._shares = {one: share for one in Treatment if (share := getattr(faults, one.value, 0.0)) > 0}
+        self.lost_share: float = max(self._shares.values(), default=0.0)
+        self.pace: float = faults.slow / speed
+
+    def treatment(self, rng: Random) -> Treatment:
+        """Decide one request."""
+        return next((one for one, share in self._shares.items() if rng.random() < share), Treatment.SERVE)
+
+    def service_time(self, work: float, rng: Random) -> float:
+        """Service time of one request of so many seconds of work."""
+        return work * self.pace
+
+    def mean(self, work: float) -> float:
+        """Mean of `service_time`, given that of the work."""
+        return work * self.pace
+
+    def variance(self, of_work: float) -> float:
+        """Variance of `service_time`, given that of the work."""
+        return of_work * self.pace**2
 
 
 class Switchboard:
@@ -122,7 +142,7 @@ class Switchboard:
         self._changed = asyncio.Event()
         self._healing: asyncio.TimerHandle | None = None
         self._subscribers: list[Callable[[Faults], None]] = []
-        self.current = Faults()
+        self.heal()
 
     def put(self, faults: Faults) -> None:
         """Replace the active faults; requests that hang are decided again."""
@@ -132,6 +152,7 @@ class Switchboard:
         if faults.lasts is not None:
             self._healing = self._loop.call_later(faults.lasts, self.heal)
         self.current = faults
+        self._effects = FaultEffects(faults)
         for subscriber in self._subscribers:
             subscriber(faults)
         self._changed.set()
@@ -151,7 +172,11 @@ class Switchboard:
 
     def treatment(self) -> Treatment:
         """Decide one request. Down: a connection that was being accepted when the socket closed is reset, too."""
-        return Treatment.RESET if self.current.down else draw_treatment(self.current, self._rng)
+        return Treatment.RESET if self.current.down else self._effects.treatment(self._rng)
+
+    def service_time(self, work: float) -> float:
+        """Service time of one request of so many seconds of work that is admitted now."""
+        return self._effects.service_time(work, self._rng)
 
 
 class GcPause:

@@ -16,8 +16,9 @@ from typing import Any
 from experiments.errors import ExperimentError
 from experiments.measured.fleet import Fleet
 from experiments.platform.control import request_balancer, request_worker
-from experiments.scenario.event_kinds import HEALTHY, KINDS, FaultState
+from experiments.scenario.event_kinds import HEALTHY, FaultState
 from experiments.scenario.timeline import Step
+from workers.faults import Faults
 
 LISTENS_WITHIN = 2.0
 """Seconds within which a spare worker must listen after it is activated."""
@@ -26,13 +27,11 @@ MOST_LATE = 0.25
 """Seconds after its instant within which a step must be done. The end of a process that drains has no such bound."""
 
 SENT = {
-    field.name: kind
+    field.name: name
     for field in fields(FaultState)
-    if (kind := field.name.removeprefix("is_")) in KINDS and kind != "pause"
+    if (name := field.name.removeprefix("is_")) in Faults.model_fields and name != "pause"
 }
-"""Field of a fault state -> that of a worker's faults, where a value is sent as it is."""
-
-USUAL: dict[str, Any] = {sent: getattr(HEALTHY, name) for name, sent in SENT.items()}
+"""Field of a fault state -> that of `Faults`, where a value is sent as it is."""
 
 
 class LiveEvents:
@@ -98,8 +97,8 @@ class LiveEvents:
 
 def faults_of(fault_state: FaultState, now: float = 0.0) -> dict[str, Any]:
     """Body for a worker's `/-/faults`, `now` seconds into the run; empty when the worker is healthy."""
-    faults = {sent: getattr(fault_state, name) for name, sent in SENT.items()}
-    faults = {sent: value for sent, value in faults.items() if value != USUAL[sent]}
+    changed = (name for name in SENT if getattr(fault_state, name) != getattr(HEALTHY, name))
+    faults = {SENT[name]: getattr(fault_state, name) for name in changed}
     if fault_state.pause is not None:
         faults |= {"pause": fault_state.pause.length, "every": fault_state.pause.every}
         faults["after"] = max(0.0, fault_state.pause.since - now)

@@ -1,7 +1,7 @@
 """Fault state of each worker over time: the events of a scenario, combined.
 
 Pure: no I/O, no clock. Only this module defines how events combine, so live and simulated runs cannot disagree.
-Instants and durations are measured seconds from the start of the load, with the time scale applied.
+Instants are seconds from the start of the load. The time scale is applied to all that is combined, in `timeline`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from experiments.scenario.streams import stream
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `at` on, worker number `worker` (as in `places_of`) is in this fault state."""
+    """From `at` on, worker number `worker` (as in `places_of`) is in this fault state, in measured seconds."""
 
     at: float
     worker: int
@@ -37,17 +37,18 @@ class ActiveFault:
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
     """Changes of fault state of all workers, ascending in time; `seed` fixes the phases of repeated pauses."""
+    scale = scenario.time_scale
     steps = [
-        step
+        Step(at * scale, worker, fault_state.scaled(scale))
         for worker, active_faults in enumerate(active_faults_of(scenario, seed))
-        for step in steps_of(worker, active_faults)
+        for at, fault_state in changes_of(active_faults)
     ]
     return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
 
 
 def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     """Active faults of every worker, in the order of the scenario's events."""
-    rng, scale = stream("faults", seed), scenario.time_scale
+    rng = stream("faults", seed)
     workers = list(zip(scenario.workers, scenario.numbered_workers, strict=True))
     found = [list[ActiveFault]() for _ in workers]
     for event in scenario.events:
@@ -58,32 +59,18 @@ def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
             end = begin + (math.inf if event.lasts is None else event.lasts)
             if event.kind == "pause" and not event.every:
                 end = begin + event.amount
-            found[number].append(ActiveFault(begin * scale, end * scale, event, (begin + phase) * scale))
-    return [[scaled(active_fault, scale) for active_fault in active_faults] for active_faults in found]
+            found[number].append(ActiveFault(begin, end, event, begin + phase))
+    return found
 
 
-def scaled(active_fault: ActiveFault, scale: float) -> ActiveFault:
-    """The fault with the durations in its event's value in measured seconds too."""
-    event = active_fault.event
-    value = KINDS[event.kind].value
-    if scale == 1 or value is None or not value.is_time:
-        return active_fault
-    changes = {"value": event.amount * scale, "every": event.every and event.every * scale}
-    return replace(active_fault, event=event.model_copy(update=changes))
-
-
-def steps_of(worker: int, active_faults: Sequence[ActiveFault]) -> Iterator[Step]:
+def changes_of(active_faults: Sequence[ActiveFault]) -> Iterator[tuple[float, FaultState]]:
     """Changes of one worker's fault state; none at 0 if it is healthy then."""
     before = HEALTHY
-    for instant in sorted(
-        {
-            0.0,
-            *(edge for active_fault in active_faults for edge in edges(active_fault) if math.isfinite(edge)),
-        }
-    ):
+    ends = {edge for active_fault in active_faults for edge in edges(active_fault) if math.isfinite(edge)}
+    for instant in sorted({0.0, *ends}):
         fault_state = fault_state_at(instant, active_faults)
         if fault_state != before:
-            yield Step(instant, worker, fault_state)
+            yield instant, fault_state
         before = fault_state
 
 
@@ -110,7 +97,8 @@ def with_fault(fault_state: FaultState, active_fault: ActiveFault, instant: floa
     """Add one fault to those before it in the scenario."""
     event, amount = active_fault.event, active_fault.event.amount
     changes = {
-        name: change(getattr(fault_state, name), amount) for name, change in KINDS[event.kind].changes.items()
+        name: change(getattr(fault_state, name), amount) if callable(change) else change
+        for name, change in KINDS[event.kind].changes.items()
     }
     if event.kind == "pause":
         changes["pause"] = Pause(amount, event.every or 0.0, active_fault.since)

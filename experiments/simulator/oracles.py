@@ -34,7 +34,7 @@ from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption, PoliciesError
 from policies.facts import RequestFacts
 from policies.policy import Policy
-from workers.faults import served_for
+from workers.faults import FaultEffects
 from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Spell(NamedTuple):
     begins: float
     ends: float
     fault_state: FaultState
+    effects: FaultEffects
 
 
 class Future:
@@ -122,8 +123,9 @@ class Future:
 
     def __init__(self, steps: list[tuple[float, FaultState]], began_at: float) -> None:
         changes = [(-inf, HEALTHY), *((began_at + at, state) for at, state in steps), (inf, HEALTHY)]
-        self.spells = [Spell(at, until, state) for (at, state), (until, _) in pairwise(changes) if at < until]
-        self.least_pace = min(served_for(1.0, state) - served_for(0.0, state) for *_, state in self.spells)
+        spells = ((at, until, state) for (at, state), (until, _) in pairwise(changes) if at < until)
+        self.spells = [Spell(*spell, FaultEffects(spell[-1])) for spell in spells]
+        self.least_pace = min(spell.effects.pace for spell in self.spells)
         self.is_uneventful = len(self.spells) == 1
         self._began_at = began_at
 
@@ -161,9 +163,9 @@ class Clairvoyant:
 
     It knows the work of the request and of all others, those in transit from every balancer included, whether a
     connection is open, and all faults, future ones too: slowness, pauses, hangs and their ends, crashes. A request that
-    would fail costs the client's timeout. It decides for each request alone and once, among the endpoints that the
-    router offers. So it is a reference that no policy can reach by better estimates, but not the optimum of all
-    schedules.
+    would fail costs the client's timeout. Of what is drawn on arrival it expects the mean. It decides for each request
+    alone and once, among the endpoints that the router offers. So it is a reference that no policy can reach by better
+    estimates, but not the optimum of all schedules.
     """
 
     def __init__(self, fleet: SimulatedFleet, rng: Random) -> None:
@@ -211,15 +213,14 @@ class Clairvoyant:
         if spell is None or spell.fault_state.is_gone or future.at(now + lag).fault_state.is_gone:
             return self._lost
         at = max(at, spell.begins)
-        fault_state = spell.fault_state
-        ends = self._end(worker, at, served_for(seconds, fault_state))
+        ends = self._end(worker, at, spell.effects.mean(seconds))
         for begins, length in future.pauses(now):
             if begins >= ends:
                 break
             ends += max(0.0, min(length, begins + length - at))
         if future.crashes(at, ends):
             return self._lost
-        return ends + worker.half - now + fault_state.lost_share * self._lost
+        return ends + worker.half - now + spell.effects.lost_share * self._lost
 
     def _end(self, worker: SimulatedWorker, at: float, seconds: float) -> float:
         """End of service of a request that arrives `at`, after those present and those that arrive before."""
@@ -261,7 +262,7 @@ class Informed:
     endpoints that the router offers: what a balancer could do whose estimates were exact.
 
     The present is taken to last. A request to a worker that is gone or has no room costs the client's timeout; one that
-    a fault takes costs it times the present share of such requests (`FaultState.lost_share`). A pause is expected to
+    a fault takes costs it times the present share of such requests (`FaultEffects.lost_share`). A pause is expected to
     last as long again as it has lasted, and at least `LEAST_PAUSE_S`.
     """
 
@@ -291,10 +292,10 @@ class Informed:
         if worker.shared is not None:
             service *= max(1.0, (ahead + 1.0) / model.slots)
         elif ahead > model.slots - 1:
-            residual = mean_residual(service, self._variance[worker.id] * worker.pace**2)
+            residual = mean_residual(service, worker.effects.variance(self._variance[worker.id]))
             residual *= min(1.0, ahead + 1.0 - model.slots)
             at_worker += (residual + max(0.0, ahead - model.slots) * service) / model.slots
-        failed = worker.fault_state.lost_share * self._lost
+        failed = worker.effects.lost_share * self._lost
         return lag + worker.half + (at_worker + service) * (1.0 + DELAY_PRICE) + failed
 
 

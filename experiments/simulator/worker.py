@@ -1,7 +1,7 @@
 """Simulated worker: arrivals, service, and active faults.
 
-Behaves as an emulated worker. Faults are evaluated when a request arrives, as `draw_treatment` does for both; slowness
-applies to requests admitted while it is active. A pause stops all requests present.
+Behaves as an emulated worker. Faults are evaluated when a request arrives, by the same `FaultEffects`. A pause stops
+all requests present.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import Shared
 from policies.facts import OutcomeKind, ReportedLoad
-from workers.faults import Treatment, draw_treatment, served_for
+from workers.faults import FaultEffects, Treatment
 from workers.service import AVERAGED_OVER
 from workers.slots import NO_ROOM, Slots
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class SimulatedWorker:
     """One worker.
 
-    `half` is the one-way delay of its link in seconds; `pace` multiplies work; `added` seconds come to it. `arrived`,
+    `half` is the one-way delay of its link in seconds; `pace` multiplies work while it is not `is_unwell`. `arrived`,
     `done`, `refused` and `broken` count requests. `worker_connections` are those of the balancers. `is_tracked`: the
     requests `present` are known at every instant, at one more event each; needed for pauses, crashes and load reports.
     """
@@ -56,7 +56,8 @@ class SimulatedWorker:
         self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
-        self.pace, self.added = 1.0 / model.speed, 0.0
+        self.effects = FaultEffects(HEALTHY, model.speed)
+        self.pace = self.effects.pace
         self.is_down = self.is_unhealthy = self.is_unwell = False
         self.is_tracked = is_tracked
         self.paused_since = self.paused_until = 0.0
@@ -85,9 +86,12 @@ class SimulatedWorker:
         self.arrived += 1
         if self._expected is not None:
             self._expected.pop(attempt, None)
-        if self.is_unwell and self._apply_faults(attempt, now):
-            return
-        seconds = self._seconds_of(attempt)
+        work = attempt.demand[self.profile][attempt.number & MASK]
+        seconds = work * self.pace
+        if self.is_unwell:
+            if self._apply_faults(attempt, now):
+                return
+            seconds = self.effects.service_time(work, self._rng)
         if self._reports:
             attempt.work = seconds
         if self.shared is not None:
@@ -196,19 +200,17 @@ class SimulatedWorker:
             self._expected[attempt] = arrives
 
     def in_transit(self) -> list[tuple[float, float]]:
-        """When each request in transit arrives, and its seconds of service. Requires `expect`."""
+        """When each request in transit arrives, and its expected seconds of service. Requires `expect`."""
         expected = self._expected
         assert expected is not None
         for attempt in [attempt for attempt in expected if attempt.is_over]:
             del expected[attempt]
-        return [(at, self._seconds_of(attempt)) for attempt, at in expected.items()]
-
-    def _seconds_of(self, attempt: SimulatedAttempt) -> float:
-        return self.seconds_for(attempt.demand[self.profile][attempt.number & MASK])
+        profile, mean = self.profile, self.seconds_for
+        return [(at, mean(one.demand[profile][one.number & MASK])) for one, at in expected.items()]
 
     def seconds_for(self, work: float) -> float:
-        """Seconds of service of a request of so much work that arrives now."""
-        return work * self.pace + self.added
+        """Expected seconds of service of a request of so much work that arrives now."""
+        return self.effects.mean(work) if self.is_unwell else work * self.pace
 
     def remaining(self, now: float) -> float:
         """Seconds of work ahead of a request that arrives now; unknown to real balancers."""
@@ -222,7 +224,7 @@ class SimulatedWorker:
 
     def _apply_faults(self, attempt: SimulatedAttempt, now: float) -> bool:
         """Apply the active faults to an arriving request; returns whether one applies."""
-        treatment = Treatment.RESET if self.is_down else draw_treatment(self.fault_state, self._rng)
+        treatment = Treatment.RESET if self.is_down else self.effects.treatment(self._rng)
         if treatment is Treatment.RESET:
             self._break(attempt, now)
         elif treatment is Treatment.HANG:
@@ -236,9 +238,8 @@ class SimulatedWorker:
 
     def judge(self) -> None:
         """Recompute the derived fields after a change of faults."""
-        self.added = served_for(0.0, self.fault_state)
-        self.pace = (served_for(1.0, self.fault_state) - self.added) / self.model.speed
-        self.is_unwell = self.is_down or self.fault_state.lost_share > 0
+        self.effects = FaultEffects(self.fault_state, self.model.speed)
+        self.is_unwell = self.fault_state != HEALTHY
 
     def reevaluate_hung(self, now: float) -> None:
         """Evaluate hung requests again under the current faults."""

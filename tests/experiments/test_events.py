@@ -157,21 +157,6 @@ def test_duration_of_a_single_pause() -> None:
     assert pauses(made) == [(10.0, 2, 2.0)]
 
 
-def test_the_time_scale_is_in_the_timeline() -> None:
-    """Instants, pauses and round trips are measured seconds; factors and shares have no unit."""
-    made = scenario(
-        {"at": 10, "lasts": 5, "kind": "rtt", "value": 0.4, "target": "far"},
-        {"at": 20, "lasts": 5, "kind": "pause", "value": 1, "every": 2, "target": "near-0"},
-        {"at": 20, "lasts": 4, "kind": "restart", "value": 2, "target": "near-1"},
-        time_scale=0.5,
-    )
-    assert troubles(made, 2) == [(5.0, FaultState(rtt=0.2)), (7.5, HEALTHY)]
-    assert [step.at for step in timeline(made, 1) if step.worker == 1] == [10.0, 11.0, 12.0]
-    ((_, paused), _) = troubles(made, 0)
-    assert paused.pause is not None
-    assert (paused.pause.length, paused.pause.every) == (0.5, 1.0)
-
-
 def test_a_quick_run_keeps_the_events_in_proportion() -> None:
     made = scenario({"at": 10, "lasts": 20, "kind": "down", "target": "far", "stagger": 4}).quickened()
     (event,) = made.events

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.scenario.event_kinds import HEALTHY, KINDS, LOSING, FaultState, Pause
+from experiments.scenario.event_kinds import HEALTHY, KINDS, FaultState, Pause
 from experiments.scenario.files import load_scenario
 from experiments.scenario.oracles import BOUNDS, CLAIRVOYANT, INFORMED
 from experiments.scenario.overrides import Overrides, overridden
@@ -21,6 +21,7 @@ from experiments.simulator.oracles import Future, drained, mean_residual, varian
 from experiments.simulator.run import simulate
 from experiments.simulator.simulation import Simulation
 from experiments.simulator.theory import mmc_wait
+from workers.faults import Treatment
 from workers.service import Exponential, Fixed, Lognormal, Mixed, Profile, Uniform
 
 
@@ -62,6 +63,7 @@ def test_requests_of_other_balancers_are_known(policy: str) -> None:
     assert sorted(picks(workers, (), 0.0, 0.01, 0.02, 0.03, balancers=4, policy=policy)) == [0, 1, 2, 3]
 
 
+LOSING = [treatment.value for treatment in Treatment if hasattr(HEALTHY, treatment.value)]
 SHARES: list[dict[str, Any]] = [{kind: share} for kind in LOSING for share in (0.3, 1.0)]
 
 FAULTS = {
@@ -74,7 +76,7 @@ FAULTS = {
 
 def test_every_kind_that_takes_time_is_tried() -> None:
     """So that the oracles know a new one. A restart costs requests what `down` does, once it has drained."""
-    assert {name for name, kind in KINDS.items() if kind.costs == "time"} - FAULTS.keys() == {"restart"}
+    assert {name for name, kind in KINDS.items() if not kind.is_seen} - {*FAULTS, *LOSING} == {"restart"}
 
 
 FAST_AND_SLOW = (worker("fast", speed=2.0, slots=9), worker("slow", slots=9))

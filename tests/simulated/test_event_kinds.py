@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 import pytest
+from annotated_types import Le
 
 from experiments.measured.faults import faults_of
 from experiments.results.directory import plan_block
@@ -16,9 +17,13 @@ from experiments.scenario.oracles import BOUNDS
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timeline import timeline
 from experiments.simulator.run import simulate
+from workers.faults import Faults
 
 BY_THE_FLEET = {"is_gone", "is_graceful", "is_draining", "is_absent"}
 """Fields of a fault state that are applied by signals and admin requests, not by a request to the worker."""
+
+
+UNITLESS = {"worker", "slow"} | {name for name, one in Faults.model_fields.items() if Le(1) in one.metadata}
 
 
 def scenario(*events: dict[str, Any], policy: str = "round-robin") -> Scenario:
@@ -59,7 +64,7 @@ def test_an_event_changes_the_simulated_run(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_reaches_a_live_worker(kind: str) -> None:
-    """As a body for its fault interface, or as a change that the fleet applies."""
+    """Each field that it changes: in a body for its fault interface, or as a change that the fleet applies."""
     states = [step.fault_state for step in timeline(scenario(event(kind)), 1) if step.worker == 0]
     healthy = FaultState()
     changed = {
@@ -69,11 +74,27 @@ def test_an_event_reaches_a_live_worker(kind: str) -> None:
         if getattr(state, field.name) != getattr(healthy, field.name)
     }
     assert changed
-    assert changed & BY_THE_FLEET or any(faults_of(state) for state in states)
+    sent = {name for state in states for name in faults_of(state)}
+    assert {name.removeprefix("is_") for name in changed - BY_THE_FLEET} <= sent
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_time_scale_halves_all_that_is_no_share_factor_or_flag(kind: str) -> None:
+    given = scenario({**event(kind), "every": 2.0 if kind == "pause" else None})
+    whole, halved = (timeline(given.model_copy(update={"time_scale": scale}), 1) for scale in (1.0, 0.5))
+    assert whole
+    assert [asdict(step) for step in halved] == [half_of(asdict(step)) for step in whole]
+
+
+def half_of(value: Any, name: str = "") -> Any:
+    """Half of each number in a nested dictionary, unless it has no unit."""
+    if isinstance(value, dict):
+        return {name: half_of(one, name) for name, one in value.items()}
+    return value if value is None or isinstance(value, bool) or name in UNITLESS else value / 2
 
 
 @pytest.mark.parametrize("oracle", BOUNDS)
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.costs != "nothing"])
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if not kind.is_seen])
 def test_the_oracles_that_know_faults_avoid_a_worker_that_has_one(kind: str, oracle: str) -> None:
     """It gets a lesser part of the requests, and none fails, without ejection and retries."""
 

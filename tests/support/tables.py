@@ -26,16 +26,17 @@ from balancer.config.schema.policy_spec import PolicySpec
 from balancer.config.schema.section import Seconds
 from experiments.report.entry_tables import COLUMNS
 from experiments.scenario.balancer_keys import MEANINGLESS, SIMULATED
-from experiments.scenario.event_kinds import KINDS, always, latest
+from experiments.scenario.event_kinds import KINDS, latest
 from experiments.scenario.inference import Inference
 from experiments.scenario.mechanisms import Mechanisms
 from policies import registry
 from tests.support.documentation import EXAMPLE, KEYS, cells_of
 from tests.support.root import ROOT
+from workers.app import FAULTS as WORK_FAULTS
 from workers.faults import Faults
 from workers.inference.app import FAULTS as INFERENCE_FAULTS
 
-OVERLAPPING = {mul: "the product", max: "the greatest", latest: "the last in the file", always: "–"}
+OVERLAPPING = {mul: "the product", max: "the greatest", latest: "the last in the file"}
 """What overlapping events make of their values, by the function in `EventKind.changes`."""
 
 MOST_NAMED = 4
@@ -253,7 +254,7 @@ def events(_: str) -> Iterator[str]:
     for name, kind in KINDS.items():
         value = kind.value
         default = "" if value is None or value.default is None else f", {value.default:g}"
-        together = "; ".join(OVERLAPPING[how] for how in dict.fromkeys(kind.changes.values())) or "–"
+        together = "; ".join(OVERLAPPING[how] for how in kind.changes.values() if callable(how)) or "–"
         yield f"| `{name}` | {kind.effect} | {'–' if value is None else value.meaning}{default} | {together} |"
 
 
@@ -285,7 +286,8 @@ def simulated_keys(_: str) -> Iterator[str]:
 def faults(_: str) -> Iterator[str]:
     """Yield a row for each fault of workers."""
     for name, field in Faults.model_fields.items():
-        yield f"| `{name}` | {'yes' if name in INFERENCE_FAULTS else 'no'} | {field.description} |"
+        has = ("yes" if name in its else "no" for its in (WORK_FAULTS, INFERENCE_FAULTS))
+        yield f"| `{name}` | {default_of(field)} | {' | '.join(has)} | {field.description} |"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -314,7 +316,7 @@ TABLES: dict[str, dict[str, Callable[[str], Iterable[str]]]] = {
         "| key of `[inference]` | default | meaning |": inference_keys,
     },
     "docs/simulator.md": {"| table or key | simulated | accepted, without effect |": simulated_keys},
-    "docs/workers.md": {"| fault | inference server | meaning |": faults},
+    "docs/workers.md": {"| fault | default | `/work` | inference server | meaning |": faults},
     "docs/policies-keyed.md": {"| reason | from | meaning, and scores |": reasons},
 }
 """Page -> head of a table -> its rows, given those that are there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from random import Random
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from yarl import URL
 
 from tests.workers.started import StartWorker
 from tests.workers.virtual_time import EXACTLY
+from workers.app import FAULTS
 from workers.connection_closing import reset
 from workers.fault_interface import Control
-from workers.faults import HEALED, Faults, Switchboard
+from workers.faults import HEALED, FaultEffects, Faults, Switchboard
 from workers.server import Worker
 from workers.service import Fixed
 
@@ -67,6 +69,8 @@ async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session:
         ('{"slow": NaN}', "slow: "),
         ('{"pause": 1, "every": 1}', "body: Value error, every: must be longer than the pause"),
         ('{"every": 1}', "body: Value error, pause: "),
+        ('{"fail_status": 503}', "body: Value error, fail: fail_status says nothing without it"),
+        ('{"cut": 1}', "cut: this kind of worker has no such fault"),
         ('{"rtt": 0.1}', "rtt: this worker was started without --rtt"),
         ("[]", "body: "),
         ("{", "body: "),
@@ -87,7 +91,7 @@ async def test_invalid_faults_are_422_and_change_nothing(
 
 async def test_fault_routes_are_for_loopback_peers_only() -> None:
     """Others get 404."""
-    control = Control(Switchboard(asyncio.get_running_loop(), Random(0)))
+    control = Control(Switchboard(asyncio.get_running_loop(), Random(0)), FAULTS)
     remote_request = make_mocked_request("GET", "/-/faults").clone(remote="203.0.113.7")
     for handler in (control.show, control.put, control.heal):
         with pytest.raises(HTTPNotFound):
@@ -122,6 +126,15 @@ async def test_slow_multiplies_the_service_time(start_worker: StartWorker, sessi
     async with session.get(f"{worker.url}/work") as response:
         assert float(response.headers["X-Worker-Service-Time"]) == pytest.approx(0.05)
     assert time.monotonic() - begun_at == pytest.approx(0.05, abs=EXACTLY)
+
+
+@pytest.mark.parametrize("faults", [Faults(slow=5.0)])
+def test_service_times_are_distributed_as_oracles_expect(faults: Faults) -> None:
+    """Each fault that changes them, with exponential work of 100 ms in the mean."""
+    effects, rng = FaultEffects(faults, speed=2.0), Random(1)
+    drawn = [effects.service_time(rng.expovariate(10.0), rng) for _ in range(20_000)]
+    assert fmean(drawn) == pytest.approx(effects.mean(0.1), rel=0.05)
+    assert variance(drawn) == pytest.approx(effects.variance(0.01), rel=0.1)
 
 
 @pytest.mark.parametrize(("faults", "status"), [({}, 500), ({"fail_status": 503}, 503)])

@@ -11,10 +11,11 @@ import sys
 
 import pytest
 from aiohttp import ClientSession
+from pydantic.fields import FieldInfo
 
 from tests.support.command_line import complaint
 from tests.workers.started import RunWorkers, in_flight, ready_port
-from workers.__main__ import main
+from workers.__main__ import fault_option, main
 
 pytestmark = pytest.mark.real_time
 
@@ -68,6 +69,11 @@ def test_help_imports_no_server() -> None:
     code = "from workers.__main__ import cli; import sys; cli(['serve', '-h'], standalone_mode=False)"
     code += "; print({'aiohttp', 'pydantic'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).endswith("\nset()\n")
+
+
+def test_help_shows_a_default_as_the_user_would_type_it() -> None:
+    option = fault_option("nap_time", FieldInfo(default=0.3, annotation=float), is_time=True)
+    assert str(option.help).endswith("  [default: 0.3s]")
 
 
 async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers) -> None:

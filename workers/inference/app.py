@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from workers.alarm import DeadlineTimer
 from workers.connection_closing import reset
 from workers.fault_interface import Control
-from workers.faults import Faults, Switchboard, Treatment
+from workers.faults import Switchboard, Treatment
 from workers.inference.engine import Sequence
 from workers.inference.real_time import RealTimeEngine
 from workers.inference.requests import Answer, Body, ChatBody, CompletionBody, blocks_of, tokens_of
@@ -39,8 +39,7 @@ class InferenceApp:
     ) -> None:
         self.served = served
         self.settings = settings
-        lacks = tuple(name for name in Faults.model_fields if name not in FAULTS)
-        self.control = Control(switchboard, has_link=settings.round_trip > 0, lacks=lacks)
+        self.control = Control(switchboard, FAULTS, has_link=settings.round_trip > 0)
         self.is_draining = False
         self.engine = RealTimeEngine(served.engine, timer)
         self._switchboard = switchboard
