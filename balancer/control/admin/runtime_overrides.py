@@ -74,17 +74,13 @@ class RuntimeOverrides:
         }
 
     def _told_of(self, control_plane: ControlPlane) -> dict[str, Any]:
-        added, removed, weights = control_plane.registry.orders()
+        added, removed, weights, states = control_plane.registry.orders()
         return {
             "policy": order_of(control_plane.policy),
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
-            "states": {
-                state.id: state.admin_state.value
-                for state in control_plane.cluster.router.states
-                if not state.enabled
-            },
+            "states": states,
         }
 
     async def catch_up(self) -> None:
