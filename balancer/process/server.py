@@ -99,7 +99,7 @@ class Server:
         # The first process reports for all.
         self._say = complain if member is None or not member.index else in_silence
         self._apply_tracing(config.settings.tracing)
-        self.control_plane.read_sources()
+        self.control_plane.read_sources(may_fail=member is not None and member.is_later)
         self.reloads = Reloads(self.control_plane, settings, read or (lambda _: settings), self._commit)
         channel = None
         if member is not None:
@@ -176,6 +176,8 @@ class Server:
         config = self.control_plane.config
         self._commit_clusters(config, await self.named_clusters.prepare(config))
         await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
+        self.control_plane.hold(self.listening.discovered)
+        self.listening.discovered.clear()
         self._publish_grace()
         self.control_plane.begin()
         for one in self.named_clusters.every:
